@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""rosetta's builder: see README.md. This file only finds a Python, makes the builder's own environment and hands over.
+
+Standard library and old syntax on purpose, so that an old Python prints a sentence and not a SyntaxError.
+"""
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+NEWEST, OLDEST = (3, 14), (3, 11)
+
+
+def other_python():
+    """The path of a Python that fits, where the one that runs us does not."""
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            path = os.path.join(folder, "python3.%d" % minor)
+            if os.access(path, os.X_OK) and os.path.isfile(path):
+                return path
+    return None
+
+
+def main():
+    if sys.version_info < OLDEST:
+        path = other_python()
+        if path and not os.environ.get("ROSETTA_REEXEC"):
+            os.environ["ROSETTA_REEXEC"] = "1"
+            os.execv(path, [path, os.path.abspath(__file__)] + sys.argv[1:])  # noqa: RUF005, S606
+        sys.stderr.write(
+            "rosetta: Python %d.%d is too old -> install Python 3.11 or newer (Debian 12, Ubuntu 24.04: apt-get install python3) "
+            "and run: python3.11 build.py ...\n" % sys.version_info[:2]
+        )
+        return 2
+    os.environ.pop("ROSETTA_REEXEC", None)
+    sys.path.insert(0, ROOT)
+    sys.dont_write_bytecode = True
+    from builder import bootstrap  # noqa: PLC0415 - new syntax
+
+    return bootstrap.hand_over(ROOT, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The builder's own environment: `.venv`, made from locks/builder.txt by the uv that this lock pins. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import stat
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import cachedir, index, uv
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def hand_over(root: str, arguments: Sequence[str]) -> int:
+    """Make the environment if it is not there or not current, then become the builder in it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        python = _ensure(Path(root), offline="--offline" in arguments)
+    except FatalError as error:
+        if "--json" in arguments:
+            print(json.dumps({"schema": 1, "command": "build", "ok": False, "result": None, "error": error.as_json()}))
+        print(f"rosetta: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    os.execv(python, [str(python), "-I", "-B", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process
+
+
+def _ensure(root: Path, *, offline: bool) -> Path:
+    """The Python of an environment that holds exactly what locks/builder.txt says."""
+    lock = root / "locks" / "builder.txt"
+    venv = root / ".venv"
+    python, stamp = venv / "bin" / "python", venv / "rosetta-stamp"
+    base = f"{sys.version_info.major}.{sys.version_info.minor} {os.path.realpath(sys.executable)}"
+    try:
+        wanted = hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
+    except OSError as error:
+        raise FatalError(f"cannot be read ({error.strerror})", str(lock), "restore it: git checkout -- locks/builder.txt") from error
+    if _read(stamp) == wanted and python.exists():
+        return python
+    if sys.prefix == str(venv):
+        raise FatalError("build.py runs on the environment it must replace", str(venv), "leave it (deactivate) and run python3 build.py")
+    with _locked(root / ".venv.lock"):
+        if _read(stamp) == wanted and python.exists():
+            return python
+        print("making the builder's own environment (.venv) ...", file=sys.stderr)
+        new = root / ".venv.new"
+        _remove(new)
+        try:
+            uv_program = _uv(lock, offline=offline)
+            run = {"offline": offline, "binary": str(uv_program), "where": "the builder's environment"}
+            uv.run("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(new), **run)  # type: ignore[arg-type]
+            target = ("--python", str(new / "bin" / "python"))
+            uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", "--compile-bytecode", str(lock), **run)  # type: ignore[arg-type]
+            (new / "rosetta-stamp").write_text(wanted)
+            _remove(venv)
+            os.rename(new, venv)
+        except OSError as error:
+            raise FatalError(f"cannot be made ({error.strerror})", str(venv), "free space or make the folder writable, then run again") from error
+        finally:
+            _remove(new)
+    return python
+
+
+def _uv(lock: Path, *, offline: bool) -> Path:
+    """The uv program of the lock's hash for this machine, out of its wheel."""
+    text = lock.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
+    if not found:
+        raise FatalError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
+    hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
+    libc = "manylinux2014" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
+    cache = cachedir.default_root()
+    try:
+        wheels = cache / "wheels"
+        wheels.mkdir(parents=True, exist_ok=True)
+        wheel = index.fetch("uv", found[1], hashes, wheels, part=f"{libc}_{platform.machine()}", offline=offline)
+        program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"
+        if program.is_file():
+            return program
+        program.parent.mkdir(parents=True, exist_ok=True)
+        temporary = program.with_name(f".tmp-{os.getpid()}")
+        with zipfile.ZipFile(wheel) as archive, archive.open(f"uv-{found[1]}.data/scripts/uv") as source, open(temporary, "wb") as out:
+            shutil.copyfileobj(source, out)
+        temporary.chmod(stat.S_IRWXU)
+        os.replace(temporary, program)
+    except OSError as error:
+        raise FatalError(f"the cache cannot be written ({error.strerror})", str(cache), "free space, or set ROSETTA_CACHE to a folder of yours") from error
+    return program
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        with open(path, "w", encoding="ascii") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+    except PermissionError as error:
+        raise FatalError("the checkout cannot be written", str(path.parent), "clone it to a folder of yours") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)

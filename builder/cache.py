@@ -1,0 +1,112 @@
+"""The one directory that holds the builder's state: written by temporary name + rename, under a lock per key.
+
+A kill at any moment leaves either the finished thing or a temporary one that the next run of the same key throws away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import filelock
+
+from builder import log
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
+    """Sha256 over the canonical JSON of a stage's inputs."""
+    text = json.dumps({"stage": stage, **inputs}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Paths and locks below `root`. Kinds of content: git, trees, wheels, pyc, env, stamps."""
+
+    root: Path
+
+    def path(self, kind: str, name: str = "") -> Path:
+        """The place of `name` among the things of one kind; its folder exists afterwards."""
+        folder = self.root / kind
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FatalError(
+                f"the cache cannot be written ({error.strerror})", str(folder), "set ROSETTA_CACHE to a folder of yours"
+            ) from error
+        return folder / name if name else folder
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Hold the lock of one key; says so when it has to wait for another build."""
+        lock = filelock.FileLock(self.path("locks") / (name.replace("/", "-") + ".lock"))
+        try:
+            lock.acquire(timeout=1)
+        except filelock.Timeout:
+            log.info(f"waiting for another build that holds {name}")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def folder(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
+        """The finished folder `kind/name`; made by `make(temporary folder)` if it is not there yet."""
+        final = self.path(kind, name)
+        if final.is_dir():
+            with contextlib.suppress(OSError):
+                os.utime(final)  # last use, for `cache prune`
+            return final
+        with self.lock(f"{kind}-{name}"):
+            if final.is_dir():
+                return final
+            temporary = final.with_name(f".tmp-{name}")
+            remove(temporary)
+            temporary.mkdir(parents=True)
+            try:
+                make(temporary)
+                os.rename(temporary, final)
+            except BaseException:
+                remove(temporary)
+                raise
+        return final
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, read-only parts included; nothing there is fine."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+
+    def writable(function: Callable[[str], object], name: str, _: object) -> None:
+        with contextlib.suppress(OSError):
+            os.chmod(os.path.dirname(name), stat.S_IRWXU)
+            function(name)
+
+    shutil.rmtree(path, onerror=writable)
+
+
+def write_atomic(path: Path, data: bytes | str, mode: int = 0o644) -> None:
+    """Write a whole file or nothing: beside it, then renamed over it."""
+    raw = data.encode() if isinstance(data, str) else data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    try:
+        with open(temporary, "wb") as out:
+            out.write(raw)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,125 @@
+"""The command line: one verb, one module. Exit status: 0 fine, 1 a check failed, 2 the user's input, 3 ours, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import __version__, cachedir, log
+from builder.cache import Cache
+from builder.errors import FatalError
+from builder.redact import redact
+from builder.verb import Context
+
+if TYPE_CHECKING:
+    from builder.verb import Result
+
+# verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and run(context, arguments) -> Result.
+VERBS = {
+    "build": ("build", "bake a distribution (the verb may be left out)"),
+    "quickstart": ("quickstart", "bake, train and show the first distribution whose sources can be reached"),
+    "verify": ("verify", "train a tiny model in what was baked"),
+    "test": ("selfcheck", "run this repository's checks and tests"),
+    "lock": ("lock", "resolve the packages of every line into hashed locks"),
+    "patches": ("patches", "check, refresh, import and list the patches"),
+    "cache": ("cachetool", "show or shrink the builder's cache"),
+    "docs": ("docs", "write the pages that are generated from the code"),
+}
+
+
+def common(sub: argparse.ArgumentParser) -> None:
+    """The options that every verb has."""
+    group = sub.add_argument_group("common")
+    group.add_argument("--manifest", metavar="FILE", help="manifest to use (default: manifest.yaml beside build.py)")
+    group.add_argument("--offline", action="store_true", help="use what is in the cache and the mirrors; no network, no DNS")
+    group.add_argument("--mirror", metavar="DIR", action="append", default=[], help="folder with clones of the upstreams (may be repeated)")
+    group.add_argument("--allow-protocol", metavar="NAME", action="append", default=[], choices=["file"], help="also take sources by file:// URL")
+    group.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def one_verb(name: str) -> argparse.ArgumentParser:
+    """The parser of a single verb: only its module is loaded, which keeps a build without work fast."""
+    module = importlib.import_module(f"builder.{VERBS[name][0]}")
+    sub = argparse.ArgumentParser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False)
+    module.add_arguments(sub)
+    common(sub)
+    return sub
+
+
+def usage() -> str:
+    lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
+    lines += [f"  {name:<12}{text}" for name, (_, text) in VERBS.items()]
+    return "\n".join([*lines, "", "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator cpu|cuda12|cuda13] [--output env:DIR]"])
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; returns the exit status."""
+    verb, rest = (argv[0], argv[1:]) if argv and argv[0] in VERBS else ("build", argv)
+    as_json = "--json" in argv
+    if argv in ([], ["-h"], ["--help"]):
+        print(usage())
+        return 0 if argv else 2
+    if argv == ["--version"]:
+        print(f"rosetta builder {__version__}")
+        return 0
+    if argv[0] != verb and not argv[0].startswith("-"):
+        return _fail(verb, FatalError(f"no verb {argv[0]!r}", "build.py", f"one of: {', '.join(VERBS)}"), as_json=as_json)
+    try:
+        module = importlib.import_module(f"builder.{VERBS[verb][0]}")
+        arguments = one_verb(verb).parse_args(rest)
+        result: Result = module.run(_context(arguments), arguments)
+    except SystemExit as stop:  # argparse has said it
+        return int(stop.code or 0)
+    except FatalError as error:
+        return _fail(verb, error, as_json=as_json)
+    except KeyboardInterrupt:
+        log.info("interrupted: what was finished is kept, a rerun continues")
+        return 130
+    except OSError as error:
+        if error.errno not in (28, 122, 13, 30):  # full, over quota, not allowed, read-only: the user's machine, not our fault
+            return _bug(verb, as_json=as_json)
+        what = f"{os.strerror(error.errno)}"
+        return _fail(verb, FatalError(what, str(error.filename or ""), "mend that and run again: what was finished is kept"), as_json=as_json)
+    except BaseException:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
+        return _bug(verb, as_json=as_json)
+    if as_json:
+        print(json.dumps({"schema": 1, "command": verb, "ok": result.ok, "result": result.data, "error": None}, indent=1))
+    elif result.text:
+        print(result.text)
+    return 0 if result.ok else 1
+
+
+def _context(arguments: argparse.Namespace) -> Context:
+    root = Path(__file__).resolve().parents[1]
+    manifest = Path(arguments.manifest) if arguments.manifest else root / "manifest.yaml"
+    mirrors = tuple(Path(folder).absolute() for folder in arguments.mirror)
+    for folder in mirrors:
+        if not folder.is_dir():
+            raise FatalError("no such folder", f"--mirror {folder}", "give the folder that holds the clones")
+    protocols = ("https", "ssh", *arguments.allow_protocol)
+    return Context(root, manifest, Cache(cachedir.default_root()), arguments.offline, mirrors, protocols, arguments.json)
+
+
+def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
+    if as_json:
+        document = {"schema": 1, "command": verb, "ok": False, "result": None, "error": {key: redact(text) for key, text in error.as_json().items()}}
+        print(json.dumps(document, indent=1))
+    log.info(f"rosetta: {error}")
+    return error.exit_code
+
+
+def _bug(verb: str, *, as_json: bool) -> int:
+    """Write what is needed for a report to a file; the screen gets one line."""
+    report = f"rosetta builder {__version__}, {platform.platform()}, Python {platform.python_version()}\n{traceback.format_exc()}"
+    with tempfile.NamedTemporaryFile("w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8") as out:
+        out.write(redact(report))
+    error = FatalError(f"a fault of ours: {redact(traceback.format_exc().strip().splitlines()[-1])}", verb, f"please report it with {out.name}")
+    _fail(verb, error, as_json=as_json)
+    return 3

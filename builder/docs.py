@@ -1,0 +1,70 @@
+"""Write docs/manifest.md from the manifest's schema; --check says whether it is current."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from builder import manifest
+from builder.cache import write_atomic
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+_HEAD = """# manifest.yaml
+
+*Generated from builder/manifest.py by `python build.py docs`: edit there.*
+
+The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors, tags, numbers with a point, dates and
+yes/no are errors that name the line. Paths are relative to the manifest and stay below it.
+"""
+_MODELS = {
+    "The file": manifest.Manifest,
+    "sources.NAME": manifest.Source,
+    "lines.NAME": manifest.Line,
+    "distributions.NAME": manifest.Distribution,
+    "overrides[]": manifest.Override,
+    "sdists[]": manifest.Sdist,
+    "bases.NAME": manifest.Base,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a page is not current")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    page = context.root / "docs" / "manifest.md"
+    text = render()
+    current = page.is_file() and page.read_text(encoding="utf-8") == text
+    if not current and not arguments.check:
+        write_atomic(page, text)
+    return Result({"page": "docs/manifest.md", "current": current}, f"docs/manifest.md {'is current' if current else 'was not current'}", ok=current or not arguments.check)
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *(_table(title, model) for title, model in _MODELS.items())])
+
+
+def _table(title: str, model: type[Any]) -> str:
+    rows = [f"| `{name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |" for name, field in model.model_fields.items()]
+    return "\n".join([f"## {title}", "", model.__doc__ or "", "", "| key | type | required | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _type(annotation: Any) -> str:
+    """A type in a person's words."""
+    origin, arguments = get_origin(annotation), [each for each in get_args(annotation) if each is not types.NoneType]
+    if origin in (types.UnionType,) or str(origin) == "typing.Union":
+        return " or ".join(_type(each) for each in arguments)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"mapping to {_type(arguments[1])}"
+    if str(origin) == "typing.Literal":
+        return ", ".join(f"`{each}`" for each in arguments)
+    if hasattr(annotation, "__metadata__"):
+        return _type(annotation.__origin__)
+    return {"str": "text", "int": "number"}.get(annotation.__name__, annotation.__name__.lower())

@@ -1,0 +1,69 @@
+"""Find the Python that an environment will stand on: one that the line's locks hold for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ASK = "import sys, platform; print('%d.%d' % sys.version_info[:2], platform.python_version(), sys.implementation.cache_tag, sep='\\n')"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A base Python on this machine: its program, "3.11", "3.11.2" and "cpython-311"."""
+
+    path: Path
+    version: str
+    full: str
+    tag: str
+
+
+def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
+    """The Python `asked` for by version or path, else the line's own, else the newest of the line's that is at hand."""
+    wanted = sorted(pythons, key=lambda version: (version == preferred, tuple(map(int, version.split(".")))), reverse=True)
+    if asked and os.sep in asked:
+        found = _ask(Path(asked))
+        if found.version not in pythons:
+            raise FatalError(f"is Python {found.version}, for which there are no locks", asked, f"give one of: {', '.join(sorted(pythons))}")
+        return found
+    if asked:
+        if asked not in pythons:
+            raise FatalError(f"there are no locks for Python {asked}", "--python", f"give one of: {', '.join(sorted(pythons))}")
+        wanted = [asked]
+    for version in wanted:
+        for path in _candidates(version):
+            return _ask(path)
+    need = " or ".join(sorted(wanted))
+    raise FatalError(
+        f"no Python {need} at hand", "PATH", f"install one (Debian 12: apt-get install python3 is 3.11; Debian 13: 3.13) or give --python PATH, Python {need}"
+    )
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == version and base.is_file():
+        yield base
+    if program := shutil.which(f"python{version}"):
+        yield Path(program)
+
+
+def _ask(path: Path) -> Interpreter:
+    if path.is_file() and path == Path(sys._base_executable):  # type: ignore[attr-defined]  # noqa: SLF001
+        version = sys.version_info
+        return Interpreter(path, f"{version.major}.{version.minor}", f"{version.major}.{version.minor}.{version.micro}", str(sys.implementation.cache_tag))
+    try:
+        done = subprocess.run([str(path), "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60)
+        version_, full, tag = done.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise FatalError("does not run as a Python", str(path), "give the path of a Python program") from error
+    return Interpreter(path.absolute(), version_, full, tag)

@@ -1,0 +1,102 @@
+"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value knows its line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Path = tuple[str | int, ...]
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Document:
+    """The data of a YAML file, and the line (from 1) on which each path of keys stands."""
+
+    data: Any
+    lines: Mapping[Path, int]
+    where: str
+
+    def place(self, path: Path) -> str:
+        """`file:line: key.path` for messages; an unknown path takes the line of its nearest known parent."""
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        dotted = ".".join(str(part) for part in path)
+        return f"{self.where}:{self.lines.get(known, 1)}" + (f": {dotted}" if dotted else "")
+
+
+def load(text: str, where: str) -> Document:
+    """Parse one document; FatalError with line and key for everything that is not plain data."""
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if getattr(event, "anchor", None):
+                raise _error(where, event.start_mark, "anchors and aliases are not allowed", "write the value out")
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _error(where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax") from error
+    except yaml.YAMLError as error:
+        raise FatalError(f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax") from error
+    if len(nodes) != 1:
+        raise FatalError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
+    lines: dict[Path, int] = {}
+    return Document(_build(nodes[0], (), lines, where), lines, where)
+
+
+def _error(where: str, mark: Any, what: str, do: str, path: Path = ()) -> FatalError:
+    line = f":{mark.line + 1}" if mark else ""
+    dotted = ".".join(str(part) for part in path)
+    return FatalError(what, f"{where}{line}" + (f": {dotted}" if dotted else ""), do)
+
+
+def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        if node.tag != _TAG + "map":
+            raise _error(where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                raise _error(where, key_node.start_mark, "merge keys (<<) are not allowed", "write the keys out", path)
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
+                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
+                raise _error(where, key_node.start_mark, f"key {shown} is not a string", "put it in quotes", path)
+            key = key_node.value
+            if key in result:
+                raise _error(where, key_node.start_mark, f"duplicate key {key!r}", "keep one of them", (*path, key))
+            lines[(*path, key)] = key_node.start_mark.line + 1
+            result[key] = _build(value_node, (*path, key), lines, where)
+        return result
+    if isinstance(node, yaml.SequenceNode):
+        if node.tag != _TAG + "seq":
+            raise _error(where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path)
+        return [_build(item, (*path, index), lines, where) for index, item in enumerate(node.value)]
+    return _scalar(node, path, where)
+
+
+def _scalar(node: Any, path: Path, where: str) -> Any:
+    tag, value = node.tag.removeprefix(_TAG), node.value
+    if tag == "str":
+        return value
+    if tag == "null" and value in ("", "~", "null"):
+        return None
+    if tag == "bool" and value in ("true", "false"):
+        return value == "true"
+    if tag == "int" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", value):
+        return int(value)
+    hints = {
+        "float": "a version written without quotes loses its zeros: put it in quotes",
+        "int": "write a plain decimal number, or put it in quotes",
+        "bool": "write true or false, or put it in quotes",
+        "timestamp": "put it in quotes",
+    }
+    raise _error(where, node.start_mark, f"{value!r} is read as a {tag}", hints.get(tag, "put it in quotes"), path)

@@ -1,0 +1,78 @@
+"""uv as a subroutine: the pinned program beside our Python, the machine's index settings, errors in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import index
+from builder.errors import FatalError
+from builder.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# uv settings of the user that must not decide what is built.
+_SHUT_OUT = re.compile(
+    r"UV_(OVERRIDE|CONSTRAINT|BUILD_CONSTRAINT|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|SYSTEM_PYTHON|PYTHON|PROJECT.*|"
+    r"TORCH_BACKEND|NO_BINARY.*|NO_BUILD.*|REQUIRE_HASHES|NO_VERIFY_HASHES|CONFIG_FILE|NO_SOURCES|COMPILE_BYTECODE|LINK_MODE|"
+    r"BREAK_SYSTEM_PACKAGES|NO_BUILD_ISOLATION|WORKING_DIRECTORY|NO_INDEX|FIND_LINKS|ENV_FILE)"
+)
+
+
+def program() -> str:
+    """The uv that the builder's own lock pins."""
+    path = Path(sys.executable).with_name("uv")
+    if not path.is_file():
+        raise FatalError("the builder's uv is missing", str(path), "delete the folder .venv and run build.py again")
+    return str(path)
+
+
+def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment without what would change the result, with the index pip would use where uv has none of its own."""
+    env = {key: value for key, value in os.environ.items() if not _SHUT_OUT.fullmatch(key) and key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    env |= {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_INSTALLER_METADATA": "1"}
+    if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (url := index.configured()):
+        env["UV_DEFAULT_INDEX"] = url
+    if (bundle := index.ca_bundle()) and not env.get("SSL_CERT_FILE"):
+        env["SSL_CERT_FILE"] = bundle
+    if offline:
+        env["UV_OFFLINE"] = "1"
+    return env | dict(extra or {})
+
+
+def run(
+    *args: str,
+    offline: bool = False,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    where: str = "uv",
+    check: bool = True,
+    binary: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a FatalError with the cause that uv names."""
+    done = subprocess.run([binary or program(), *args], capture_output=True, text=True, check=False, cwd=cwd, env=environment(offline=offline, extra=env))
+    if check and done.returncode:
+        what, do = explain(done.stderr, offline=offline)
+        raise FatalError(what, where, do)
+    return done
+
+
+def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
+    """One line for what uv printed, and what to do about it."""
+    lines = [re.sub(r"^[\s×╰├│─▶>-]+", "", line).strip() for line in stderr.splitlines()]  # noqa: RUF001 - what uv draws
+    lines = [line for line in lines if line and not line.startswith(("Using ", "Resolved", "warning:", "hint:"))]
+    text = redact(" ".join(line.removeprefix("error: ") for line in lines))[:600] or "uv failed without a message"
+    if "hash mismatch" in text.lower():
+        return f"a downloaded package is not the locked one: {text}", "nothing was installed; run again, and if it stays, the index serves a different file"
+    if "no space left" in text.lower():
+        return f"the disk is full: {text}", "free some space and run again"
+    if offline and re.search(r"offline|network was disabled|not found in the cache|connectivity is disabled", text, re.IGNORECASE):
+        return f"a locked package is not in the cache: {text}", "run once without --offline"
+    if re.search(r"dns|connect|timed? ?out|network|request|unreachable", text, re.IGNORECASE):
+        return f"the package index cannot be reached: {text}", "check the network and the index settings, then run again: what was fetched is kept"
+    return text, "see uv's message"

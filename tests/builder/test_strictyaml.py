@@ -1,0 +1,54 @@
+"""YAML that is not plain data is refused with its line and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder import strictyaml
+from builder.errors import FatalError
+
+
+def test_plain_data_and_its_lines() -> None:
+    document = strictyaml.load('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
+    assert document.data == {"a": 1, "b": [{"c": "1.0", "d": True}, None]}
+    assert document.place(("b", 0, "c")) == "f.yaml:3: b.0.c"
+    assert document.place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("a: 1\na: 2\n", 2, "duplicate key 'a'"),
+        ("a: {x: 1, x: 2}\n", 1, "duplicate key 'x'"),
+        ("a: &x 1\nb: *x\n", 1, "anchors"),
+        ("a:\n  <<: {b: 1}\n", 2, "merge"),
+        ("v: 3.10\n", 1, "float"),
+        ("v: 1e3\nw: .inf\n", 2, "float"),
+        ("a: yes\n", 1, "bool"),
+        ("a: 2026-01-01\n", 1, "timestamp"),
+        ("a: 0x10\n", 1, "int"),
+        ("a: 010\n", 1, "int"),
+        ("a: !!python/object:os.system x\n", 1, "python/object"),
+        ("a: !!set {b, c}\n", 1, "not allowed"),
+        ("1: a\n", 1, "not a string"),
+        ("? [a, b]\n: c\n", 1, "not a string"),
+        ("a: [1\nb: 2\n", 2, "not valid YAML"),
+        ("a: \t- 1\n  b\n", 1, "not valid YAML"),
+    ],
+)
+def test_refused(text: str, line: int, what: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        strictyaml.load(text, "f.yaml")
+    assert what in caught.value.what
+    assert caught.value.where.startswith(f"f.yaml:{line}")
+
+
+@pytest.mark.parametrize("text", ["", "a: 1\n---\nb: 2\n"])
+def test_exactly_one_document(text: str) -> None:
+    with pytest.raises(FatalError, match="documents"):
+        strictyaml.load(text, "f.yaml")
+
+
+def test_control_characters_are_an_error_not_a_traceback() -> None:
+    with pytest.raises(FatalError, match="not valid YAML"):
+        strictyaml.load("a: \x00\n", "f.yaml")
