@@ -34,23 +34,24 @@ VERBS = {
 }
 
 
-def common(sub: argparse.ArgumentParser) -> None:
-    """The options that every verb has."""
-    group = sub.add_argument_group("common")
+def common() -> argparse.ArgumentParser:
+    """The options that every verb has, wherever on the line they stand."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    group = options.add_argument_group("common")
     group.add_argument("--manifest", metavar="FILE", help="manifest to use (default: manifest.yaml beside build.py)")
     group.add_argument("--offline", action="store_true", help="use what is in the cache and the mirrors; no network, no DNS")
     group.add_argument("--mirror", metavar="DIR", action="append", default=[], help="folder with clones of the upstreams (may be repeated)")
     group.add_argument("--allow-protocol", metavar="NAME", action="append", default=[], choices=["file"], help="also take sources by file:// URL")
     group.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    return options
 
 
-def one_verb(name: str) -> argparse.ArgumentParser:
+def verb_parser(name: str) -> argparse.ArgumentParser:
     """The parser of a single verb: only its module is loaded, which keeps a build without work fast."""
     module = importlib.import_module(f"builder.{VERBS[name][0]}")
-    sub = argparse.ArgumentParser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False)
-    module.add_arguments(sub)
-    common(sub)
-    return sub
+    verb = argparse.ArgumentParser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()])
+    module.add_arguments(verb)
+    return verb
 
 
 def usage() -> str:
@@ -73,8 +74,8 @@ def main(argv: list[str]) -> int:
         return _fail(verb, FatalError(f"no verb {argv[0]!r}", "build.py", f"one of: {', '.join(VERBS)}"), as_json=as_json)
     try:
         module = importlib.import_module(f"builder.{VERBS[verb][0]}")
-        arguments = one_verb(verb).parse_args(rest)
-        result: Result = module.run(_context(arguments), arguments)
+        shared, own = common().parse_known_args(rest)
+        result: Result = module.run(_context(shared), verb_parser(verb).parse_args(own))
     except SystemExit as stop:  # argparse has said it
         return int(stop.code or 0)
     except FatalError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from pydantic import BaseModel
+
 from builder import manifest
 from builder.cache import write_atomic
 from builder.verb import Context, Result
@@ -19,13 +21,14 @@ _HEAD = """# manifest.yaml
 The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors, tags, numbers with a point, dates and
 yes/no are errors that name the line. Paths are relative to the manifest and stay below it.
 """
-_MODELS = {
+_MODELS: dict[str, type[BaseModel]] = {
     "The file": manifest.Manifest,
     "sources.NAME": manifest.Source,
     "lines.NAME": manifest.Line,
     "distributions.NAME": manifest.Distribution,
     "overrides[]": manifest.Override,
     "sdists[]": manifest.Sdist,
+    "strip[]": manifest.Strip,
     "bases.NAME": manifest.Base,
 }
 
@@ -49,7 +52,7 @@ def render() -> str:
     return "\n".join([_HEAD, *(_table(title, model) for title, model in _MODELS.items())])
 
 
-def _table(title: str, model: type[Any]) -> str:
+def _table(title: str, model: type[BaseModel]) -> str:
     rows = [f"| `{name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |" for name, field in model.model_fields.items()]
     return "\n".join([f"## {title}", "", model.__doc__ or "", "", "| key | type | required | meaning |", "|---|---|---|---|", *rows, ""])
 
@@ -67,4 +70,5 @@ def _type(annotation: Any) -> str:
         return ", ".join(f"`{each}`" for each in arguments)
     if hasattr(annotation, "__metadata__"):
         return _type(annotation.__origin__)
-    return {"str": "text", "int": "number"}.get(annotation.__name__, annotation.__name__.lower())
+    name = str(annotation.__name__)
+    return {"str": "text", "int": "number"}.get(name, name.lower())

@@ -79,9 +79,10 @@ def test_a_broken_transfer_is_tried_again(server: Index, digest: str, tmp_path: 
     assert index.fetch("thing", "1.0", digest, tmp_path).is_file()
 
 
-def test_unknown_project_and_hash(server: Index, digest: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("digest")
+def test_unknown_project_and_hash(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="404"):
-        index.fetch("nothing", "1.0", digest, tmp_path)
+        index.fetch("nothing", "1.0", "1" * 64, tmp_path)
     with pytest.raises(FatalError, match="no file of thing with sha256 000000000000"):
         index.fetch("thing", "1.0", "0" * 64, tmp_path)
 

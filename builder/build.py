@@ -1,0 +1,144 @@
+"""Bake a distribution: resolve, fetch, patch, install by lock and put it together as a bare environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import __version__, bake, lockfile, log, manifest, packages, parts, python, sourcelock, tree
+from builder.cache import stage_key
+from builder.errors import FatalError
+from builder.source import Access
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+    from builder.bake import Part
+    from builder.tree import PatchedSource
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distribution", required=True, metavar="NAME", help="t5x, pax or pax-1.4")
+    parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
+    parser.add_argument("--output", metavar="env:DIR", default="", help="where the bare environment goes (default: env:build/NAME-ACCELERATOR)")
+    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="the Python it stands on (default: the line's own, else the newest at hand that fits)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a build, before anything is done."""
+
+    distribution: str
+    manifest: manifest.Manifest
+    packages: packages.Packages
+    access: Access
+    output: Path
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    plan_ = plan(context, arguments.distribution, arguments.accelerator, output_folder(arguments), arguments.python)
+    if arguments.dry_run:
+        return _dry_run(plan_)
+    data = bake_environment(plan_)
+    shown = ", ".join(data["changed"]) or "nothing had changed"
+    sources = "\n".join(f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}" for each in data["sources"])
+    return Result(data, f"{arguments.distribution} ({arguments.accelerator}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: python build.py verify env:{data['output']}")
+
+
+def output_folder(arguments: argparse.Namespace) -> Path:
+    """The folder that --output names."""
+    text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
+    kind, colon, folder = text.partition(":")
+    if kind != "env" or not colon or not folder:
+        raise FatalError(f"{text!r} is no kind of output", "--output", "give env:DIR")
+    return Path(folder).absolute()
+
+
+def plan(context: Context, distribution: str, accelerator: str, output: Path, asked_python: str = "") -> Plan:
+    """Check the request against the manifest and this machine; reads files, changes nothing."""
+    loaded = manifest.load(context.manifest_path)
+    entry = loaded.distribution(distribution)
+    if accelerator not in entry.accelerators:
+        raise FatalError(f"{distribution} is not built for {accelerator}", "--accelerator", f"one of: {', '.join(entry.accelerators)}")
+    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    if platform.system() != "Linux" or architecture not in entry.architectures:
+        raise FatalError(f"{distribution} does not run on {platform.system()} {platform.machine()}", "this machine", f"it runs on Linux {' and '.join(entry.architectures)}")
+    line = loaded.lines[entry.line]
+    interpreter = python.find(line.pythons, line.python, asked_python)
+    locks = loaded.folder("locks")
+    wanted = packages.Packages(
+        distribution, entry.line, accelerator, architecture, interpreter, locks / f"{distribution}-{accelerator}.txt", locks / "build.txt", loaded
+    )
+    return Plan(distribution, loaded, wanted, Access(context.cache, context.offline, context.mirrors, context.protocols), output)
+
+
+def bake_environment(plan_: Plan) -> dict[str, Any]:
+    """Do what is not done yet; returns what was built, for --json."""
+    entry = plan_.manifest.distribution(plan_.distribution)
+    sources = {name: tree.patched(plan_.manifest.source(name), plan_.access) for name in entry.sources}
+    for state in sources.values():
+        sourcelock.check(plan_.manifest, state)
+    wanted = _parts(plan_, sources)
+    with plan_.access.cache.lock("output-" + hashlib.sha256(os.fsencode(plan_.output)).hexdigest()[:16]):
+        changed = []
+        if not bake.is_current(plan_.output, wanted):
+            with log.stage(f"put together {plan_.output}"):
+                changed = bake.assemble(plan_.output, wanted)
+    return {
+        "distribution": plan_.distribution, "accelerator": plan_.packages.accelerator, "python": plan_.packages.python.full, "output": str(plan_.output),
+        "packages": plan_.packages.key, "sources": [source.as_json() for source in sources.values()], "changed": changed,
+    }  # fmt: skip
+
+
+def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
+    """The parts of the output, in the order of contracts: packages, patched sources, rosetta, then what describes them."""
+    wanted, cache = plan_.packages, plan_.access.cache
+    folders = [source.folder for source in sources.values()]
+
+    def environment(into: Path) -> None:
+        bake.link_tree(packages.environment(cache, wanted, offline=plan_.access.offline), into)
+        (packages.site_packages(into) / "rosetta-sources.pth").write_text(parts.pth(folders), encoding="utf-8")
+
+    result = [bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "folders": folders}), environment)]
+    for name, source in sources.items():
+        entry = plan_.manifest.source(name)
+
+        def exported(into: Path, entry: Any = entry, source: PatchedSource = source) -> None:
+            bake.copy_tree(tree.folder(entry, source, plan_.access, wanted.python), into)
+
+        result.append(bake.Part(f"opt/{source.folder}", stage_key("tree", {"tree": source.exported_tree, "python": wanted.python.full}), exported))
+    pins = [pin for pin in lockfile.read(wanted.lock) if pin.holds(lockfile.environment_of(wanted.python.version, wanted.python.full, wanted.architecture))]
+    return [*result, *parts.of_rosetta(wanted.python), *parts.of_record(_record(plan_, sources), plan_.manifest, pins)]
+
+
+def _record(plan_: Plan, sources: dict[str, PatchedSource]) -> dict[str, Any]:
+    """lock.json: what this environment is made of."""
+    wanted = plan_.packages
+    return {
+        "schema": 1, "distribution": plan_.distribution, "line": wanted.line, "accelerator": wanted.accelerator, "architecture": wanted.architecture,
+        "python": wanted.python.version, "builder": __version__, "sources": {name: source.as_json() for name, source in sources.items()},
+        "requirements": {"file": wanted.lock.name, "sha256": wanted.digest},
+    }  # fmt: skip
+
+
+def _dry_run(plan_: Plan) -> Result:
+    cache, wanted = plan_.access.cache, plan_.packages
+    steps = []
+    for name in plan_.manifest.distribution(plan_.distribution).sources:
+        entry = plan_.manifest.source(name)
+        steps.append({"stage": f"patch {name}", "done": tree.stamp(entry, plan_.access).is_file()})
+    steps.append({"stage": f"install {wanted.lock.name}", "done": cache.path("env", wanted.key).is_dir()})
+    steps.append({"stage": f"put together {plan_.output}", "done": False})
+    text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
+    data = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}
+    return Result(json.loads(json.dumps(data)), text)

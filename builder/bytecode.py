@@ -1,0 +1,115 @@
+"""Bytecode made once per wheel and cached: hash-based .pyc files, equal for equal sources wherever they are compiled.
+
+A .pyc names no path of the build (Python puts the real one in on import) and is checked against its source's hash, so an edit of a
+source takes effect. Each batch is compiled by a fresh interpreter in a fixed order: marshal's output depends on what the process saw before.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from builder.cache import Cache, remove, stage_key
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from builder.python import Interpreter
+
+_BATCH = 250  # files an interpreter compiles before the next one starts: about a second of work
+# Runs in the target Python. stdin: lines "relative path". A file that is no valid source of this Python (templates, old tests) is left out.
+_WORKER = """
+import importlib._bootstrap_external as b, importlib.util as u, os, sys, warnings
+warnings.simplefilter("ignore")
+root, out, tag = sys.argv[1:4]
+for line in sys.stdin.read().split("\\n"):
+    if not line: continue
+    with open(os.path.join(root, line), "rb") as f: data = f.read()
+    try: code = compile(data, line, "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError, UnicodeError, RecursionError, MemoryError): continue
+    folder, name = os.path.split(line)
+    target = os.path.join(out, folder, "__pycache__", name[:-3] + "." + tag + ".pyc")
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as f: f.write(b._code_to_hash_pyc(code, u.source_hash(data), True))
+"""
+
+
+def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Path) -> None:
+    """Compile `files` (relative to `root`) into `__pycache__` folders below `out`."""
+    done = subprocess.run(
+        [str(python.path), "-I", "-S", "-B", "-X", "utf8", "-c", _WORKER, str(root), str(out), python.tag],
+        input="\n".join(files), capture_output=True, text=True, check=False, env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
+    )  # fmt: skip
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise FatalError(f"compiling bytecode failed: {last[0]}", str(root), "free space, or give another --python, and run again")
+
+
+def compile_tree(python: Interpreter, root: Path) -> None:
+    """Compile every .py file below `root`, in place."""
+    files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py") if path.is_file())
+    for start in range(0, len(files), _BATCH):
+        compile_files(python, root, files[start : start + _BATCH], root)
+
+
+def install(cache: Cache, python: Interpreter, site: Path, advance: Callable[[int], None]) -> None:
+    """Give every package in `site` its bytecode: from the cache by hard link, compiled first where the cache lacks it."""
+    jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        # The longest first: one big wheel begun last would keep a single core busy at the end.
+        waiting = [pool.submit(_one, cache, python, site, sources) for _, sources in sorted(jobs, key=lambda job: -len(job[1]))]
+        for future in concurrent.futures.as_completed(waiting):
+            advance(future.result())
+
+
+def _sources(info: Path) -> dict[str, str]:
+    """A wheel's .py files inside site-packages and their hashes, from its RECORD."""
+    with open(info / "RECORD", encoding="utf-8", newline="") as record:
+        rows = [row for row in csv.reader(record) if len(row) >= 2]
+    return {path: digest for path, digest, *_ in rows if path.endswith(".py") and ".." not in PurePosixPath(path).parts and not path.startswith("/")}
+
+
+def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str]) -> int:
+    if not sources:
+        return 0
+    files = sorted(file for file in sources if (site / file).is_file())
+    key = stage_key("bytecode", {"files": sources, "python": python.full, "worker": hashlib.sha256(_WORKER.encode()).hexdigest(), "batch": _BATCH})
+
+    def make(folder: Path) -> None:
+        for start in range(0, len(files), _BATCH):
+            compile_files(python, site, files[start : start + _BATCH], folder)
+        (folder / "FILES.json").write_text(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc"))))
+
+    kept = cache.folder("pyc", f"{key}-{python.tag.replace('cpython-', 'cp')}", make)
+    made: set[str] = set()
+    for name in json.loads((kept / "FILES.json").read_text()):
+        target = site / name
+        folder = str(target.parent)
+        if folder not in made:
+            target.parent.mkdir(exist_ok=True)
+            made.add(folder)
+        place(kept / name, target)
+    return len(files)
+
+
+def place(source: Path, target: Path) -> None:
+    """Put a file of the cache in place: a hard link, a copy where the file system cannot."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        remove(target)
+        os.link(source, target)
+    except OSError:
+        temporary = target.with_name(f".tmp-{target.name}")
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        temporary.write_bytes(source.read_bytes())
+        os.replace(temporary, target)

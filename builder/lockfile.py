@@ -1,0 +1,110 @@
+"""Read a hashed requirements file as uv writes it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One locked project: `text` is its line without the hashes."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}=={self.version}" + (f" ; {self.marker}" if self.marker else "")
+
+    def holds(self, environment: Mapping[str, str]) -> bool:
+        """Does it apply in this environment (PEP 508's names, such as platform_machine)?"""
+        return not self.marker or Marker(self.marker).evaluate(dict(environment))
+
+    def lines(self) -> str:
+        return " \\\n".join([self.text, *(f"    --hash=sha256:{digest}" for digest in self.hashes)]) + "\n"
+
+
+def read(path: Path) -> list[Pin]:
+    """All pins of a lock; FatalError with the line for anything that is not `name==version` with sha256 hashes."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FatalError(f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock") from error
+    pins = []
+    number, start, gathered = 0, 1, ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not gathered:
+            if not line or line.startswith("#"):
+                continue
+            start = number
+        gathered += " " + line.removesuffix("\\")
+        if not line.endswith("\\"):
+            pins.append(_pin(gathered.strip(), f"{path}:{start}"))
+            gathered = ""
+    return pins
+
+
+def _pin(text: str, where: str) -> Pin:
+    requirement, *options = re.split(r"\s+--hash=", text)
+    hashes = tuple(re.sub(r"\s+#.*", "", option).strip().removeprefix("sha256:") for option in options)
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise FatalError("is not a locked requirement", where, "the file is machine-owned: python build.py lock") from error
+    versions = [spec.version for spec in parsed.specifier if spec.operator == "=="]
+    if parsed.url or len(versions) != 1 or not hashes or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in hashes):
+        raise FatalError(f"{parsed.name} is not pinned by version and sha256", where, "the file is machine-owned: python build.py lock")
+    return Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
+
+
+def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:
+    """PEP 508's variables for a Linux of ours. `python`: "3.11", `full`: "3.11.2", `architecture`: amd64 or arm64."""
+    return {
+        "python_version": python,
+        "python_full_version": full,
+        "platform_machine": {"amd64": "x86_64", "arm64": "aarch64"}[architecture],
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "extra": "",
+    }
+
+
+def difference(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
+    """What changed, a line a project, for people: added, removed, other version, other files."""
+    before, after = _by_name(old), _by_name(new)
+    lines = [f"+ {name} {_versions(after[name])}" for name in after if name not in before]
+    lines += [f"- {name} {_versions(before[name])}" for name in before if name not in after]
+    for name in sorted(before.keys() & after.keys()):
+        if before[name] != after[name]:
+            one, other = _versions(before[name]), _versions(after[name])
+            lines.append(f"{name} {one} -> {other}" if one != other else f"{name} {one}: other files or environments")
+    return lines
+
+
+def _by_name(pins: Iterable[Pin]) -> dict[str, frozenset[Pin]]:
+    found: dict[str, frozenset[Pin]] = {}
+    for pin in pins:
+        found[pin.name] = found.get(pin.name, frozenset()) | {pin}
+    return found
+
+
+def _versions(pins: Iterable[Pin]) -> str:
+    return ", ".join(sorted({pin.version for pin in pins}))

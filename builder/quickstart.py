@@ -1,0 +1,97 @@
+"""From nothing to a trained model: bake the first distribution whose sources can be reached, train in it, show what happened."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import build, log, manifest, tree, verify
+from builder.errors import FatalError
+from builder.source import Access
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+ORDER = ("t5x", "pax-1.4")  # pax-1.4 needs nothing but a package index
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (default: the first whose sources can be reached)")
+    parser.add_argument("--output", metavar="DIR", default="build/quickstart", help="where everything goes (default: build/quickstart)")
+    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="the Python to stand on")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    start = time.monotonic()
+    folder = Path(arguments.output).absolute()
+    name, reason = (arguments.distribution, "") if arguments.distribution else choose(context)
+    plan = build.plan(context, name, "cpu", folder / name, arguments.python)
+    built = build.bake_environment(plan)
+    ready = time.monotonic()
+    report = verify.verify(plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root)
+    curve = folder / f"{name}-loss.png"
+    draw(report, curve, f"{name}: a tiny model on text made for it")
+    data = {
+        "distribution": name, "reason": reason, "environment": str(plan.output), "loss_curve": str(curve), "run": str(folder / f"{name}-run"),
+        "bake_s": round(ready - start, 1), "train_s": round(time.monotonic() - ready, 1), "built": built, "report": report,
+    }  # fmt: skip
+    return Result(data, _table(data), ok=bool(report["ok"]))
+
+
+def choose(context: Context) -> tuple[str, str]:
+    """The first distribution whose sources are in the cache, in a mirror or can be fetched; and why not an earlier one."""
+    loaded = manifest.load(context.manifest_path)
+    access = Access(context.cache, context.offline, context.mirrors, context.protocols)
+    reasons = []
+    for name in ORDER:
+        try:
+            for source in loaded.distribution(name).sources:
+                tree.patched(loaded.source(source), access)
+        except FatalError as error:
+            log.info(f"{name} cannot be built here: {error}")
+            reasons.append(f"{name}: {error.what}")
+            last = error
+        else:
+            return name, "; ".join(reasons)
+    raise last
+
+
+def draw(report: dict[str, Any], path: Path, title: str) -> None:
+    """The loss curves of a self-test as a PNG."""
+    import matplotlib as mpl  # noqa: PLC0415 - only here, and it takes half a second
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for run_ in report["runs"]:
+        losses = {int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()}
+        axes.plot(list(losses), list(losses.values()), marker="o", label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}")
+        axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
+    axes.set(title=title, xlabel="step (dotted: restored from the checkpoint)", ylabel="training loss (nats per token)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    temporary = path.with_name(f".tmp-{path.name}")
+    figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    temporary.replace(path)
+    plt.close(figure)
+
+
+def _table(data: dict[str, Any]) -> str:
+    report, built = data["report"], data["built"]
+    sources = ", ".join(f"{each['name']} {each['commit'][:12]} + {len(each['patches'])} patches" for each in built["sources"])
+    lines = [
+        f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
+        *([f"because     {data['reason']}"] if data["reason"] else []),
+        verify.table(report),
+        f"environment {data['environment']}",
+        f"run         {data['run']}",
+        f"loss curve  {data['loss_curve']}",
+        f"time        {data['bake_s']} s to bake, {data['train_s']} s to train and check",
+    ]
+    return "\n".join(lines)
+
+

@@ -1,0 +1,57 @@
+"""Run this repository's own checks: lint, types, shell scripts, tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import log
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-lint", action="store_true", help="tests only")
+    parser.add_argument("--only-lint", action="store_true", help="no tests")
+    parser.add_argument("tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)")
+
+
+def shell_scripts(root: Path) -> list[str]:
+    """Every shell script of the repository, by suffix or by its first line."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root, capture_output=True, check=True, text=True)
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = root / name
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                first = file.readline(80)
+            if name.endswith((".sh", ".sub")) or (first.startswith(b"#!") and b"sh" in first and b"python" not in first):
+                found.append(name)
+    return found
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    here = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONDONTWRITEBYTECODE": "1"}
+    jobs: dict[str, list[str]] = {}
+    if not arguments.no_lint:
+        jobs |= {"ruff": [str(here / "ruff"), "check", "."], "mypy": [str(here / "mypy")]}
+        if scripts := shell_scripts(context.root):
+            jobs["shellcheck"] = [str(here / "shellcheck"), "--external-sources", "--source-path=SCRIPTDIR", "--", *scripts]
+    if not arguments.only_lint:
+        jobs["pytest"] = [sys.executable, "-m", "pytest", "-q", *(arguments.tests or ["tests"])]
+    status = {}
+    for name, argv in jobs.items():
+        log.info(f"== {name}")
+        start = time.monotonic()
+        done = subprocess.run(argv, cwd=context.root, env=env, check=False, stdout=sys.stderr if context.json else None)
+        status[name] = done.returncode
+        log.info(f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, {time.monotonic() - start:.1f} s")
+    return Result({"status": status}, "", ok=not any(status.values()))

@@ -1,0 +1,66 @@
+"""Prove that what was baked works: import all of it, train a tiny model, checkpoint, restore and continue."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import FatalError
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="env:DIR", help="the bare environment to verify")
+    parser.add_argument("--steps", type=int, default=20, help="training steps before the restore (default: 20)")
+    parser.add_argument("--devices", default="1,4", help="numbers of virtual devices to train on (default: 1,4)")
+    parser.add_argument("--workdir", metavar="DIR", default="", help="keep checkpoints and logs there (default: a temporary folder)")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    kind, _, folder = arguments.what.partition(":")
+    if kind != "env" or not folder:
+        raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR")
+    data = verify(Path(folder).absolute(), steps=arguments.steps, devices=arguments.devices, workdir=arguments.workdir, root=context.root)
+    return Result(data, table(data), ok=bool(data["ok"]))
+
+
+def verify(environment: Path, *, steps: int, devices: str, workdir: str, root: Path) -> dict[str, Any]:
+    """Run the environment's own self-test; its report as rosetta gives it."""
+    program = environment / "opt/rosetta/bin/rosetta"
+    if not program.is_file() or not (environment / "opt/rosetta/lock.json").is_file():
+        raise FatalError("is not a finished environment of rosetta's", str(environment), f"make it: python {root / 'build.py'} --distribution NAME --output env:{environment}")
+    argv = [str(program), "selftest", "--json", "--steps", str(steps), "--devices", devices, *(["--workdir", workdir] if workdir else [])]
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")}
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=env, text=True)
+    try:
+        document = json.loads(done.stdout)
+        error, result = document["error"], document["result"]
+    except (ValueError, KeyError, TypeError) as problem:
+        raise FatalError(f"its self-test ended with status {done.returncode} and no report", str(environment), "see the lines above") from problem
+    if error:
+        raise FatalError(error["what"], error["where"], error["do"])
+    return dict(result)
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report as a short table."""
+    imports = report.get("imports") or {}
+    lines = []
+    if imports:
+        failed = imports.get("failed", {})
+        lines.append(f"imports     {imports['modules']} modules, {len(imports.get('skipped', {}))} left out with a reason, {len(failed)} failed")
+        lines += [f"            {name}: {why}" for name, why in failed.items()]
+    for run_ in report.get("runs", []):
+        losses = {**run_["losses"], **run_["resumed_losses"]}
+        lines.append(f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh {run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, resumed from step {run_['resumed_from']}")
+        lines.append("  step      " + "".join(f"{int(step):>9}" for step in losses))
+        lines.append("  loss      " + "".join(f"{loss:>9.4f}" for loss in losses.values()))
+    lines += [f"PROBLEM     {problem}" for problem in report.get("problems", [])]
+    return "\n".join([*lines, f"verified    {'yes' if report['ok'] else 'NO'}"])

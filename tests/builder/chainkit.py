@@ -1,0 +1,180 @@
+"""A whole small distribution: an upstream repository, a patch, an index with wheels and an sdist, locks. Everything real but small."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.builder.indexkit import Index
+
+ROOT = Path(__file__).parents[2]
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+_MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+
+_BACKEND = """
+import os, zipfile
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name = "fromsource-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(wheel_directory, name), "w") as z:
+        z.writestr("fromsource.py", "BUILT = True\\n")
+        z.writestr("fromsource-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: fromsource\\nVersion: 1.0\\n")
+        z.writestr("fromsource-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: x\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        z.writestr("fromsource-1.0.dist-info/RECORD", "fromsource.py,,\\nfromsource-1.0.dist-info/RECORD,,\\n")
+    return name
+"""
+PATCH = """From: rosetta <rosetta@localhost>
+Subject: [PATCH] thing: greet politely
+
+Why: the test needs a change that can be seen
+Upstream-Status: Pending
+Drop-When: never
+
+---
+diff --git a/thing/__init__.py b/thing/__init__.py
+index {old}..{new} 100644
+--- a/thing/__init__.py
++++ b/thing/__init__.py
+@@ -1,2 +1,2 @@
+ # a thing
+-GREETING = "hi"
++GREETING = "{greeting}"
+"""
+
+
+@dataclass
+class Chain:
+    """Where everything is, and how to run the builder on it."""
+
+    folder: Path
+    index: Index
+    mirror: Path
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out"
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        own = {"ROSETTA_CACHE": str(self.cache), "UV_CACHE_DIR": str(self.folder / "uv"), "UV_DEFAULT_INDEX": self.index.url, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"}
+        return kept | own | self.extra
+
+    def argv(self, *more: str) -> list[str]:
+        output = () if any(part.startswith("env:") for part in more) else ("--output", f"env:{self.output}")
+        common = ("--manifest", str(self.folder / "manifest.yaml"), "--json")
+        mirror = () if "--no-mirror" in more else ("--mirror", str(self.mirror))
+        return ["--distribution", "thing", *output, *common, *mirror, *(part for part in more if part != "--no-mirror")]
+
+    def run(self, *more: str, before: tuple[str, ...] = (), program: str = _MAIN) -> tuple[int, dict[str, Any], str]:
+        """Run the builder; its status, its JSON document and its stderr."""
+        argv = [*before, sys.executable, "-I", "-c", program, str(ROOT), *self.argv(*more)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=self.environment(), cwd=self.folder)
+        return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
+
+    def greeting(self) -> str:
+        done = subprocess.run([str(self.output / "bin/python"), "-c", "import thing, helper, fromsource; print(thing.GREETING)"], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def write_patch(self, greeting: str) -> None:
+        old, new = blob(SOURCE), blob(SOURCE.replace("hi", greeting))
+        (self.folder / "patches/thing/greet.patch").write_text(PATCH.format(old=old, new=new, greeting=greeting))
+
+
+SOURCE = '# a thing\nGREETING = "hi"\n'
+
+
+def blob(text: str) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(text.encode()) + text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _git(folder: Path, *args: str) -> str:
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "u"), ("EMAIL", "u@example.com"), ("DATE", "2026-01-01T00:00:00Z"))}
+    return subprocess.run(["git", *args], cwd=folder, env=env | who, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _upstream(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    _git(folder, "init", "-q", "-b", "main")
+    (folder / "thing").mkdir()
+    (folder / "thing/__init__.py").write_text(SOURCE)
+    (folder / "LICENSE").write_text("licence\n")
+    _git(folder, "add", ".")
+    _git(folder, "commit", "-q", "-m", "first")
+    return _git(folder, "rev-parse", "HEAD")
+
+
+def _wheel(path: Path, module: str, version: str) -> Path:
+    info = f"{module}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{module}.py", "def help():\n    return 'help'\n" + "# filler\n" * 2000)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/RECORD,,\n")
+    return path
+
+
+def _sdist(path: Path) -> Path:
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "fromsource"\nversion = "1.0"\n',
+        "backend.py": _BACKEND,
+        "PKG-INFO": "Metadata-Version: 2.1\nName: fromsource\nVersion: 1.0\n",
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"fromsource-1.0/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return path
+
+
+def make(folder: Path, index: Index) -> Chain:
+    """A distribution `thing` of one git source (in a mirror), one wheel and one sdist."""
+    chain = Chain(folder, index, folder / "mirrors")
+    commit = _upstream(folder / "mirrors/thing")
+    made = {"helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"), "fromsource": _sdist(folder / "fromsource-1.0.tar.gz")}
+    hashes = {name: index.add(name, path) for name, path in made.items()}
+    for name in ("patches/thing", "locks/line"):
+        (folder / name).mkdir(parents=True)
+    (folder / "patches/thing/series").write_text("greet\n")
+    chain.write_patch("good morning")
+    lock = "".join(f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sorted(hashes.items()))
+    (folder / "locks/thing-cpu.txt").write_text(lock)
+    (folder / "locks/build.txt").write_text("# nothing is needed\n")
+    (folder / "locks/line/common.in").write_text("helper\n")
+    (folder / "manifest.yaml").write_text(f"""version: 1
+sources:
+  thing: {{git: "https://example.invalid/thing.git", track: main, commit: {commit}, patches: patches/thing}}
+lines:
+  line: {{python: "{HERE}", pythons: ["{HERE}"], common: locks/line/common.in}}
+distributions:
+  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}}
+sdists:
+  - {{name: fromsource, why: "it has no wheel, for the test"}}
+""")
+    return chain
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file of an output with its hash, links with their targets; not the state file's folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.is_file() and not name.startswith(".rosetta/"):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found

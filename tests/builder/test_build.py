@@ -1,0 +1,272 @@
+"""The whole build on a small distribution: real git, real uv, a real index on the loopback address. And everything that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builder import chainkit
+from tests.builder.chainkit import ROOT, Chain, content
+from tests.builder.indexkit import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Chain]:
+    with serving() as index:
+        yield chainkit.make(tmp_path, index)
+
+
+def _cut_off() -> tuple[str, ...]:
+    for argv in (("unshare", "-n"), ("unshare", "-rn")):
+        if not subprocess.run([*argv, "true"], capture_output=True, check=False).returncode:
+            return argv
+    pytest.skip("this machine does not let us cut off the network (unshare -n)")
+
+
+def test_bakes_and_the_result_runs(chain: Chain) -> None:
+    status, document, stderr = chain.run()
+    assert status == 0, stderr
+    assert document["ok"]
+    assert document["result"]["changed"][0] == "opt/rosetta/env"
+    assert chain.greeting() == "good morning"
+    lock = json.loads((chain.output / "opt/rosetta/lock.json").read_text())
+    assert lock["sources"]["thing"]["patches"][0]["outcome"] == "applied"
+    assert (chain.output / "opt/rosetta/sources/thing/greet.patch").is_file()
+    assert "helper==1.0" in (chain.output / "opt/rosetta/constraints.txt").read_text()
+    leaks = [name for name in content(chain.output) if not (chain.output / name).is_symlink() and str(chain.folder).encode() in (chain.output / name).read_bytes()]
+    assert leaks == [], "a path of the build ended in the environment"
+
+
+def test_movable(chain: Chain) -> None:
+    chain.run()
+    moved = chain.folder / "elsewhere/moved"
+    moved.parent.mkdir()
+    shutil.rmtree(chain.cache)
+    chain.output.rename(moved)
+    done = subprocess.run([str(moved / "bin/rosetta"), "info", "--json"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert json.loads(done.stdout)["result"]["distribution"] == "thing"
+    done = subprocess.run([str(moved / "bin/python"), "-c", "import thing; print(thing.__file__)"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(moved / "opt/thing/thing/__init__.py")
+
+
+def test_nothing_changed_needs_no_network(chain: Chain) -> None:
+    chain.run()
+    before = content(chain.output)
+    status, document, stderr = chain.run("--no-mirror", before=_cut_off())
+    assert status == 0, stderr
+    assert document["result"]["changed"] == []
+    assert content(chain.output) == before
+
+
+def test_a_second_output_offline_without_network_or_mirror(chain: Chain) -> None:
+    chain.run()
+    second = chain.folder / "second"
+    status, _, stderr = chain.run("--offline", "--no-mirror", "--output", f"env:{second}", before=_cut_off())
+    assert status == 0, stderr
+    assert content(second) == content(chain.output)
+
+
+def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
+    chain.run()
+    chain.write_patch("good evening")
+    _, document, _ = chain.run()
+    assert document["result"]["changed"] == ["opt/thing", "opt/rosetta/sources", "opt/rosetta/lock.json"]
+    assert chain.greeting() == "good evening"
+
+
+def test_an_edited_output_does_not_reach_the_cache(chain: Chain) -> None:
+    chain.run()
+    file = chain.output / "opt/thing/thing/__init__.py"
+    file.write_text("GREETING = 'mine'\n")
+    second = chain.folder / "second"
+    chain.run("--output", f"env:{second}")
+    assert "good morning" in (second / "opt/thing/thing/__init__.py").read_text()
+
+
+def test_dry_run_does_nothing(chain: Chain) -> None:
+    status, document, _ = chain.run("--dry-run")
+    assert status == 0
+    assert [step["done"] for step in document["result"]["steps"]] == [False, False, False]
+    assert not chain.output.exists()
+
+
+def _refused(result: tuple[int, dict[str, dict[str, str]], str], *words: str) -> None:
+    code, document, stderr = result
+    assert code == 2, (code, stderr)
+    said = " ".join(document["error"].values())
+    for word in words:
+        assert word in said, said
+    assert "Traceback" not in stderr
+    assert len([line for line in stderr.splitlines() if line.startswith("rosetta: ")]) == 1
+
+
+def _converges(chain: Chain) -> None:
+    status, _, stderr = chain.run()
+    assert status == 0, stderr
+    assert chain.greeting() == "good morning"
+
+
+@pytest.mark.parametrize("fault", ["html instead", "wrong bytes", "truncated", "500", "login page"])
+def test_a_bad_index_is_one_line_and_a_rerun_converges(chain: Chain, fault: str) -> None:
+    chain.index.fault = fault
+    _refused(chain.run())
+    assert not chain.output.exists()
+    chain.index.fault = ""
+    _converges(chain)
+
+
+def test_wrong_hash_in_the_lock(chain: Chain) -> None:
+    lock = chain.folder / "locks/thing-cpu.txt"
+    good = lock.read_text()
+    digest = good.partition("helper==1.0")[2].partition("sha256:")[2][:64]
+    lock.write_text(good.replace(digest, "0" * 64))
+    _refused(chain.run(), "helper")
+    assert not chain.output.exists()
+    lock.write_text(good)
+    _converges(chain)
+
+
+def test_unreachable_index(chain: Chain) -> None:
+    chain.extra["UV_DEFAULT_INDEX"] = "http://127.0.0.1:9/simple"
+    _refused(chain.run(), "index")
+    del chain.extra["UV_DEFAULT_INDEX"]
+    _converges(chain)
+
+
+def test_unreachable_source_names_the_ways_out(chain: Chain) -> None:
+    _refused(chain.run("--no-mirror"), "thing", "--mirror")
+    _refused(chain.run("--no-mirror", "--offline", before=_cut_off()), "thing", "--mirror")
+    _converges(chain)
+
+
+def test_offline_with_an_empty_package_cache(chain: Chain) -> None:
+    _refused(chain.run("--offline"), "--offline")
+    assert not chain.output.exists()
+
+
+def test_a_patch_that_does_not_apply_leaves_the_output_alone(chain: Chain) -> None:
+    chain.run()
+    before = content(chain.output)
+    patch = chain.folder / "patches/thing/greet.patch"
+    patch.write_text(patch.read_text().replace('-GREETING = "hi"', '-GREETING = "hello"'))
+    _refused(chain.run(), "greet")
+    assert content(chain.output) == before
+    assert chain.greeting() == "good morning"
+
+
+def test_a_foreign_output_folder_is_refused(chain: Chain) -> None:
+    chain.output.mkdir()
+    (chain.output / "thesis.tex").write_text("mine")
+    _refused(chain.run(), "not an environment")
+    assert [path.name for path in chain.output.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (("--accelerator", "cuda12"), "cuda12"),
+        (("--output", "env:"), "env:DIR"),
+        (("--output", "floppy:x"), "env:DIR"),
+        (("--python", "3.9"), "3.9"),
+        (("--mirror", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
+    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), "--distribution", "thing", "--manifest", str(chain.folder / "manifest.yaml"), *more]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_builds_at_once(chain: Chain) -> None:
+    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *chain.argv()]
+    with (
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=chain.environment(), text=True) as first,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=chain.environment(), text=True) as second,
+    ):
+        documents = [json.loads(process.communicate()[0]) for process in (first, second)]
+    assert [document["ok"] for document in documents] == [True, True]
+    assert sorted(bool(document["result"]["changed"]) for document in documents) == [False, True]
+    assert chain.greeting() == "good morning"
+
+
+def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
+    if os.geteuid():
+        pytest.skip("a small file system needs root")
+    small = chain.folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let us mount")
+    try:
+        chain.extra["ROSETTA_CACHE"] = str(small)
+        _refused(chain.run(), "o space left")
+        assert not chain.output.exists()
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small)], check=True)
+        _converges(chain)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+# Counts what can be interrupted (renames, replaces, links, programs started) and kills the builder, and all it started, before the Nth.
+_KILLED = """
+import os, signal, subprocess, sys
+count, stop = 0, int(os.environ["KILL_AT"])
+def counted(function):
+    def call(*args, **kwargs):
+        global count
+        count += 1
+        if count == stop: os.killpg(0, signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+os.rename, os.replace, os.link = counted(os.rename), counted(os.replace), counted(os.link)
+subprocess.run = counted(subprocess.run)
+root = sys.argv.pop(1); sys.path.insert(0, root)
+from builder.cli import main
+status = main(sys.argv[1:])
+print(count, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
+    """SIGKILL at twelve points spread over the whole build; after each, one more run gives what an undisturbed build gives."""
+    chain.extra["KILL_AT"] = "0"
+    status, _, stderr = chain.run(program=_KILLED)
+    assert status == 0, stderr
+    total, wanted = int(stderr.split()[-1]), content(chain.output)
+    assert total > 12
+    stages = set()
+    for point in sorted({1 + total * part // 12 for part in range(12)}):
+        for folder in (chain.output, chain.cache):
+            shutil.rmtree(folder, ignore_errors=True)
+        chain.extra["KILL_AT"] = str(point)
+        argv = [sys.executable, "-I", "-c", _KILLED, str(ROOT), *chain.argv()]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        assert done.returncode == -signal.SIGKILL, (point, done.stderr)
+        assert not (chain.output / "opt/rosetta/lock.json").exists()
+        stages.add(tuple(sorted(path.name for path in chain.cache.iterdir())))
+        status, _, stderr = chain.run()
+        assert status == 0, (point, stderr)
+        assert content(chain.output) == wanted, point
+    assert len(stages) >= 3, "the kills all fell into one stage"
+
+
+def test_interrupted_by_the_user(chain: Chain) -> None:
+    chain.extra["KILL_AT"] = "8"
+    program = _KILLED.replace("os.killpg(0, signal.SIGKILL)", "raise KeyboardInterrupt")
+    status, _, stderr = chain.run(program=program)
+    assert status == 130
+    assert "Traceback" not in stderr
+    _converges(chain)

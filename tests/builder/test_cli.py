@@ -1,0 +1,115 @@
+"""The command line's promises: exit status, one JSON document, one line for an error, nothing secret."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder import cli
+from builder.errors import CheckFailedError, FatalError
+from builder.redact import redact
+from builder.verb import Result
+
+ROOT = Path(__file__).parents[2]
+
+
+def _build_py(*args: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, str(ROOT / "build.py"), *args], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize(("args", "status", "word"), [(["--help"], 0, "quickstart"), ([], 2, "quickstart"), (["--version"], 0, "rosetta builder")])
+def test_usage(capsys: pytest.CaptureFixture[str], args: list[str], status: int, word: str) -> None:
+    assert cli.main(args) == status
+    assert word in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", list(cli.VERBS))
+def test_every_verb_has_help(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--offline" in out
+    assert f"build.py {verb}" in out
+
+
+def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bild"]) == 2
+    assert "no verb 'bild'" in capsys.readouterr().err
+    assert cli.main(["--distribution", "t5x", "--offlin"]) == 2
+    assert "--offlin" in capsys.readouterr().err
+    assert cli.main(["--distribution", "t6x", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is False
+    assert document["error"]["what"] == "no distribution 't6x'"
+    assert "pax-1.4" in document["error"]["do"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "word"),
+    [
+        (FatalError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken -> mend it"),
+        (CheckFailedError("stale", "lock"), 1, "rosetta: lock: stale"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "/x"), 2, "No space left on device"),
+        (RuntimeError("surprise, token PYPI_TOKEN=hunter2"), 3, "a fault of ours: RuntimeError: surprise"),
+        (OSError(5, "Input/output error", "/x"), 3, "a fault of ours"),
+    ],
+)
+def test_every_error_has_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, raised: BaseException, status: int, word: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run(*_: object) -> Result:
+        raise raised
+
+    monkeypatch.setattr("builder.cachetool.run", run)
+    assert cli.main(["cache", "du"]) == status
+    said = capsys.readouterr()
+    assert word in said.err
+    assert "Traceback" not in said.err
+    assert "hunter2" not in said.err
+    if status == 3:
+        (report,) = tmp_path.glob("rosetta-error-*.log")
+        assert "Traceback" in report.read_text()
+        assert "hunter2" not in report.read_text()
+
+
+def test_json_is_the_only_thing_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cache", "du", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["command"], document["ok"], document["error"]) == (1, "cache", True, None)
+
+
+def test_credentials_are_never_printed() -> None:
+    text = redact("GET https://user:hunter2@host/x API_KEY=hunter2 my_password=hunter2 plain=kept")
+    assert "hunter2" not in text
+    assert "plain=kept" in text
+
+
+def test_build_py_hands_over() -> None:
+    done = _build_py("--version")
+    assert (done.returncode, done.stdout.startswith("rosetta builder")) == (0, True)
+    assert _build_py("bild").returncode == 2
+
+
+def test_build_py_is_old_syntax_and_short() -> None:
+    """An old Python must get a sentence: nothing newer than 3.0 in the grammar, and it stays a door."""
+    text = (ROOT / "build.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    compile(text, "build.py", "exec", dont_inherit=True)
+    for newer in ('f"', "f'", ":=", "match ", "async ", " -> ", "nonlocal"):
+        assert not any(newer in line for line in text.splitlines() if not line.strip().startswith(("#", '"'))), newer
+
+
+def test_an_old_python_gets_a_sentence(tmp_path: Path) -> None:
+    """Run with sys.version_info of 3.9 and a PATH without any other Python."""
+    program = f"import sys; sys.version_info = (3, 9, 2, 'final', 0); sys.argv = ['build.py']; import os; os.environ['PATH'] = {str(tmp_path)!r}; exec(open('build.py').read())"
+    done = subprocess.run([sys.executable, "-c", program.replace("exec(", "__file__ = 'build.py'; exec(")], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert "Python 3.9 is too old" in done.stderr
+    assert "apt-get install python3" in done.stderr

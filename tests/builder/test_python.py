@@ -1,0 +1,48 @@
+"""Which Python an environment stands on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder import python
+from builder.errors import FatalError
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_ours_is_found_and_known() -> None:
+    found = python.find([HERE], HERE)
+    assert (found.version, found.tag) == (HERE, sys.implementation.cache_tag)
+    assert python.find([HERE], HERE, str(Path(sys.executable))).full == found.full
+
+
+def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for minor in ("3.12", "3.13"):
+        program = tmp_path / f"python{minor}"
+        program.write_text(f"#!/bin/sh\nprintf '{minor}\\n{minor}.9\\ncpython-{minor.replace('.', '')}\\n'\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert python.find(["3.12", "3.13"], "3.12").full == "3.12.9"
+    assert python.find(["3.12", "3.13"], "3.13").full == "3.13.9"
+    assert python.find(["3.11", "3.12", "3.13"], "3.13", "3.12").full == "3.12.9"
+
+
+def test_none_at_hand_says_which_and_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FatalError, match=r"no Python 3\.99 at hand") as caught:
+        python.find(["3.99"], "3.99")
+    assert "apt-get install python3" in caught.value.do
+
+
+@pytest.mark.parametrize("asked", ["3.9", "/bin/true", "/nowhere/python3"])
+def test_what_does_not_fit_is_refused(asked: str) -> None:
+    with pytest.raises(FatalError):
+        python.find([HERE], HERE, asked)
+
+
+def test_a_path_of_another_version_is_refused() -> None:
+    with pytest.raises(FatalError, match="no locks"):
+        python.find(["3.99"], "3.99", sys.executable)

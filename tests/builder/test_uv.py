@@ -1,0 +1,52 @@
+"""What of the caller reaches uv, and what uv's failures become."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder import uv
+from builder.errors import FatalError
+
+
+def test_settings_that_would_change_the_result_are_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_LINK_MODE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("UV_HTTP_TIMEOUT", "7")
+    env = uv.environment()
+    assert not {"UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_LINK_MODE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"} & set(env)
+    assert env["UV_HTTP_TIMEOUT"] == "7"
+    assert env["UV_NO_CONFIG"] == "1"
+    assert "UV_OFFLINE" not in env
+    assert uv.environment(offline=True)["UV_OFFLINE"] == "1"
+
+
+def test_the_index_that_pip_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.example/simple")
+    assert uv.environment()["UV_DEFAULT_INDEX"] == "https://index.example/simple"
+    monkeypatch.setenv("UV_INDEX_URL", "https://uv.example/simple")
+    assert "UV_DEFAULT_INDEX" not in uv.environment()
+
+
+def test_a_failure_is_one_line() -> None:
+    with pytest.raises(FatalError) as caught:
+        uv.run("pip", "install", "--offline", "--no-index", "--target", "/nonexistent/x", "no-such-project==1.0", where="here")
+    assert "\n" not in str(caught.value)
+    assert "no-such-project" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "offline", "word"),
+    [
+        ("error: Hash mismatch for `x==1`\n  Expected:\n", False, "not the locked one"),
+        ("  × Failed to write\n  ╰─▶ No space left on device (os error 28)\n", False, "disk is full"),
+        ("error: Failed to fetch\n  Caused by: dns error: failed to lookup\n", False, "cannot be reached"),
+        ("Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n", True, "not in the cache"),
+        ("", False, "without a message"),
+    ],
+)
+def test_explanations(stderr: str, offline: bool, word: str) -> None:
+    what, do = uv.explain(stderr, offline=offline)
+    assert word in what
+    assert do
