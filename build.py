@@ -33,7 +33,6 @@ def main():
         return 2
     os.environ.pop("ROSETTA_REEXEC", None)
     sys.path.insert(0, ROOT)
-    sys.dont_write_bytecode = True
     from builder import bootstrap  # noqa: PLC0415 - new syntax
 
     return bootstrap.hand_over(ROOT, sys.argv[1:])

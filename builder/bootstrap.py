@@ -38,7 +38,7 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    os.execv(python, [str(python), "-I", "-B", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process
+    return os.execv(python, [str(python), "-I", "-c", _RUN, root, *arguments])  # noqa: S606 - it replaces this process
 
 
 def _ensure(root: Path, *, offline: bool) -> Path:

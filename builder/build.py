@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import __version__, bake, lockfile, log, manifest, packages, parts, python, sourcelock, tree
+from builder import __version__, bake, lockfile, log, manifest, packages, parts, python, source, sourcelock, tree
 from builder.cache import stage_key
 from builder.errors import FatalError
-from builder.source import Access
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
 
     from builder.bake import Part
+    from builder.source import Access
     from builder.tree import PatchedSource
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -79,7 +79,7 @@ def plan(context: Context, distribution: str, accelerator: str, output: Path, as
     wanted = packages.Packages(
         distribution, entry.line, accelerator, architecture, interpreter, locks / f"{distribution}-{accelerator}.txt", locks / "build.txt", loaded
     )
-    return Plan(distribution, loaded, wanted, Access(context.cache, context.offline, context.mirrors, context.protocols), output)
+    return Plan(distribution, loaded, wanted, source.access(context, loaded), output)
 
 
 def bake_environment(plan_: Plan) -> dict[str, Any]:
@@ -96,27 +96,27 @@ def bake_environment(plan_: Plan) -> dict[str, Any]:
                 changed = bake.assemble(plan_.output, wanted)
     return {
         "distribution": plan_.distribution, "accelerator": plan_.packages.accelerator, "python": plan_.packages.python.full, "output": str(plan_.output),
-        "packages": plan_.packages.key, "sources": [source.as_json() for source in sources.values()], "changed": changed,
+        "packages": plan_.packages.key, "sources": [state.as_json() for state in sources.values()], "changed": changed,
     }  # fmt: skip
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
     """The parts of the output, in the order of contracts: packages, patched sources, rosetta, then what describes them."""
     wanted, cache = plan_.packages, plan_.access.cache
-    folders = [source.folder for source in sources.values()]
+    folders = [state.folder for state in sources.values()]
 
     def environment(into: Path) -> None:
         bake.link_tree(packages.environment(cache, wanted, offline=plan_.access.offline), into)
         (packages.site_packages(into) / "rosetta-sources.pth").write_text(parts.pth(folders), encoding="utf-8")
 
     result = [bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "folders": folders}), environment)]
-    for name, source in sources.items():
+    for name, state in sources.items():
         entry = plan_.manifest.source(name)
 
-        def exported(into: Path, entry: Any = entry, source: PatchedSource = source) -> None:
-            bake.copy_tree(tree.folder(entry, source, plan_.access, wanted.python), into)
+        def exported(into: Path, entry: Any = entry, state: PatchedSource = state) -> None:
+            bake.copy_tree(tree.folder(entry, state, plan_.access, wanted.python), into)
 
-        result.append(bake.Part(f"opt/{source.folder}", stage_key("tree", {"tree": source.exported_tree, "python": wanted.python.full}), exported))
+        result.append(bake.Part(f"opt/{state.folder}", stage_key("tree", {"tree": state.exported_tree, "python": wanted.python.full}), exported))
     pins = [pin for pin in lockfile.read(wanted.lock) if pin.holds(lockfile.environment_of(wanted.python.version, wanted.python.full, wanted.architecture))]
     return [*result, *parts.of_rosetta(wanted.python), *parts.of_record(_record(plan_, sources), plan_.manifest, pins)]
 
@@ -126,7 +126,7 @@ def _record(plan_: Plan, sources: dict[str, PatchedSource]) -> dict[str, Any]:
     wanted = plan_.packages
     return {
         "schema": 1, "distribution": plan_.distribution, "line": wanted.line, "accelerator": wanted.accelerator, "architecture": wanted.architecture,
-        "python": wanted.python.version, "builder": __version__, "sources": {name: source.as_json() for name, source in sources.items()},
+        "python": wanted.python.version, "builder": __version__, "sources": {name: state.as_json() for name, state in sources.items()},
         "requirements": {"file": wanted.lock.name, "sha256": wanted.digest},
     }  # fmt: skip
 

@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
@@ -22,6 +21,7 @@ from builder.errors import FatalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 
 def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from pydantic import BaseModel
-
 from builder import manifest
 from builder.cache import write_atomic
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
+
+    from pydantic import BaseModel
 
 _HEAD = """# manifest.yaml
 
@@ -60,7 +60,7 @@ def _table(title: str, model: type[BaseModel]) -> str:
 def _type(annotation: Any) -> str:
     """A type in a person's words."""
     origin, arguments = get_origin(annotation), [each for each in get_args(annotation) if each is not types.NoneType]
-    if origin in (types.UnionType,) or str(origin) == "typing.Union":
+    if origin is types.UnionType or str(origin) == "typing.Union":
         return " or ".join(_type(each) for each in arguments)
     if origin is tuple:
         return f"list of {_type(arguments[0])}"

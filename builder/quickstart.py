@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import build, log, manifest, tree, verify
+from builder import build, log, manifest, source, tree, verify
 from builder.errors import FatalError
-from builder.source import Access
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -44,12 +43,12 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def choose(context: Context) -> tuple[str, str]:
     """The first distribution whose sources are in the cache, in a mirror or can be fetched; and why not an earlier one."""
     loaded = manifest.load(context.manifest_path)
-    access = Access(context.cache, context.offline, context.mirrors, context.protocols)
+    access = source.access(context, loaded)
     reasons = []
     for name in ORDER:
         try:
-            for source in loaded.distribution(name).sources:
-                tree.patched(loaded.source(source), access)
+            for each in loaded.distribution(name).sources:
+                tree.patched(loaded.source(each), access)
         except FatalError as error:
             log.info(f"{name} cannot be built here: {error}")
             reasons.append(f"{name}: {error.what}")
