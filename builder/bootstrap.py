@@ -84,12 +84,13 @@ def _uv(lock: Path, *, offline: bool) -> Path:
     if not found:
         raise FatalError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
     hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
-    libc = "manylinux2014" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        raise FatalError("is no Linux with glibc", platform.platform(), "use Debian, Ubuntu, Fedora or the like, or a container of one")
     cache = cachedir.default_root()
     try:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
-        wheel = index.fetch("uv", found[1], hashes, wheels, part=f"{libc}_{platform.machine()}", offline=offline)
+        wheel = index.fetch("uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline)
         program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"
         if program.is_file():
             return program

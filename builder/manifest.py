@@ -163,6 +163,14 @@ class Sdist(_Model):
     why: Why = Field(description="Why it may be built at all.")
 
 
+class Strip(_Model):
+    """A project whose publisher has wheels for amd64 only, and whose pure-Python part is all that is needed elsewhere."""
+
+    name: Project = Field(description="The project.")
+    architectures: tuple[Architecture, ...] = Field(description="Where its wheel is used without the compiled parts.", min_length=1, strict=False)
+    why: Why = Field(description="Why the rest works without them.")
+
+
 class Base(_Model):
     """What an image stands on."""
 
@@ -204,6 +212,7 @@ class Manifest(_Model):
     distributions: dict[Name, Distribution] = Field(description="What can be built, by name.")
     overrides: tuple[Override, ...] = Field((), description="Departures from what the packages ask for.", strict=False)
     sdists: tuple[Sdist, ...] = Field((), description="Projects that may be built from source.", strict=False)
+    strip: tuple[Strip, ...] = Field((), description="Projects used without their compiled parts.", strict=False)
     bases: dict[Name, Base] = Field({}, description="What images stand on.")
 
     @property

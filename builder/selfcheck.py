@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import log
+from builder.errors import FatalError
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -36,6 +38,14 @@ def shell_scripts(root: Path) -> list[str]:
     return found
 
 
+def _shellcheck(here: Path) -> str:
+    """Ours, or on an architecture its publisher has no wheel for, the machine's."""
+    found = shutil.which("shellcheck", path=f"{here}{os.pathsep}{os.environ.get('PATH', '')}")
+    if not found:
+        raise FatalError("shellcheck is not installed", "test", "apt-get install shellcheck, or give --no-lint")
+    return found
+
+
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     here = Path(sys.executable).parent
@@ -44,7 +54,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if not arguments.no_lint:
         jobs |= {"ruff": [str(here / "ruff"), "check", "."], "mypy": [str(here / "mypy")]}
         if scripts := shell_scripts(context.root):
-            jobs["shellcheck"] = [str(here / "shellcheck"), "--external-sources", "--source-path=SCRIPTDIR", "--", *scripts]
+            jobs["shellcheck"] = [_shellcheck(here), "--external-sources", "--source-path=SCRIPTDIR", "--", *scripts]
     if not arguments.only_lint:
         jobs["pytest"] = [sys.executable, "-m", "pytest", "-q", *(arguments.tests or ["tests"])]
     status = {}

@@ -73,6 +73,6 @@ def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
         return f"the disk is full: {text}", "free some space and run again"
     if offline and re.search(r"offline|network was disabled|not found in the cache|connectivity is disabled", text, re.IGNORECASE):
         return f"a locked package is not in the cache: {text}", "run once without --offline"
-    if re.search(r"dns|connect|timed? ?out|network|request|unreachable", text, re.IGNORECASE):
+    if re.search(r"dns error|connect error|connection|timed? ?out|network|sending request|unreachable|failed to fetch", text, re.IGNORECASE):
         return f"the package index cannot be reached: {text}", "check the network and the index settings, then run again: what was fetched is kept"
     return text, "see uv's message"

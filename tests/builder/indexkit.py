@@ -46,6 +46,9 @@ def serving() -> Iterator[Index]:
             else:
                 self.send_error(404)
 
+        def do_HEAD(self) -> None:
+            self.send_error(405)  # uv asks for the size first, to read a part of a wheel; so it takes the whole
+
         def _page(self, project: str) -> None:
             if index.fault == "500":
                 self.send_error(500)

@@ -44,6 +44,7 @@ def test_a_failure_is_one_line() -> None:
         ("error: Failed to fetch\n  Caused by: dns error: failed to lookup\n", False, "cannot be reached"),
         ("Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n", True, "not in the cache"),
         ("", False, "without a message"),
+        ("  × No solution found\n  ╰─▶ Because the requested Python version is 3.9\n", False, "No solution found"),
     ],
 )
 def test_explanations(stderr: str, offline: bool, word: str) -> None:

@@ -1,0 +1,250 @@
+"""Resolve the packages of every line into hashed locks, or check that the locks are those of the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder import declared, lockcheck, lockfile, log, manifest, marker, requirements, resolve, source, sourcelock, uv
+from builder.cache import stage_key, write_atomic
+from builder.errors import FatalError
+from builder.resolve import Request
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from builder.lockfile import Pin
+    from builder.manifest import Manifest
+    from builder.requirements import Declared
+
+_TOOL_PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # the builder runs on any of them, whatever the lines have
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lines", nargs="*", metavar="LINE", help="lines of the manifest (default: all)")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; say what is stale and end with status 1 if anything is"
+    )
+    parser.add_argument(
+        "--upgrade",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let this project move ('all': every one); may be repeated",
+    )
+    parser.add_argument(
+        "--tools", action="store_true", help="make locks/build.txt (what sdists are built with) instead"
+    )
+    parser.add_argument("--builder", action="store_true", help="make locks/builder.txt, the builder's own, instead")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One lock: its path in the repository, what it holds, and the key of everything that decides it."""
+
+    path: str
+    request: Request
+    key: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The locks of a line: the joint request first, then each lock as a part of it."""
+
+    line: str
+    joint: Request
+    wanted: tuple[Wanted, ...]
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    loaded = manifest.load(context.manifest_path)
+    if arguments.tools or arguments.builder:
+        return _tools(
+            loaded,
+            [name for name, asked in (("build", arguments.tools), ("builder", arguments.builder)) if asked],
+            context,
+        )
+    for line in arguments.lines:
+        if line not in loaded.lines:
+            raise FatalError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
+    lines = arguments.lines or list(loaded.lines)
+    known = declared.load(loaded.folder(declared.RECORD))
+    access = source.access(context, loaded)
+    names = [name for entry in loaded.distributions.values() if entry.line in lines for name in entry.sources]
+    found = declared.read(loaded, access, dict.fromkeys(names), known)
+    plans = [plan(loaded, line, found.declared) for line in lines]
+    records = {
+        declared.RECORD: declared.dump(loaded, known, found.declared),
+        sourcelock.FILE: sourcelock.render(loaded, found.states),
+    }
+    if arguments.check:
+        return _check(loaded, plans, records, found.recorded, offline=context.offline)
+    with context.cache.lock("lock"):
+        for leftover in (loaded.root / "locks").rglob(".tmp-*"):  # of a run that was killed
+            leftover.unlink()
+        return _make(loaded, plans, records, arguments.upgrade, offline=context.offline)
+
+
+def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
+    """The requests of a line. Reads the *.in files; changes nothing."""
+    entry, rules = loaded.lines[line], resolve.rules(loaded, line)
+    common = read_in(loaded.folder(entry.common))
+    distributions = {name: each for name, each in loaded.distributions.items() if each.line == line}
+    accelerated = {
+        accelerator: common
+        if accelerator == "cpu"
+        else (*common, *read_in(loaded.folder(entry.common).with_name(f"{accelerator}.in")))
+        for accelerator in sorted({accelerator for each in distributions.values() for accelerator in each.accelerators})
+    }
+    everywhere = marker.grid(
+        entry.pythons, {architecture for each in distributions.values() for architecture in each.architectures}
+    )
+    everything = tuple(requirement for each in accelerated.values() for requirement in each)
+    parts = [(entry.common.removesuffix(".in") + ".txt", tuple(dict.fromkeys((*common, *everything))), everywhere)]
+    for name, each in distributions.items():
+        ours = read_in(file) if (file := loaded.folder(f"locks/{name}.in")).exists() else ()
+        theirs = tuple(requirement for source in each.sources for requirement in found[source].requirements)
+        for accelerator in each.accelerators:
+            needs = tuple(dict.fromkeys((*accelerated[accelerator], *ours, *theirs)))
+            parts.append((f"locks/{name}-{accelerator}.txt", needs, marker.grid(entry.pythons, each.architectures)))
+    joint = Request(
+        tuple(dict.fromkeys(requirement for _, needs, _ in parts for requirement in needs)),
+        rules,
+        everywhere,
+        f"line {line}",
+    )
+    wanted = []
+    for path, needs, environments in parts:
+        request = Request(needs, rules, environments, path)
+        wanted.append(
+            Wanted(path, request, stage_key("lock", {"path": path, "joint": joint.inputs(), "own": request.inputs()}))
+        )
+    return Plan(line, joint, tuple(wanted))
+
+
+def read_in(file: Path) -> tuple[str, ...]:
+    """The requirements of a file that people write: one a line, with comments."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise FatalError(f"cannot be read ({reason})", str(file), "write it: one requirement a line") from error
+    return tuple(
+        str(requirements.normal(text_, f"{file.name}:{number}", ""))
+        for number, text_ in requirements.listed(text, file.name)
+    )
+
+
+def _make(
+    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], upgrade: Sequence[str], *, offline: bool
+) -> Result:
+    texts = dict(records)
+    changes: dict[str, list[str]] = {}
+    new = [wanted.path for each in plans for wanted in each.wanted if not (loaded.root / wanted.path).exists()]
+    for each in plans:
+        for path, pins in resolved(loaded, each, upgrade, offline=offline).items():
+            key = next(wanted.key for wanted in each.wanted if wanted.path == path)
+            texts[path] = render(pins, key)
+            changes[path] = lockfile.difference(existing(loaded.root / path), pins)
+    for path, text in texts.items():
+        write_changed(loaded.root / path, text)
+    return Result(
+        {"locks": changes}, "\n".join(_shown(path, change, fresh=path in new) for path, change in changes.items())
+    )
+
+
+def _shown(path: str, change: Sequence[str], *, fresh: bool = False) -> str:
+    if fresh:
+        return f"{path}: new, {len(change)} packages"
+    return (
+        f"{path}: {len(change)} changes" + "".join(f"\n  {line}" for line in change) if change else f"{path}: as it was"
+    )
+
+
+def resolved(
+    loaded: Manifest, each: Plan, upgrade: Sequence[str] = (), *, offline: bool = False
+) -> dict[str, list[Pin]]:
+    """The pins of every lock of a line, by path: versions that the locks have now are kept where they still fit."""
+    now = {pin.text: pin for wanted in each.wanted for pin in existing(loaded.root / wanted.path)}
+    preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
+    with log.stage(f"resolve line {each.line}"):
+        constraints = resolve.joint(each.joint, preferred, offline=offline)
+        return {wanted.path: resolve.locked(wanted.request, constraints, offline=offline) for wanted in each.wanted}
+
+
+def existing(file: Path) -> list[Pin]:
+    """The pins of a lock as it stands; none where it is missing or broken, for it will be made anew."""
+    try:
+        return lockfile.read(file)
+    except FatalError:
+        return []
+
+
+def render(pins: Iterable[Pin], key: str) -> str:
+    """A lock's text: no URL, no path, nothing of the machine that made it."""
+    version = uv.run("--version").stdout.split()[1]
+    body = "".join(pin.lines() for pin in pins)
+    head = f"# Machine-owned: made by `python build.py lock`, not to be edited.\n# uv {version}\n# inputs: {key}\n"
+    return f"{head}# pins: {hashlib.sha256(body.encode()).hexdigest()}\n{body}"
+
+
+def write_changed(file: Path, text: str) -> None:
+    """Write unless only the version of uv differs."""
+    old = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if re.sub(r"(?m)^# uv .*\n", "", old) != re.sub(r"(?m)^# uv .*\n", "", text):
+        write_atomic(file, text)
+
+
+def _check(
+    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], recorded: Sequence[str], *, offline: bool
+) -> Result:
+    problems = lockcheck.files(loaded, plans, records)
+    if not offline:
+        for each in plans:
+            for path, pins in resolved(loaded, each).items():
+                problems += [
+                    f"{path}: would change: {change}"
+                    for change in lockfile.difference(existing(loaded.root / path), pins)
+                ]
+            problems += lockcheck.idle_overrides(loaded, each)
+    notes = [
+        f"{name}: its source is not at hand, {declared.RECORD} was taken for what it declares" for name in recorded
+    ]
+    notes += ["offline: nothing was resolved anew"] if offline else []
+    counted = sum(len(each.wanted) for each in plans)
+    text = "\n".join(
+        [
+            *problems,
+            *(f"note: {note}" for note in notes),
+            f"{counted} locks checked: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)}",
+        ]
+    )
+    data: dict[str, Any] = {
+        "problems": problems,
+        "notes": notes,
+        "locks": [wanted.path for each in plans for wanted in each.wanted],
+    }
+    return Result(data, text, ok=not problems)
+
+
+def _tools(loaded: Manifest, names: Sequence[str], context: Context) -> Result:
+    changes = {}
+    for name in names:
+        path = f"locks/{name}.txt"
+        request = Request(
+            read_in(loaded.folder(f"locks/{name}.in")),
+            resolve.Rules(),
+            marker.grid(_TOOL_PYTHONS, ("amd64", "arm64")),
+            path,
+        )
+        now = existing(loaded.root / path)
+        pins = resolve.locked(request, resolve.joint(request, now, offline=context.offline), offline=context.offline)
+        changes[path] = lockfile.difference(now, pins)
+        write_changed(loaded.root / path, render(pins, stage_key("lock", {"path": path, "own": request.inputs()})))
+    return Result({"locks": changes}, "\n".join(_shown(path, change) for path, change in changes.items()))
