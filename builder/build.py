@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import __version__, bake, lockfile, log, manifest, packages, parts, python, source, sourcelock, tree
+from builder import __version__, log, manifest, python
+from builder.env import bake, packages, parts
+from builder.locks import lockfile
+from builder.sources import source, sourcelock, tree
 from builder.cache import stage_key
 from builder.errors import FatalError
 from builder.verb import Context, Result
@@ -18,9 +21,9 @@ from builder.verb import Context, Result
 if TYPE_CHECKING:
     import argparse
 
-    from builder.bake import Part
-    from builder.source import Access
-    from builder.tree import PatchedSource
+    from builder.env.bake import Part
+    from builder.sources.source import Access
+    from builder.sources.tree import PatchedSource
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 

@@ -7,10 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builder import declared, lockcheck, lockfile, log, manifest, marker, requirements, resolve, source, sourcelock, uv
+from builder import log, manifest, uv
 from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
-from builder.resolve import Request
+from builder.locks import declared, lockcheck, lockfile, marker, requirements, resolve
+from builder.locks.resolve import Request
+from builder.sources import source, sourcelock
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from builder.lockfile import Pin
+    from builder.locks.lockfile import Pin
+    from builder.locks.requirements import Declared
     from builder.manifest import Manifest
-    from builder.requirements import Declared
 
 _TOOL_PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # the builder runs on any of them, whatever the lines have
 

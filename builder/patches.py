@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import adopt, manifest, overlay, patchfile, refresh, series, stack
+from builder import manifest
 from builder.cache import write_atomic
 from builder.errors import FatalError
-from builder.source import Access, access, acquire
+from builder.sources.source import Access, access, acquire
+from builder.stack import adopt, overlay, patchfile, refresh, series, stack
 from builder.verb import Result
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from builder.manifest import GitSource, Manifest, WheelSource
-    from builder.source import Pinned
+    from builder.sources.source import Pinned
     from builder.verb import Context
 
 

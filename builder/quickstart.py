@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import build, log, manifest, source, tree, verify
+from builder import build, log, manifest, verify
 from builder.errors import FatalError
+from builder.sources import source, tree
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.cache import Cache
-from builder.export import exported_entries, write_tree
-from builder.git import Git
 from builder.manifest import GitSource
-from builder.objects import Reader, walk
-from builder.source import Access
+from builder.sources.export import exported_entries, write_tree
+from builder.sources.git import Git
+from builder.sources.objects import Reader, walk
+from builder.sources.source import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from builder.source import Pinned
+    from builder.sources.source import Pinned
 
 URL = "https://example.invalid/group/{}.git"
 DATE = 1_700_000_000

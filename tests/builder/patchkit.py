@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder import patchfile
 from builder.cache import Cache
-from builder.git import Git
 from builder.manifest import GitSource
-from builder.source import Access, acquire
+from builder.sources.git import Git
+from builder.sources.source import Access, acquire
+from builder.stack import patchfile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builder.source import Pinned
+    from builder.sources.source import Pinned
 
 FIELDS = {"Why": "the test\nneeds it", "Upstream-Status": "Pending", "Drop-When": "the test is over"}
 LINES = [f"line {n}\n" for n in range(1, 31)]

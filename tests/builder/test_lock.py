@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import declared, lock, lockfile, manifest
+from builder import lock, manifest
 from builder.cache import Cache
 from builder.errors import FatalError
+from builder.locks import declared, lockfile
 from builder.verb import Context, Result
 from tests.builder import indexkit
 from tests.builder.lockkit import publish, wheel

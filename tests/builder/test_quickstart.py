@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from builder import quickstart, tree, verify
+from builder import quickstart, verify
 from builder.cache import Cache
 from builder.errors import FatalError
+from builder.sources import tree
 from builder.verb import Context
 
 ROOT = Path(__file__).parents[2]

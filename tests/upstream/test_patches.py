@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder import overlay, refresh, series, stack
+from builder.stack import overlay, refresh, series, stack
 from tests.upstream.upstreamkit import SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream

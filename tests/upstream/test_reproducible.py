@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import cachedir, sourcelock
+from builder import cachedir
+from builder.sources import sourcelock
 from tests.upstream.upstreamkit import ROOT, SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream
@@ -20,10 +21,12 @@ _PROGRAM = """
 import hashlib, json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from builder import export, manifest, sourcelock, stack, tree
+from builder import manifest
+from builder.sources import export, sourcelock, tree
+from builder.stack import stack
 from builder.cache import Cache
-from builder.objects import Reader, walk
-from builder.source import Access, acquire
+from builder.sources.objects import Reader, walk
+from builder.sources.source import Access, acquire
 os.umask(int(sys.argv[5], 8))
 shipped = manifest.load(Path(sys.argv[1]) / "manifest.yaml")
 source = shipped.source(sys.argv[2])

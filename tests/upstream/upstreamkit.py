@@ -9,7 +9,7 @@ import pytest
 from builder import cachedir, manifest
 from builder.cache import Cache
 from builder.errors import FatalError
-from builder.source import Access, Pinned, acquire
+from builder.sources.source import Access, Pinned, acquire
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = manifest.load(ROOT / "manifest.yaml")

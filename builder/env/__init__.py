@@ -1,0 +1,1 @@
+"""A bare environment: packages with their bytecode, and everything put together."""

@@ -1,0 +1,122 @@
+"""Put the finished parts together into a bare environment: a folder that runs where it stands and may be moved as a whole.
+
+The folder is written beside its final place and renamed, or, where it exists, part by part: each part is prepared under `.rosetta/`,
+and the state file loses the part's key before the swap and gets it back after, so that a killed run is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.cache import remove, write_atomic
+from builder.env.bytecode import place
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+STATE = ".rosetta/state.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A path below the output, the key of what belongs there, and how it is made in an empty place."""
+
+    path: str
+    key: str
+    make: Callable[[Path], None]
+
+
+def is_current(output: Path, parts: list[Part]) -> bool:
+    """Does `output` hold exactly these parts?"""
+    keys = _keys(output)
+    return keys == {part.path: part.key for part in parts} and all((output / part.path).exists() for part in parts)
+
+
+def assemble(output: Path, parts: list[Part]) -> list[str]:
+    """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+    fresh = not output.exists() or not any(output.iterdir())
+    if not fresh and not (output / STATE).is_file():
+        raise FatalError("holds files that are not an environment of rosetta's", str(output), "give an empty or new folder; nothing was touched")
+    where = output.with_name(f".tmp-{output.name}") if fresh else output
+    if fresh:
+        remove(where) if not (where / STATE).is_file() else None
+        where.mkdir(parents=True, exist_ok=True)
+    changed = _bring(where, parts)
+    if fresh:
+        os.rename(where, output)  # onto nothing, or onto an empty folder
+    return changed
+
+
+def _bring(where: Path, parts: list[Part]) -> list[str]:
+    keys = _keys(where)
+    wanted = {part.path: part for part in parts}
+    for path in set(keys) - set(wanted):
+        del keys[path]
+        _save(where, keys)
+        remove(where / path)
+    changed = []
+    for part in parts:
+        final = where / part.path
+        if keys.get(part.path) == part.key and final.exists():
+            continue
+        new, old = where / ".rosetta" / "new", where / ".rosetta" / "old"
+        remove(new)
+        remove(old)
+        new.parent.mkdir(exist_ok=True)
+        part.make(new)
+        if keys.pop(part.path, None):
+            _save(where, keys)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists() or final.is_symlink():
+            os.rename(final, old)
+        os.rename(new, final)
+        keys[part.path] = part.key
+        _save(where, keys)
+        remove(old)
+        changed.append(part.path)
+    return changed
+
+
+def _keys(output: Path) -> dict[str, str]:
+    try:
+        keys: Any = json.loads((output / STATE).read_text(encoding="utf-8"))["parts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return dict(keys)
+
+
+def _save(output: Path, keys: dict[str, str]) -> None:
+    write_atomic(output / STATE, json.dumps({"schema": 1, "parts": keys}, indent=1))
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """A copy of a folder whose files are hard links to the cache's (copies across file systems)."""
+    for folder, folders, files in _walk(source):
+        here = target / folder.relative_to(source)
+        here.mkdir()
+        for name in [*files, *(name for name in folders if (folder / name).is_symlink())]:
+            path = folder / name
+            if path.is_symlink():
+                os.symlink(os.readlink(path), here / name)
+            else:
+                place(path, here / name)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """A copy of a folder that may be edited without touching the cache."""
+    shutil.copytree(source, target, symlinks=True)
+
+
+def _walk(source: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    for folder, folders, files in os.walk(source):
+        base = source.__class__(folder)
+        yield base, folders, files
+        folders[:] = [name for name in folders if not (base / name).is_symlink()]

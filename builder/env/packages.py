@@ -1,0 +1,103 @@
+"""The stage that turns a lock into an environment: installed by hash, with bytecode, checked, and kept under its key."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder import __version__, log, uv
+from builder.cache import Cache, stage_key
+from builder.env import bytecode, sdist, strip
+from builder.errors import FatalError
+from builder.locks import lockfile, pipcheck
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.manifest import Manifest
+    from builder.python import Interpreter
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What is to be installed: one distribution's lock, for one accelerator, on one Python of this machine."""
+
+    distribution: str
+    line: str
+    accelerator: str
+    architecture: str
+    python: Interpreter
+    lock: Path
+    build_lock: Path
+    manifest: Manifest
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of the lock."""
+        try:
+            return hashlib.sha256(self.lock.read_bytes()).hexdigest()
+        except OSError as error:
+            raise FatalError(f"cannot be read ({error.strerror})", str(self.lock), "make it: python build.py lock") from error
+
+    @property
+    def key(self) -> str:
+        inputs = {
+            "lock": self.digest, "python": [self.python.full, str(self.python.path)], "architecture": self.architecture, "builder": __version__,
+            "sdists": [entry.name for entry in self.manifest.sdists], "strip": [entry.name for entry in self.manifest.strip],
+            "overrides": [entry.project for entry in self.manifest.overrides_of(self.line)],
+        }  # fmt: skip
+        return stage_key("packages", inputs)
+
+
+def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
+    """The folder of the finished environment (a relocatable venv); made if the cache lacks it."""
+
+    def make(folder: Path) -> None:
+        pins = [pin for pin in lockfile.read(packages.lock) if pin.holds(_environment(packages))]
+        unbuilt = {entry.name for entry in packages.manifest.sdists}
+        stripped = {entry.name for entry in packages.manifest.strip if packages.architecture in entry.architectures}
+        ready = [pin for pin in pins if pin.name not in unbuilt | stripped]
+        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), where="venv")
+        where = f"{packages.distribution}-{packages.accelerator}"
+        with log.stage(f"install {len(pins)} packages ({where})"):
+            _install(folder, ready, offline=offline, where=where)
+            built = [sdist.wheel(cache, pin, packages.python, packages.build_lock, offline=offline) for pin in pins if pin.name in unbuilt]
+            built += [strip.wheel(cache, pin, packages.python, offline=offline) for pin in pins if pin.name in stripped]
+            if built:
+                _install_built(folder, built, where=where)
+        site = site_packages(folder)
+        total = sum(1 for _ in site.rglob("*.py"))
+        with log.progress("bytecode", total, "files") as advance:
+            bytecode.install(cache, packages.python, site, advance)
+        pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
+
+    return cache.folder("env", packages.key, make)
+
+
+def site_packages(environment_: Path) -> Path:
+    """The site-packages folder of a venv."""
+    found = sorted(environment_.glob("lib/python3.*/site-packages"))
+    if len(found) != 1:
+        raise FatalError("is not a whole environment", str(environment_), "delete it and run again")
+    return found[0]
+
+
+def _environment(packages: Packages) -> dict[str, str]:
+    return lockfile.environment_of(packages.python.version, packages.python.full, packages.architecture)
+
+
+def _install(folder: Path, pins: list[lockfile.Pin], *, offline: bool, where: str) -> None:
+    requirements = folder / "rosetta-requirements.txt"
+    requirements.write_text("".join(pin.lines() for pin in pins), encoding="utf-8")
+    target = ("--python", str(folder / "bin" / "python"))
+    uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where=where)
+    requirements.unlink()
+
+
+def _install_built(folder: Path, wheels: list[Path], *, where: str) -> None:
+    """Ours by path and no index; through --find-links, so that no path of this machine ends in the packages' metadata."""
+    links = [part for wheel in wheels for part in ("--find-links", str(wheel.parent))]
+    names = ["==".join(wheel.name.split("-")[:2]) for wheel in wheels]
+    target = ("--python", str(folder / "bin" / "python"))
+    uv.run("pip", "install", "--quiet", *target, "--no-deps", "--no-index", "--offline", *links, *names, where=where)

@@ -1,0 +1,1 @@
+"""Requirements: what upstreams declare, resolved into hashed locks, and checked."""

@@ -1,0 +1,85 @@
+"""The stages between a pin and a folder: patched once per set of inputs, exported once per tree, with bytecode."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder import log
+from builder.cache import stage_key, write_atomic
+from builder.env import bytecode
+from builder.sources import export, source
+from builder.sources.objects import Reader, walk
+from builder.stack import stack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.manifest import GitSource, WheelSource
+    from builder.python import Interpreter
+    from builder.sources.source import Access
+
+
+@dataclass(frozen=True)
+class PatchedSource:
+    """A source after patches and overlay, as locks and images record it."""
+
+    name: str
+    url: str
+    commit: str
+    tree: str
+    patched_commit: str
+    patched_tree: str
+    exported_tree: str
+    absent: tuple[str, ...]
+    patches: tuple[dict[str, Any], ...]
+    overlay: tuple[tuple[str, str], ...]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in an image: that of the upstream project."""
+        return self.url.partition("==")[0] if "==" in self.url else self.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
+    """The file that records how this source was patched; there only once it was."""
+    return access.cache.path("stamps", "patched-" + stage_key("patched", stack.inputs(entry)) + ".json")
+
+
+def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
+    """The patched source; nothing is fetched or applied if the same inputs were patched before."""
+    kept = stamp(entry, access)
+    try:
+        data = json.loads(kept.read_text(encoding="utf-8"))
+        return PatchedSource(**{**data, "absent": tuple(data["absent"]), "patches": tuple(data["patches"]), "overlay": tuple(map(tuple, data["overlay"]))})
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # not made yet, or by another version of the builder: make it
+    with log.stage(f"patch {entry.name}"):
+        pinned = source.acquire(entry, access)
+        done = stack.apply(pinned, entry)
+    patches = tuple({"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome} for each in done.patches)
+    result = PatchedSource(
+        entry.name, pinned.url, pinned.commit, pinned.tree, done.commit, done.tree, done.exported_tree, tuple(entry.absent), patches, tuple(done.overlay)
+    )
+    write_atomic(kept, json.dumps(result.as_json(), indent=1))
+    return result
+
+
+def folder(entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter) -> Path:
+    """The exported tree with its bytecode, in the cache."""
+
+    def make(into: Path) -> None:
+        pinned = source.acquire(entry, access)
+        stack.apply(pinned, entry)  # its objects may have been pruned; applying again costs a second and gives the same tree
+        with log.stage(f"export {entry.name}"):
+            with Reader(pinned.git) as reader:
+                export.write_tree(reader, walk(reader, state.exported_tree), into)
+            bytecode.compile_tree(python, into)
+
+    return access.cache.folder("trees", f"{state.exported_tree}-{python.full}", make)
+
+

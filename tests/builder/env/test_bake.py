@@ -1,0 +1,130 @@
+"""Putting parts together: fresh, again, changed, killed, and next to what is not ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.env import bake
+from builder.errors import FatalError
+
+ROOT = Path(__file__).parents[3]
+
+
+def _part(path: str, content: str, made: list[str] | None = None) -> bake.Part:
+    def make(into: Path) -> None:
+        if made is not None:
+            made.append(path)
+        into.mkdir()
+        (into / "content").write_text(content)
+
+    return bake.Part(path, content, make)
+
+
+def _content(output: Path) -> dict[str, str]:
+    return {str(path.parent.relative_to(output)): path.read_text() for path in output.rglob("content")}
+
+
+def test_fresh_then_nothing_then_one_part(tmp_path: Path) -> None:
+    output, made = tmp_path / "out", list[str]()
+    parts = [_part("opt/env", "1", made), _part("opt/t5x", "1", made)]
+    assert bake.assemble(output, parts) == ["opt/env", "opt/t5x"]
+    assert bake.is_current(output, parts)
+    assert bake.assemble(output, parts) == []
+    changed = [_part("opt/env", "1", made), _part("opt/t5x", "2", made)]
+    assert not bake.is_current(output, changed)
+    assert bake.assemble(output, changed) == ["opt/t5x"]
+    assert made == ["opt/env", "opt/t5x", "opt/t5x"]
+    assert _content(output) == {"opt/env": "1", "opt/t5x": "2"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_part_no_longer_wanted_goes(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    bake.assemble(output, [_part("opt/a", "1"), _part("opt/b", "1")])
+    bake.assemble(output, [_part("opt/b", "1")])
+    assert _content(output) == {"opt/b": "1"}
+
+
+def test_a_part_deleted_by_hand_comes_back(tmp_path: Path) -> None:
+    output, parts = tmp_path / "out", [_part("opt/a", "1")]
+    bake.assemble(output, parts)
+    (output / "opt/a/content").unlink()
+    (output / "opt/a").rmdir()
+    assert not bake.is_current(output, parts)
+    assert bake.assemble(output, parts) == ["opt/a"]
+
+
+def test_an_empty_folder_is_taken_and_a_foreign_one_is_not(tmp_path: Path) -> None:
+    empty, foreign = tmp_path / "empty", tmp_path / "foreign"
+    empty.mkdir()
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("mine")
+    bake.assemble(empty, [_part("a", "1")])
+    with pytest.raises(FatalError, match="not an environment") as caught:
+        bake.assemble(foreign, [_part("a", "1")])
+    assert caught.value.exit_code == 2
+    assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(empty)
+    for name in ("file", "link"):
+        with pytest.raises(FatalError, match="not a folder"):
+            bake.assemble(tmp_path / name, [_part("a", "1")])
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from builder.env import bake
+from tests.builder.env.test_bake import _part
+count = [0]
+real = os.rename, os.replace
+def counted(function):
+    def call(*args):
+        count[0] += 1
+        if count[0] == int(sys.argv[3]): os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args)
+    return call
+os.rename, os.replace = map(counted, real)
+bake.assemble(Path(sys.argv[1]), [_part("opt/a", sys.argv[2]), _part("opt/b", sys.argv[2])])
+"""
+
+
+@pytest.mark.parametrize("first", ["", "old"])
+def test_killed_at_every_rename_a_rerun_finishes(tmp_path: Path, first: str) -> None:
+    """SIGKILL before each rename of a run, from nothing and over an older output, until a run gets through."""
+    for point in range(1, 40):
+        output = tmp_path / f"out{point}"
+        if first:
+            bake.assemble(output, [_part("opt/a", first), _part("opt/b", first)])
+        done = subprocess.run([sys.executable, "-c", _KILLED, str(output), "new", str(point)], cwd=ROOT, check=False)
+        wanted = [_part("opt/a", "new"), _part("opt/b", "new")]
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL
+        assert not bake.is_current(output, wanted)
+        bake.assemble(output, wanted)
+        assert bake.is_current(output, wanted)
+        assert _content(output) == {"opt/a": "new", "opt/b": "new"}
+        assert not (output / ".rosetta/old").exists()
+    assert point > 4, "the kill points were never reached"
+
+
+def test_links_and_copies(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "d").mkdir(parents=True)
+    (source / "d/f").write_text("x")
+    (source / "d/l").symlink_to("f")
+    (source / "dl").symlink_to("d")
+    bake.link_tree(source, tmp_path / "linked")
+    bake.copy_tree(source, tmp_path / "copied")
+    for name in ("linked", "copied"):
+        assert os.readlink(tmp_path / name / "d/l") == "f"
+        assert os.readlink(tmp_path / name / "dl") == "d"
+    assert (tmp_path / "linked/d/f").samefile(source / "d/f")
+    assert not (tmp_path / "copied/d/f").samefile(source / "d/f")

@@ -1,0 +1,53 @@
+"""Reading hashed requirements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.locks import lockfile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A, B = "a" * 64, "b" * 64
+
+
+def _read(tmp_path: Path, text: str) -> list[lockfile.Pin]:
+    (tmp_path / "lock.txt").write_text(text)
+    return lockfile.read(tmp_path / "lock.txt")
+
+
+def test_reads_what_uv_writes(tmp_path: Path) -> None:
+    text = f"# inputs: x\nJAX_x==0.10.2 ; python_full_version < '3.12' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n    # via jax\nnumpy==2.0 --hash=sha256:{A}\n"
+    pins = _read(tmp_path, text)
+    assert [(pin.name, pin.version, pin.hashes) for pin in pins] == [("jax-x", "0.10.2", (A, B)), ("numpy", "2.0", (A,))]
+    old, new = (lockfile.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12"))
+    assert pins[0].holds(old)
+    assert not pins[0].holds(new)
+    assert pins[1].holds(new)
+    assert _read(tmp_path, "".join(pin.lines() for pin in pins)) == pins
+
+
+def test_machine_decides(tmp_path: Path) -> None:
+    (pin,) = _read(tmp_path, f"tensorflow==2 ; platform_machine == 'aarch64' --hash=sha256:{A}\n")
+    assert pin.holds(lockfile.environment_of("3.11", "3.11.2", "arm64"))
+    assert not pin.holds(lockfile.environment_of("3.11", "3.11.2", "amd64"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["numpy==2.0", "numpy>=2 --hash=sha256:" + A, "numpy @ https://example.com/n.whl --hash=sha256:" + A, "numpy==2 --hash=md5:" + A, "-e .", "--index-url x"],
+)
+def test_what_is_not_locked_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        _read(tmp_path, f"# a comment\n{line}\n")
+    assert caught.value.where.endswith("lock.txt:2")
+
+
+def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(FatalError) as caught:
+        lockfile.read(tmp_path / "none.txt")
+    assert "build.py lock" in caught.value.do

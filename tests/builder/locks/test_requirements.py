@@ -1,0 +1,72 @@
+"""Reading what an upstream declares without running it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.errors import FatalError
+from builder.locks import requirements
+
+
+def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
+    return requirements.declared("thing", files.keys(), lambda path: files[path].encode(), own).requirements
+
+
+def test_requirements_in_comes_before_setup() -> None:
+    files = {"requirements.in": "# head\n\nBeta_pkg>=1  # why\nalpha\n", "setup.py": "raise SystemExit('was run')"}
+    assert _declared(files) == ("alpha", "beta-pkg>=1")
+
+
+def test_own_sources_are_left_out() -> None:
+    assert _declared({"requirements.in": "praxis\nnumpy\n"}, own=("praxis",)) == ("numpy",)
+
+
+def test_setup_is_read_and_not_run() -> None:
+    setup = """
+import setuptools, sys
+sys.exit('was run')
+_version = '0.4.16'
+base = ['absl-py', 'numpy']
+setuptools.setup(
+    name='thing',
+    install_requires=base + [f'jax >= {_version}', ('tensor'
+        'store >= 0.1'), 'a' + '-b'],
+    extras_require={'test': ['pytest']},
+)
+"""
+    assert _declared({"setup.py": setup}) == ("a-b", "absl-py", "jax>=0.4.16", "numpy", "tensorstore>=0.1")
+
+
+def test_metadata_of_a_wheel_without_its_extras() -> None:
+    text = "Metadata-Version: 2.1\nName: thing\nVersion: 1\nRequires-Dist: jax (==0.4.26)\nRequires-Dist: zstandard ; extra == 'gpu'\nRequires-Dist: x ; python_version < '3.12'\n\nRequires-Dist: not-this\n"
+    assert _declared({"thing-1.dist-info/METADATA": text, "thing/METADATA": "no"}) == ("jax==0.4.26", 'x; python_version < "3.12"')
+
+
+@pytest.mark.parametrize(
+    ("files", "place", "word"),
+    [
+        ({"requirements.in": "a\nclu @ git+https://example.com/clu\n"}, "thing: requirements.in:2", "by URL"),
+        ({"setup.py": "from setuptools import setup\nsetup(install_requires=[\n 'flax @ git+https://example.com/flax'])\n"}, "thing: setup.py:3", "by URL"),
+        ({"requirements.in": "-r other.txt\n"}, "thing: requirements.in:1", "-r is an option"),
+        ({"requirements.in": "a b c\n"}, "thing: requirements.in:1", "'a b c' is not a requirement"),
+        ({"setup.py": "setup(install_requires=read())\n"}, "thing: setup.py:1", "read() cannot be read without running it"),
+        ({"setup.py": "x = x + ['a']\nsetup(install_requires=x)\n"}, "thing: setup.py:1", "x cannot be read"),
+        ({"setup.py": "setup(install_requires=[f'{open(1)}'])\n"}, "thing: setup.py:1", "cannot be read"),
+        ({"setup.py": "setup(\n"}, "thing: setup.py", "is not Python"),
+        ({"setup.py": "(" * 5000}, "thing: setup.py", "is not Python"),
+        ({"setup.py": "x = 1\n"}, "thing: setup.py", "calls setup() 0 times"),
+        ({"thing-1.dist-info/METADATA": "hello\n"}, "thing: thing-1.dist-info/METADATA", "not a wheel's METADATA"),
+        ({"README.md": ""}, "thing", "declares no requirements"),
+    ],
+)
+def test_what_cannot_be_read_is_named(files: dict[str, str], place: str, word: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        _declared(files)
+    assert caught.value.where == place
+    assert word in caught.value.what
+    assert "\n" not in str(caught.value)
+
+
+def test_not_utf8() -> None:
+    with pytest.raises(FatalError, match="not UTF-8"):
+        requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())

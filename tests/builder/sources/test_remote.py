@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.sources.remote import check_ref, check_url
+from builder.sources.source import acquire
+from builder.sources.track import check_on_branch, resolve_ref
+from tests.builder import gitkit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.sources.source import Access
+
+GOOD = ["https://github.com/google-research/t5x.git", "https://h:8443/x", "ssh://git@h/x.git", "ssh://h:22/x"]
+BAD = {
+    "-": ["--upload-pack=touch x", "-x", "https://-oProxyCommand=x/y", "ssh://-oProxyCommand=x/y", "ssh://-x@h/y", "https://h/-x"],
+    "program": ["ext::sh -c x", "ext::x", "fd::17", "https::https://h/x"],
+    "not allowed": ["http://h/x", "git://h/x", "file:///srv/x.git", "ftp://h/x", "file://h/x"],
+    "no URL": ["/srv/x.git", "../x", "x", "git@h:x", "h:x", "", "https://", "https://h", "HTTPS://h/x", "https:/h/x"],
+    "host": ["https:///x"],
+    "credentials": ["https://u:s3cret@h/x", "https://s3cret@h/x", "ssh://u:s3cret@h/x"],
+    "control": ["https://h/x\n-x", "https://h/x y", "https://h/\x00"],
+}
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_a_plain_url_passes(url: str) -> None:
+    assert check_url(url, ("https", "ssh"), "source t5x") == url
+
+
+@pytest.mark.parametrize("url", [url for urls in BAD.values() for url in urls])
+def test_a_hostile_url_is_refused(url: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        check_url(url, ("https", "ssh"), "source t5x")
+    assert caught.value.where == "source t5x"
+    assert "s3cret" not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(("url", "word"), [(urls[0], word) for word, urls in BAD.items() if word not in {"-", "host"}])
+def test_the_error_says_what_is_wrong_with_a_url(url: str, word: str) -> None:
+    with pytest.raises(FatalError, match=word):
+        check_url(url, ("https", "ssh"), "here")
+
+
+def test_file_only_where_asked_for() -> None:
+    assert check_url("file:///srv/x.git", ("file",), "here")
+    with pytest.raises(FatalError, match="has a host"):
+        check_url("file://h/x", ("file",), "here")
+
+
+@pytest.mark.parametrize("name", ["main", "v1.0", "feature/x", "refs/heads/main", "a+b"])
+def test_a_ref_passes(name: str) -> None:
+    assert check_ref(name, "here") == name
+
+
+@pytest.mark.parametrize("name", ["", "-x", "--upload-pack=x", "a..b", "a b", "a:b", "+a", "a^", "a~1", "x.lock", "x/", "/x", "a//b", "a/.b", "@{-1}", "main\n", "*"])
+def test_a_hostile_ref_is_refused(name: str) -> None:
+    with pytest.raises(FatalError, match="no name of a branch"):
+        check_ref(name, "here")
+
+
+# servers: git's own transport on a local path, and a web server that knows nothing of git (it has no way to serve a commit by its name)
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it overrides
+        pass
+
+
+@contextlib.contextmanager
+def web(folder: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return gitkit.upstream(tmp_path / "server" / "t5x.git")
+
+
+def online(tmp_path: Path, protocol: str = "file") -> Access:
+    return gitkit.access(tmp_path / "cache", offline=False, protocols=(protocol,))
+
+
+def empty(tmp_path: Path) -> bool:
+    return not [*(tmp_path / "cache").glob("git/*/objects/??/*"), *(tmp_path / "cache").glob("git/.tmp*")]
+
+
+def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_path: Path) -> None:
+    repo, pin = server
+    source = gitkit.source(pin, url=f"file://{repo}")
+    pinned = acquire(source, online(tmp_path))
+    assert (pinned.transport, pinned.history) == ("git", False)
+    assert gitkit.objects(pinned.git.git_dir) == {pin, *gitkit.git(repo, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split()}
+    assert pinned.git.text("rev-list", pin) == pin
+    repo.rename(tmp_path / "gone")
+    assert acquire(source, online(tmp_path)).transport == "cache"
+
+
+def test_mirror_and_server_make_the_same_cache(server: tuple[Path, str], tmp_path: Path) -> None:
+    repo, pin = server
+    fetched = acquire(gitkit.source(pin, url=f"file://{repo}"), online(tmp_path))
+    mirrored = acquire(gitkit.source(pin), gitkit.access(tmp_path / "other", tmp_path / "server"))
+    assert (fetched.tree, fetched.date) == (mirrored.tree, mirrored.date)
+    assert gitkit.objects(fetched.git.git_dir) == gitkit.objects(mirrored.git.git_dir)
+
+
+def test_an_older_commit_of_the_branch_is_served_too(server: tuple[Path, str], tmp_path: Path) -> None:
+    first = gitkit.git(server[0], "rev-parse", "main^")
+    pinned = acquire(gitkit.source(first, url=f"file://{server[0]}"), online(tmp_path))
+    assert pinned.commit == first
+    assert not (pinned.git.git_dir / "shallow").exists(), "it has no parents"
+
+
+@pytest.mark.parametrize("which", ["main", "main^"])
+def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(server: tuple[Path, str], tmp_path: Path, which: str) -> None:
+    repo, _ = server
+    gitkit.git(repo, "repack", "-adq")
+    gitkit.git(repo, "update-server-info")
+    pin = gitkit.git(repo, "rev-parse", which)
+    with web(tmp_path / "server") as address:
+        source = gitkit.source(pin, url=f"{address}/t5x.git")
+        pinned = acquire(source, online(tmp_path, "http"))
+        assert (pinned.commit, pinned.transport) == (pin, "git")
+        assert resolve_ref(source, online(tmp_path, "http")) == gitkit.git(repo, "rev-parse", "main")
+
+
+def test_a_commit_that_was_forced_away_is_named_as_such(server: tuple[Path, str], tmp_path: Path) -> None:
+    repo, _ = server
+    gone = gitkit.commit(gitkit.init(tmp_path / "elsewhere.git"), gitkit.tree(tmp_path / "elsewhere.git", {"a": b"gone"}))
+    with pytest.raises(FatalError, match="is gone from") as caught:
+        acquire(gitkit.source(gone, url=f"file://{repo}"), online(tmp_path))
+    assert gone in caught.value.what
+    assert "branch main stands at" in caught.value.what
+    assert empty(tmp_path)
+
+
+def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path) -> None:
+    repo, pin = server
+    with pytest.raises(FatalError, match="branch gone is gone") as caught:
+        acquire(gitkit.source("ab" * 20, url=f"file://{repo}", track="gone"), online(tmp_path))
+    assert caught.value.where == "source t5x"
+    assert empty(tmp_path)
+    with pytest.raises(FatalError, match="no branch or tag gone"):
+        resolve_ref(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path))
+    assert acquire(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)).commit == pin, "the pin itself can still be had"
+
+
+def test_an_unreachable_server_is_one_error_with_the_ways_out(server: tuple[Path, str], tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/t5x.git"
+        with pytest.raises(FatalError, match="cannot be reached") as caught:
+            acquire(gitkit.source(server[1], url=url), online(tmp_path, "http"))
+    assert caught.value.where == "source t5x"
+    assert "--mirror DIR" in caught.value.do
+    assert empty(tmp_path)
+
+
+def test_a_web_page_is_no_git_server(tmp_path: Path, server: tuple[Path, str]) -> None:
+    (tmp_path / "www" / "t5x.git" / "info").mkdir(parents=True)
+    (tmp_path / "www" / "t5x.git" / "info" / "refs").write_text("<html>log in</html>")
+    with web(tmp_path / "www") as address, pytest.raises(FatalError, match="login page"):
+        acquire(gitkit.source(server[1], url=f"{address}/t5x.git"), online(tmp_path, "http"))
+    assert empty(tmp_path)
+
+
+def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(tmp_path: Path, server: tuple[Path, str]) -> None:
+    repo, _ = server
+    blob = gitkit.raw(repo, "blob", b"x")
+    pin = gitkit.commit(repo, gitkit.raw_tree(repo, [("40000", b"..", gitkit.raw_tree(repo, [("100644", b"x", blob)]))]))
+    gitkit.branch(repo, pin)
+    with pytest.raises(FatalError) as caught:
+        acquire(gitkit.source(pin, url=f"file://{repo}"), online(tmp_path))
+    assert caught.value.exit_code == 2
+    assert empty(tmp_path)
+
+
+def test_the_tracked_ref_by_mirror_and_by_server(server: tuple[Path, str], tmp_path: Path) -> None:
+    repo, pin = server
+    gitkit.git(repo, "tag", "-a", "v1", "-m", "v1", "main^")
+    first = gitkit.git(repo, "rev-parse", "main^")
+    for access, url in ((gitkit.access(tmp_path / "cache", tmp_path / "server"), ""), (online(tmp_path), f"file://{repo}")):
+        assert resolve_ref(gitkit.source(pin, url=url), access) == pin
+        assert resolve_ref(gitkit.source(pin, url=url, track="v1"), access) == first
+        assert resolve_ref(gitkit.source(pin, url=url, track="refs/heads/main"), access) == pin
+    with pytest.raises(FatalError, match="its mirrors do not have the branch gone"):
+        resolve_ref(gitkit.source(pin, track="gone"), gitkit.access(tmp_path / "cache", tmp_path / "server"))
+    with pytest.raises(FatalError, match="no mirror of it can say"):
+        resolve_ref(gitkit.source(pin), gitkit.access(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("by", ["mirror", "server"])
+def test_whether_a_pin_lies_on_its_branch(server: tuple[Path, str], tmp_path: Path, by: str) -> None:
+    repo, pin = server
+    access = online(tmp_path) if by == "server" else gitkit.access(tmp_path / "cache", tmp_path / "server")
+    url = f"file://{repo}" if by == "server" else ""
+    check_on_branch(gitkit.source(pin, url=url), access)
+    check_on_branch(gitkit.source(gitkit.git(repo, "rev-parse", "main^"), url=url), access)
+    stray = gitkit.commit(repo, gitkit.tree(repo, {"a": b"stray"}), pin)
+    with pytest.raises(FatalError, match="does not lie on main"):
+        check_on_branch(gitkit.source(stray, url=url), access)
+    gitkit.branch(repo, stray)
+    check_on_branch(gitkit.source(pin, url=url), access)
+    gitkit.branch(repo, gitkit.commit(repo, gitkit.tree(repo, {"a": b"rewritten"})))
+    with pytest.raises(FatalError, match="does not lie on main"):
+        check_on_branch(gitkit.source(pin, url=url), access)

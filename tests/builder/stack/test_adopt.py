@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.stack import adopt
+from tests.builder.patchkit import Bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("t5x: Import airio lazily!", "import-airio-lazily"),
+        ("#2 fix", "fix"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("[x] ünï", "x-n"),
+        ("12", "change"),
+        ("word " * 30, "word-word-word-word-word-word-word-word"),
+        ("a" * 60, "change"),
+    ],
+)
+def test_a_name_comes_from_the_subject(subject: str, name: str) -> None:
+    assert adopt.slug(subject) == name
+
+
+def test_a_folder_that_is_no_clone_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.upstream.commit({"a": b"a\n"})
+    pinned = bench.pinned()
+    for folder in (tmp_path, tmp_path / "mirror", tmp_path / "nosuch"):
+        with pytest.raises(FatalError, match=r"is no git clone|is not a folder"):
+            adopt.joined(pinned, folder)
+    joined, clone = adopt.joined(pinned, tmp_path / "mirror/up.git")
+    assert clone
+    assert joined.git.alternates[-1] == clone.objects
+    assert adopt.resolve(joined.git, clone, "main") == bench.upstream.head
+
+
+def test_a_clone_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.upstream.commit({"a": b"a\n"})
+    pinned = bench.pinned()
+    info = tmp_path / "mirror/up.git/objects/info"
+    info.mkdir(exist_ok=True)
+    (info / "alternates").write_text("/\n")
+    with pytest.raises(FatalError, match="leads out of"):
+        adopt.joined(pinned, tmp_path / "mirror/up.git")

@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.errors import FatalError
+from builder.sources.objects import Reader
+from builder.stack import overlay, refresh, series, stack
+from tests.builder.patchkit import Bench, text
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    made.upstream.commit({"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"}, modes={"run.sh": "100755"})
+    return made
+
+
+def _survey(bench: Bench, *, history: bool = True) -> stack.Survey:
+    return stack.survey(bench.pinned(history=history), series.load(bench.patches), overlay.load(bench.source().overlay))
+
+
+def _content(bench: Bench, commit: str, path: str) -> bytes:
+    return bench.pinned(history=False).git.run("cat-file", "blob", f"{commit}:{path}").stdout
+
+
+def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
+    done = stack.apply(bench.pinned(), bench.source())
+    assert [one.outcome for one in done.patches] == ["applied", "applied"]
+    assert _content(bench, done.commit, "pkg/a.py") == text(l3="first\n", l20="second\n")
+    git = bench.pinned().git
+    pin = bench.pinned()
+    log = git.text("log", "--format=%H %P|%an <%ae>|%cn <%ce>|%at %ct|%ai|%s", f"{pin.commit}..{done.commit}").splitlines()
+    first, second = (str(one.commit) for one in done.patches)
+    who = "rosetta <rosetta@localhost>"
+    assert log == [
+        f"{second} {first}|{who}|{who}|{pin.date + 2} {pin.date + 2}|{git.text('log', '-1', '--format=%ai', second)}|up: second",
+        f"{first} {pin.commit}|{who}|{who}|{pin.date + 1} {pin.date + 1}|{git.text('log', '-1', '--format=%ai', first)}|up: first",
+    ]
+    assert git.text("log", "-1", "--format=%ai", first).endswith("+0000")
+    assert "Why: the test\n needs it\nUpstream-Status: Pending" in git.text("log", "-1", "--format=%B", first)
+    assert done.commit == second
+    assert done.exported_tree == done.tree
+
+
+def test_no_patches_give_the_pin_itself(bench: Bench) -> None:
+    done = stack.apply(bench.pinned(), bench.source())
+    assert (done.commit, done.tree, done.exported_tree) == (bench.pinned().commit, bench.pinned().tree, bench.pinned().tree)
+
+
+def test_a_patched_executable_stays_one(bench: Bench) -> None:
+    bench.add("script", bench.upstream.diff({"run.sh": b"#!/bin/sh\necho\n"}, modes={"run.sh": "100755"}))
+    done = stack.apply(bench.pinned(), bench.source())
+    assert bench.pinned().git.text("ls-tree", done.tree, "run.sh").startswith("100755 ")
+
+
+def test_a_patch_whose_lines_moved_applies(bench: Bench) -> None:
+    bench.add("moved", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l1="top\ntop\ntop\n")})
+    done = stack.apply(bench.pinned(), bench.source())
+    assert _content(bench, done.commit, "pkg/a.py") == text(l1="top\ntop\ntop\n", l20="ours\n")
+
+
+def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l2="ours\n", l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l29="harmless\n")}, "harmless")
+    culprit = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n", l29="harmless\n")}, "rework line 20")
+    bench.upstream.commit({"pkg/a.py": text(l5="later\n", l20="theirs\n", l29="harmless\n")}, "later")
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.commit, result.sound) == ("conflict", None, False)
+    assert result.detail == f'hunk 2 of 2 in pkg/a.py fits nowhere; changed upstream in {culprit[:12]} (Ada Upstream, 2020-09-16, "rework line 20")'
+    assert result.cause
+    assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
+    with pytest.raises(FatalError) as caught:
+        stack.apply(bench.pinned(), bench.source())
+    assert caught.value.exit_code == 2
+    assert "conflict: hunk 2 of 2 in pkg/a.py" in caught.value.what
+    assert caught.value.where.endswith("patches/up/mine.patch")
+    assert culprit[:12] in str(caught.value)
+
+
+def test_conflict_without_history_says_how_to_get_it(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    (result,) = _survey(bench, history=False).results
+    assert (result.outcome, result.cause) == ("conflict", None)
+    assert "history not at hand: give --mirror" in result.detail
+
+
+def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: Bench) -> None:
+    base = bench.upstream.head
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l10="first\n")}))
+    both = bench.upstream.tree({"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}")
+    one = bench.upstream.tree({"pkg/a.py": text(l10="first\n")}, f"{base}^{{tree}}")
+    bench.add("second", refresh.diff(bench.upstream.git, one, both))
+    culprit = bench.upstream.commit({"pkg/a.py": text(l12="theirs\n")}, "rework line 12")
+    first, second = _survey(bench).results
+    assert (first.outcome, second.outcome) == ("applied", "conflict")
+    assert second.cause
+    assert second.cause.commit == culprit
+
+
+def test_a_conflict_between_our_own_patches_says_so(bench: Bench) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="first\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    _, second = _survey(bench).results
+    assert second.outcome == "conflict"
+    assert "our own patch first changes those lines before it" in second.detail
+
+
+def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> None:
+    wide = bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}, context=3)
+    bench.add("near", wide)
+    bench.upstream.commit({"pkg/a.py": text(l18="theirs\n")}, "two lines above")
+    (result,) = _survey(bench).results
+    assert result.outcome == "conflict"
+    assert "git can merge it: run `build.py patches refresh`" in result.detail
+    with pytest.raises(FatalError):
+        stack.apply(bench.pinned(), bench.source())
+    (merged,) = stack.survey(bench.pinned(), series.load(bench.patches), (), merge=True).results
+    assert (merged.outcome, merged.detail) == ("applied", "by a three-way merge")
+
+
+def test_already_upstream_is_left_out_with_the_same_tree(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("other", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    culprit = bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
+    other, merged = _survey(bench).results
+    assert (merged.outcome, merged.commit, merged.sound) == ("upstream", None, True)
+    assert culprit[:12] in merged.detail
+    done = stack.apply(bench.pinned(), bench.source())
+    assert done.commit == other.commit
+    assert "merged: upstream has it" in capsys.readouterr().err
+    assert stack.apply(bench.pinned(history=False), bench.source()).commit == done.commit
+
+
+def test_already_upstream_inside_a_larger_commit(bench: Bench) -> None:
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l3="more\n", l20="ours\n"), "pkg/b.py": b"x = 2\n"}, "superset")
+    assert _survey(bench, history=False).results[0].outcome == "upstream"
+
+
+def test_already_upstream_and_edited_later_is_seen_through_the_history(bench: Bench) -> None:
+    bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    culprit = bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
+    bench.upstream.commit({"pkg/a.py": text(l20="ours, edited\n")}, "edit it")
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.sound) == ("upstream", False)
+    assert result.cause
+    assert result.cause.commit == culprit
+    with pytest.raises(FatalError, match="perhaps changed again since"):
+        stack.apply(bench.pinned(), bench.source())
+
+
+def test_the_same_change_twice_in_our_stack_is_empty(bench: Bench) -> None:
+    bench.add("once", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("again", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    _, again = _survey(bench).results
+    assert (again.outcome, again.sound) == ("empty", False)
+
+
+def test_a_patch_without_a_diff_is_empty(bench: Bench) -> None:
+    bench.add("nothing", b"")
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.detail) == ("empty", "the patch changes nothing: drop it")
+    with pytest.raises(FatalError, match="empty"):
+        stack.apply(bench.pinned(), bench.source())
+
+
+def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    culprit = bench.upstream.commit({"pkg/a.py": None}, "clean up")
+    bench.upstream.commit({"pkg/c.py": b"c\n"})
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.cause and result.cause.commit) == ("gone", culprit)
+    (blind,) = _survey(bench, history=False).results
+    assert blind.outcome == "gone"
+    assert "give --mirror" in blind.detail
+
+
+def test_renamed_twice_names_where_the_file_is_now(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    first = bench.upstream.commit({"pkg/a.py": None, "pkg/mid.py": text(l2="touched\n")}, "move once")
+    bench.upstream.commit({"pkg/mid.py": None, "lib/a.py": text(l2="touched\n")}, "move twice")
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.cause and result.cause.commit) == ("renamed", first)
+    assert "pkg/a.py is now lib/a.py" in result.detail
+
+
+def test_an_exact_rename_is_seen_without_history(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": None, "lib/a.py": text()}, "move")
+    (result,) = _survey(bench, history=False).results
+    assert result.outcome == "renamed"
+    assert "lib/a.py" in result.detail
+
+
+def test_a_hunk_that_fits_in_several_places_is_not_guessed(bench: Bench) -> None:
+    block = b"def f():\n  return 1\n\n"
+    bench.upstream.commit({"pkg/d.py": b"import x\n" + block})
+    bench.add("guess", bench.upstream.diff({"pkg/d.py": b"import x\ndef f():\n  return 2\n\n"}))
+    assert _survey(bench).results[0].outcome == "applied"
+    bench.upstream.commit({"pkg/d.py": b"import x\nimport y\n" + block + block})
+    (result,) = _survey(bench).results
+    assert result.outcome == "conflict"
+    assert "fits 2 places of pkg/d.py" in result.detail
+
+
+NOTE = b"# up\n\nNote: this\n\n## Overview\n"
+
+
+def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
+    # Behind the inserted lines stands what stood before them: git alone would put them in a second time.
+    bench.upstream.commit({"doc.md": b"# up\n\n## Overview\nall\n"})
+    bench.add("note", bench.upstream.diff({"doc.md": NOTE + b"all\n"}))
+    culprit = bench.upstream.commit({"doc.md": NOTE + b"all\nof it\n"}, "note")
+    (result,) = _survey(bench).results
+    assert (result.outcome, result.sound, result.cause and result.cause.commit) == ("upstream", False, culprit)
+    (blind,) = _survey(bench, history=False).results
+    assert (blind.outcome, blind.detail) == ("conflict", "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin")
+    with pytest.raises(FatalError, match="is there already"):
+        stack.apply(bench.pinned(history=False), bench.source())
+
+
+def test_a_deletion_is_never_taken_for_upstreams_without_proof(bench: Bench) -> None:
+    bench.upstream.commit({"d.py": b"import a\nimport b\nimport c\nend\n"})
+    bench.add("less", bench.upstream.diff({"d.py": b"import a\nimport c\nend\n"}))
+    culprit = bench.upstream.commit({"d.py": b"import a\nimport bb\nimport c\nend\nif x:\nimport a\nimport c\nfi\n"}, "other")
+    (blind,) = _survey(bench, history=False).results
+    assert (blind.outcome, blind.sound) == ("conflict", False)
+    (result,) = _survey(bench).results
+    assert (result.sound, result.cause and result.cause.commit) == (False, culprit)
+
+
+def test_patches_after_a_failed_one_are_still_tried(bench: Bench) -> None:
+    bench.add("bad", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("good", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
+    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    assert [one.outcome for one in _survey(bench).results] == ["conflict", "applied"]
+
+
+def test_a_patch_through_a_link_is_refused(bench: Bench) -> None:
+    bench.upstream.commit({"pkg/link": b"b.py"}, modes={"pkg/link": "120000"})
+    bench.add("through", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"pkg/link"))
+    with pytest.raises(FatalError, match="writes through the link pkg/link") as caught:
+        _survey(bench)
+    assert "through.patch:" in caught.value.where
+
+
+def test_a_patch_below_a_link_is_refused(bench: Bench) -> None:
+    bench.upstream.commit({"lib": b"pkg"}, modes={"lib": "120000"})
+    bench.add("below", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"lib/a.py"))
+    with pytest.raises(FatalError, match="writes through the link lib"):
+        _survey(bench)
+
+
+def test_a_patch_that_takes_most_of_a_file_away_is_refused(bench: Bench) -> None:
+    long = [b"line %d\n" % n for n in range(100)]
+    bench.upstream.commit({"long.py": b"".join(long)})
+    bench.add("half", bench.upstream.diff({"long.py": b"".join(long[:10] + long[60:])}))
+    assert _survey(bench).results[0].outcome == "applied"
+    bench.add("most", bench.upstream.diff({"long.py": b"".join(long[:10] + long[61:])}))
+    with pytest.raises(FatalError, match=r"takes 51 of 100 lines out of long\.py"):
+        stack.survey(bench.pinned(), series.load(bench.patches)[1:], ())
+
+
+def test_absent_paths_never_reach_the_exported_tree(bench: Bench) -> None:
+    bench.upstream.commit({"data/big.bin": b"\0big", "data/small": b"s\n"})
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    plain = stack.apply(bench.pinned(), bench.source())
+    absent = ("data/big.bin",)
+    done = stack.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    assert (done.commit, done.tree) == (plain.commit, plain.tree)
+    assert done.exported_tree != done.tree
+    names = bench.pinned().git.text("ls-tree", "-r", "--name-only", done.exported_tree).splitlines()
+    assert "data/small" in names
+    assert "data/big.bin" not in names
+
+
+def test_the_same_commits_where_the_absent_blob_does_not_exist(bench: Bench, tmp_path: Path) -> None:
+    bench.upstream.commit({"data/big.bin": b"\0big"})
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    absent = ("data/big.bin",)
+    whole = stack.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    blob = bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:data/big.bin")
+    (bench.upstream.git.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
+    again = Bench.__new__(Bench)
+    again.__dict__.update(bench.__dict__)
+    again.cache = type(bench.cache)(tmp_path / "cache2")
+    lacking = stack.apply(again.pinned(absent=absent), again.source(absent=absent))
+    assert (lacking.commit, lacking.tree, lacking.exported_tree) == (whole.commit, whole.tree, whole.exported_tree)
+
+
+def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    with pytest.raises(FatalError, match="never exported"):
+        stack.apply(bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",)))
+
+
+def test_everything_of_the_patched_commit_lies_in_our_own_repository(bench: Bench) -> None:
+    # The mirror has the patched content already: it must not be leant on.
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    done = stack.apply(bench.pinned(), bench.source())
+    bench.upstream.git.git_dir.rename(bench.root / "moved-away")
+    git = bench.pinned(history=False).git
+    with Reader(git) as reader:
+        for line in git.text("ls-tree", "-r", "-t", done.tree).splitlines():
+            reader.read(line.split()[2], line.split()[1])
+
+
+def test_inputs_change_with_everything_that_decides_the_result(bench: Bench) -> None:
+    file = bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.lay("new.txt", b"new\n", "new")
+    source = bench.source()
+    seen = [stack.inputs(source)]
+    file.write_bytes(file.read_bytes().replace(b"the test\n", b"a test\n"))
+    seen.append(stack.inputs(source))
+    (bench.overlay / "new.txt").write_bytes(b"newer\n")
+    seen.append(stack.inputs(source))
+    (bench.overlay / "new.txt").chmod(0o755)
+    seen.append(stack.inputs(source))
+    (bench.patches / "series").write_text("")
+    file.unlink()
+    seen.append(stack.inputs(source))
+    seen.append(stack.inputs(bench.source(absent=("run.sh",))))
+    assert all(a != b for n, a in enumerate(seen) for b in seen[:n])
+    assert stack.inputs(bench.source(absent=("run.sh",))) == seen[-1]
+
+
+def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: Bench) -> None:
+    bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    pinned = bench.pinned()
+    blob = bench.upstream.git.text("hash-object", "--stdin", stdin=text(l20="ours\n"))
+    shelf = pinned.git.git_dir / "objects" / blob[:2]
+    assert not shelf.exists()
+    shelf.write_text("in the way of git's new object")
+    with pytest.raises(FatalError, match="git cannot apply it, though every hunk fits"):
+        stack.apply(pinned, bench.source())
+    shelf.unlink()
+    assert stack.apply(pinned, bench.source()).patches[0].outcome == "applied"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from builder.stack import stack
+from builder.cache import Cache
+from builder.manifest import GitSource
+from builder.sources.source import Access, acquire
+root, cache, head = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+source = GitSource("up", "https://example.org/up.git", "main", head, root / "patches/up", root / "overlay/up", ())
+done = stack.apply(acquire(source, Access(Cache(cache), offline=True, mirrors=(root / "mirror",))), source)
+print(done.commit, done.tree, done.exported_tree)
+"""
+
+
+def _elsewhere(bench: Bench, home: Path, umask: int, **env: str) -> str:
+    argv = [sys.executable, "-c", f"import os; os.umask({umask})\n{PROGRAM}", str(bench.root), str(home / "cache"), bench.upstream.head]
+    clean = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(argv, check=True, capture_output=True, text=True, env=clean, cwd=home).stdout
+
+
+def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> None:
+    crlf = b"one\r\ntwo\r\n"
+    bench.upstream.commit({".gitattributes": b"* text=auto eol=crlf ident\n*.py merge=union\n", "dos.txt": crlf})
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="$Id$ trailing \n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    bench.lay("run.sh", b"#!/bin/sh\necho ours\n", bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:run.sh")).chmod(0o755)
+    plain, odd = tmp_path / "plain", tmp_path / "odd"
+    for home in (plain, odd):
+        home.mkdir()
+    hooks = odd / "hooks"
+    hooks.mkdir()
+    for name in ("pre-commit", "post-commit", "applypatch-msg", "post-index-change", "reference-transaction"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {odd}/hook-ran\nexit 1\n")
+        (hooks / name).chmod(0o755)
+    (odd / ".gitconfig").write_text(
+        "[core]\n autocrlf = true\n eol = crlf\n safecrlf = true\n attributesFile = ~/attributes\n"
+        f" hooksPath = {hooks}\n[commit]\n gpgsign = true\n[user]\n name = Mallory\n email = m@example.org\n"
+        "[apply]\n whitespace = fix\n ignoreWhitespace = change\n[i18n]\n commitEncoding = latin1\n[diff]\n noprefix = true\n context = 9\n[init]\n defaultObjectFormat = sha256\n"
+    )
+    (odd / "attributes").write_text("* text eol=crlf whitespace=trailing-space\n")
+    here = _elsewhere(bench, plain, 0o022)
+    there = _elsewhere(
+        bench, odd, 0o077, TZ="Asia/Kathmandu", LANG="de_DE.UTF-8", GIT_AUTHOR_DATE="2001-01-01T00:00:00Z", GIT_DIR="/nonexistent",
+        GIT_INDEX_FILE="/nonexistent", GIT_COMMITTER_NAME="Mallory", GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="apply.whitespace", GIT_CONFIG_VALUE_0="fix",
+        GIT_DEFAULT_HASH="sha256", XDG_CONFIG_HOME=str(odd),
+    )  # fmt: skip
+    assert here == there
+    assert not (odd / "hook-ran").exists()
+    done = stack.apply(bench.pinned(), bench.source())
+    assert here.split() == [done.commit, done.tree, done.exported_tree]
+    assert _content(bench, done.commit, "dos.txt") == crlf
+    assert _content(bench, done.commit, "pkg/a.py") == text(l3="$Id$ trailing \n", l20="second\n")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_killed_run_leaves_what_the_next_one_finishes(bench: Bench, tmp_path: Path, at: int) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
+    bench.lay("more.txt", b"more\n", "new")
+    killer = f"""
+import os, signal
+from builder.sources import gitindex
+for name in ("write_tree", "put"):
+    def slain(*args, real=getattr(gitindex.Index, name)):
+        slain.left -= 1
+        result = real(*args)
+        if slain.left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    slain.left = {at} if name == "write_tree" else {at} - 3
+    if {at} < 3 and name == "write_tree" or {at} == 3 and name == "put":
+        setattr(gitindex.Index, name, slain)
+"""
+    argv = [sys.executable, "-c", killer + PROGRAM, str(bench.root), str(tmp_path / "cache"), bench.upstream.head]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    assert subprocess.run(argv, check=False, capture_output=True, env=env).returncode == -9
+    done = stack.apply(bench.pinned(), bench.source())
+    again = subprocess.run([*argv[:2], PROGRAM, *argv[3:]], check=True, capture_output=True, text=True, env=env)
+    assert again.stdout.split() == [done.commit, done.tree, done.exported_tree]
