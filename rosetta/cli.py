@@ -1,0 +1,158 @@
+"""The command line inside the image: `rosetta info`, `rosetta selftest`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as a UserError, so that --json covers it too."""
+
+    def error(self, message: str) -> Any:
+        raise UserError(message, self.prog, f"see {self.prog} --help")
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(","))
+    if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
+        raise ValueError
+    return counts
+
+
+def _steps(text: str) -> int:
+    steps = int(text)
+    if steps < 15 or steps % 5:
+        raise argparse.ArgumentTypeError("must be a multiple of 5, at least 15: the loss is reported every 5 steps")
+    return steps
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def parser() -> Parser:
+    """Return the command line's grammar."""
+    top = Parser(prog="rosetta", description="What is baked into this environment, and does it work.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    common = Parser(add_help=False)
+    common.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    commands.add_parser("info", parents=[common], help="say what this environment is")
+    test = commands.add_parser(
+        "selftest", parents=[common], help="import everything, train a tiny model on the CPU, restore it, go on"
+    )
+    test.add_argument("--framework", choices=("t5x", "pax"), help="default: the one this environment was baked for")
+    test.add_argument("--steps", type=_steps, default=20, help="steps before the restore (default 20)")
+    test.add_argument(
+        "--devices", type=_devices, default=(1, 4), help="numbers of virtual CPU devices, a run each (default 1,4)"
+    )
+    test.add_argument(
+        "--workdir",
+        type=Path,
+        help="where to work (default: a temporary folder), and where checkpoints and logs stay",
+    )
+    part = test.add_mutually_exclusive_group()
+    part.add_argument("--imports-only", action="store_true", help="import everything, train nothing")
+    part.add_argument("--no-imports", action="store_true", help="train, import nothing")
+    test.add_argument("--keep", action="store_true", help="keep the temporary folder when all is well")
+    test.add_argument("--jobs", type=_positive, help="processes at once (default: one a core, at most 3)")
+    return top
+
+
+def _info(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta import info  # noqa: PLC0415 (each command loads what it needs)
+
+    result = info.info()
+    return result, info.table(result)
+
+
+def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta import lock  # noqa: PLC0415
+    from rosetta.selftest import check, report  # noqa: PLC0415
+
+    distribution = lock.read().get("distribution") if args.framework is None or lock.path().exists() else None
+    framework = args.framework or (lock.framework(distribution) if distribution else None)
+    if framework is None:
+        raise UserError("the lock names no distribution", str(lock.path()), "name one with --framework")
+    if distribution and lock.framework(distribution) != framework:
+        raise UserError(
+            f"this environment is of {distribution}, not of {framework}", "selftest --framework", "leave the option out"
+        )
+    options = check.Options(
+        framework=framework,
+        distribution=distribution,
+        steps=args.steps,
+        devices=args.devices,
+        workdir=args.workdir,
+        with_imports=not args.no_imports,
+        with_training=not args.imports_only,
+        keep=args.keep,
+        jobs=args.jobs or check.default_jobs(),
+    )
+    result = check.selftest(options)
+    return result, report.table(result)
+
+
+COMMANDS = {"info": _info, "selftest": _selftest}
+
+
+def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
+    return json.dumps(
+        {"schema": 1, "command": command, "ok": ok, "result": result, "error": error}, indent=2, ensure_ascii=False
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
+    command = next((word for word in words if word in COMMANDS), None)
+    # Whoever ends us by SIGTERM wants the children gone as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        args = parser().parse_args(words)
+        result, text = COMMANDS[args.command](args)
+    except UserError as error:
+        status, failure = USER, error.as_json()
+        print(f"rosetta: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        status, failure = INTERRUPTED, {"what": "interrupted", "where": command or "rosetta", "do": "run it again"}
+        print("rosetta: interrupted", file=sys.stderr)
+    except OSError as error:
+        where = str(error.filename or command or "rosetta")
+        failure = {"what": error.strerror or str(error), "where": where, "do": "make room or name another folder"}
+        status = USER
+        print(f"rosetta: {failure['where']}: {failure['what']}; {failure['do']}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 (ours: one line, and the rest on request)
+        failure = {
+            "what": f"{type(error).__name__}: {error}",
+            "where": command or "rosetta",
+            "do": "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
+        }
+        status = OURS
+        print(f"rosetta: {failure['what']}; {failure['do']}", file=sys.stderr)
+        if os.environ.get("ROSETTA_DEBUG"):
+            traceback.print_exc()
+    else:
+        ok = bool(result.get("ok", True))
+        print(_document(command, ok=ok, result=result) if as_json else text)
+        return FINE if ok else FAILED
+    if as_json:
+        print(_document(command, ok=False, error=failure))
+    return status

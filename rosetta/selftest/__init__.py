@@ -1,0 +1,22 @@
+"""The selftest: import everything shipped, train a tiny model, stop, restore, go on."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, cast
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from rosetta.selftest.workload import Workload
+
+FRAMEWORKS = ("t5x", "pax")
+
+
+def workload(framework: str) -> Workload:
+    """Return the tiny model of `framework`; importing it costs nothing of JAX."""
+    if framework not in FRAMEWORKS:
+        raise UserError(
+            f"unknown framework {framework!r}", "selftest --framework", f"name one of {', '.join(FRAMEWORKS)}"
+        )
+    return cast("Workload", importlib.import_module(f"rosetta.selftest.{framework}").WORKLOAD)

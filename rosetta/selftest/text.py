@@ -1,0 +1,50 @@
+"""Text made on the spot: enough structure that a tiny model learns some of it within twenty steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUBJECTS = ("the river", "the mill", "a miller", "the baker", "an old mule", "the wind", "a heron", "the ferryman")
+VERBS = ("carries", "watches", "follows", "remembers", "crosses", "measures", "repairs", "passes")
+OBJECTS = (
+    "the stone bridge",
+    "a sack of grain",
+    "the north road",
+    "an iron wheel",
+    "the evening bell",
+    "a narrow boat",
+)
+PLACES = ("before the rain", "under the hill", "at the second lock", "by the water", "after the harvest")
+
+
+def sentences(count: int, seed: int) -> Iterator[str]:
+    """Yield `count` ASCII sentences; the same ones for the same seed on every machine and Python."""
+    # random() is the one method whose sequence Python promises to keep.
+    draw = random.Random(seed).random  # noqa: S311
+
+    def pick(words: tuple[str, ...]) -> str:
+        return words[int(draw() * len(words))]
+
+    for _ in range(count):
+        yield f"{pick(SUBJECTS)} {pick(VERBS)} {pick(OBJECTS)} {pick(PLACES)}."
+
+
+def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 0) -> None:
+    """Write `lines` lines of `per_line` sentences each (about 50 bytes a sentence) to `path`, whole or not at all."""
+    text = list(sentences(lines * per_line, seed))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii", newline="\n") as out:
+            out.writelines(" ".join(text[at : at + per_line]) + "\n" for at in range(0, len(text), per_line))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,3 @@
+"""What T5X needs from us: gin files, tasks, and later layers."""
+
+from __future__ import annotations

@@ -1,0 +1,44 @@
+"""Stands in for a framework's entry point: trains nothing, but leaves behind what a real one would, faults on request.
+
+Usage: faketrainer.py FOLDER STEPS FAULT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.rosetta import eventkit
+
+
+def loss_at(step: int, fault: str) -> float:
+    if fault == "nan" and step >= 15:
+        return float("nan")
+    return 5.0 if fault == "flat" else 6.0 - step * 0.1
+
+
+def main(folder: Path, steps: int, fault: str) -> int:
+    found = sorted(int(path.name[11:]) for path in folder.glob("checkpoint_*"))
+    resuming = bool(found)
+    start = found[-1] if found and fault != "restart" else 0
+    if fault == "crash" or (fault == "crash-on-resume" and resuming):
+        print("out of paper")
+        return 7
+    events = folder / "events" / f"events.out.tfevents.{len(list(folder.glob('events/*')))}"
+    eventkit.append(events, eventkit.version())
+    for step in range(start + 5, steps + 1, 5):
+        value = 5.9 if fault == "forgets" and resuming else loss_at(step, fault)
+        eventkit.append(events, eventkit.record(step, 100.0 + step / 10, eventkit.simple("loss", value)))
+    if fault != "no-checkpoint":
+        state = folder / f"checkpoint_{steps}" / "state"
+        state.mkdir(parents=True, exist_ok=True)
+        devices = 1 if fault == "one-device" else int(os.environ["FAKE_DEVICES"])
+        sharding = {"sharding_type": "NamedSharding", "shape": [devices, 1], "axis_names": ["data", "model"]}
+        (state / "_sharding").write_text(json.dumps({"eA==": json.dumps(sharding)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta import cli, lock
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK: dict[str, Any] = {
+    "schema": 1,
+    "distribution": "t5x",
+    "line": "current",
+    "accelerator": "cpu",
+    "architecture": "amd64",
+    "python": "3.11",
+    "builder": "0.1",
+    "sources": {
+        "t5x": {
+            "url": "https://example.org/t5x.git",
+            "commit": "c" * 40,
+            "patched_commit": "d" * 40,
+            "patches": [{"name": "airio-optional", "sha256": "e" * 64, "outcome": "applied"}],
+        }
+    },
+    "requirements": {"file": "t5x-cpu.txt", "sha256": "f" * 64},
+}
+
+
+@pytest.fixture
+def baked(tmp_path: Path) -> Path:
+    """The package and a lock, laid out as in a baked environment."""
+    home = tmp_path / "opt" / "rosetta"
+    shutil.copytree(ROOT / "rosetta", home / "rosetta", ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "lock.json").write_text(json.dumps(LOCK))
+    return home
+
+
+def rosetta(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(home)}
+    argv = [sys.executable, "-P", "-m", "rosetta", *words]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    parsed = json.loads(done.stdout)
+    assert isinstance(parsed, dict)
+    assert parsed["schema"] == 1
+    assert set(parsed) == {"schema", "command", "ok", "result", "error"}
+    return parsed
+
+
+def test_info_as_json(baked: Path) -> None:
+    done = rosetta(baked, "info", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = document(done)
+    assert (answer["command"], answer["ok"], answer["error"]) == ("info", True, None)
+    result = answer["result"]
+    assert {key: result[key] for key in ("distribution", "line", "accelerator", "architecture", "builder")} == {
+        "distribution": "t5x",
+        "line": "current",
+        "accelerator": "cpu",
+        "architecture": "amd64",
+        "builder": "0.1",
+    }
+    assert result["sources"]["t5x"]["patches"] == [{"name": "airio-optional", "outcome": "applied"}]
+    assert result["sources"]["t5x"]["patched_commit"] == "d" * 40
+
+
+def test_info_for_people(baked: Path) -> None:
+    done = rosetta(baked, "info")
+    assert done.returncode == 0
+    assert "c" * 40 in done.stdout
+    assert "airio-optional: applied" in done.stdout
+    assert done.stderr == ""
+
+
+def test_info_bears_an_older_lock(baked: Path) -> None:
+    (baked / "lock.json").write_text('{"distribution": "pax"}')
+    done = rosetta(baked, "info")
+    assert done.returncode == 0
+    assert "pax" in done.stdout
+    assert "unknown" in done.stdout
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"schema": 2}'])
+def test_a_bad_lock_is_the_users_to_mend(baked: Path, text: str | None) -> None:
+    if text is None:
+        (baked / "lock.json").unlink()
+    else:
+        (baked / "lock.json").write_text(text)
+    done = rosetta(baked, "info", "--json")
+    assert done.returncode == 2
+    error = document(done)["error"]
+    assert error["where"] == str(baked / "lock.json")
+    assert error["do"]
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        [],
+        ["selftest", "--steps", "7"],
+        ["selftest", "--steps", "ten"],
+        ["selftest", "--devices", "0"],
+        ["selftest", "--devices", "1,1"],
+        ["selftest", "--framework", "tensorflow"],
+        ["selftest", "--imports-only", "--no-imports"],
+        ["selftest", "--jobs", "0"],
+        ["selftest", "--framework", "pax"],
+    ],
+)
+def test_a_wrong_command_line(baked: Path, words: list[str]) -> None:
+    done = rosetta(baked, *words, "--json")
+    assert done.returncode == 2
+    assert document(done)["error"]["what"]
+    assert "Traceback" not in done.stderr
+
+
+def test_help_is_fine(baked: Path) -> None:
+    done = rosetta(baked, "selftest", "--help")
+    assert done.returncode == 0
+    assert "--workdir" in done.stdout
+
+
+def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = rosetta(baked, "selftest", "--workdir", str(tmp_path / "file" / "x"), "--json")
+    assert done.returncode == 2
+    assert document(done)["error"]["where"] == str(tmp_path / "file" / "x")
+
+
+def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(_: object) -> Any:
+        raise ZeroDivisionError("never here")
+
+    monkeypatch.setitem(cli.COMMANDS, "info", broken)
+    assert cli.main(["info", "--json"]) == 3
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["what"] == "ZeroDivisionError: never here"
+    assert len(err.splitlines()) == 1
+
+
+def test_a_selftest_without_its_framework_fails_its_imports(baked: Path, tmp_path: Path) -> None:
+    """In an environment that lacks JAX the selftest must say so, not pass."""
+    (baked / "t5x").mkdir()
+    (baked / "t5x" / "__init__.py").write_text("import a_package_that_is_not_there")
+    done = rosetta(baked, "selftest", "--devices", "1", "--json", "--no-imports", "--workdir", str(tmp_path / "w"))
+    assert done.returncode == 1
+    answer = document(done)
+    assert answer["ok"] is False
+    assert answer["error"] is None
+    (problem,) = answer["result"]["problems"]
+    assert "a_package_that_is_not_there" in problem
+    assert answer["result"]["runs"][0]["resumed_from"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal.Signals) -> None:
+    (baked / "t5x").mkdir()
+    (baked / "t5x" / "__init__.py").touch()
+    (baked / "t5x" / "train.py").write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)")
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rosetta",
+        "selftest",
+        "--no-imports",
+        "--devices",
+        "1",
+        "--workdir",
+        str(tmp_path / "w"),
+    ]
+    with subprocess.Popen(
+        argv, env={**os.environ, "PYTHONPATH": str(baked)}, stderr=subprocess.PIPE, text=True
+    ) as running:
+        log = None
+        while log is None:
+            log = next((p for p in (tmp_path / "w").glob("*/devices-1/train.log") if "pid" in p.read_text()), None)
+            assert running.poll() is None
+            time.sleep(0.05)
+        child = int(log.read_text().split("pid ")[1].split()[0])
+        running.send_signal(number)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "rosetta: interrupted"
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+@pytest.mark.parametrize(("distribution", "framework"), [("t5x", "t5x"), ("pax", "pax"), ("pax-1.4", "pax")])
+def test_framework_of_a_distribution(distribution: str, framework: str) -> None:
+    assert lock.framework(distribution) == framework

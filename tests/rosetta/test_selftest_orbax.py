@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from rosetta.selftest.orbax import mesh
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, age: int, *shardings: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({str(i): json.dumps(sharding) for i, sharding in enumerate(shardings)}))
+    os.utime(path, (1e9 - age, 1e9 - age))
+
+
+def test_newest_checkpoint_and_its_largest_mesh(tmp_path: Path) -> None:
+    named = {"sharding_type": "NamedSharding", "axis_names": ["data", "model"]}
+    write(tmp_path / "checkpoint_10/state/_sharding", 100, {**named, "shape": [8, 8]})
+    write(
+        tmp_path / "checkpoint_20/state/_sharding",
+        0,
+        {"sharding_type": "SingleDeviceSharding"},
+        {**named, "shape": [2, 2]},
+    )
+    assert mesh(tmp_path) == {"data": 2, "model": 2}
+
+
+def test_says_nothing_where_nothing_is_recorded(tmp_path: Path) -> None:
+    assert mesh(tmp_path) == {}
+    write(tmp_path / "c/_sharding", 0, {"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_CPU_0"})
+    assert mesh(tmp_path) == {}

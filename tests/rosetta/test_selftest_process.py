@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.selftest import process
+from rosetta.selftest.process import Context, Stopped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Starts a child of its own, says who both are, and waits.
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def gone(pid: int) -> bool:
+    """True once `pid` has ended; a zombie that nobody has waited for yet has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for(condition: object, *args: object) -> bool:
+    for _ in range(600):
+        if condition(*args):  # type: ignore[operator]
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--of_the_caller")
+    log = tmp_path / "log"
+    code = "import os; print([os.environ[k] for k in ('XLA_FLAGS', 'JAX_PLATFORMS', 'MINE')], os.getcwd())"
+    status = process.run(Context(tmp_path, print), [sys.executable, "-c", code], log, env={"MINE": "x"}, timeout=60)
+    assert status == 0
+    assert log.read_text() == f"['', 'cpu', 'x'] {tmp_path}\n"
+
+
+def test_too_long_is_none_and_nobody_survives(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    status = process.run(Context(tmp_path, print), [sys.executable, "-c", FAMILY], log, env={}, timeout=3)
+    assert status is None
+    pids = [int(pid) for pid in log.read_text().split()]
+    assert len(pids) == 2
+    assert all(wait_for(gone, pid) for pid in pids)
+    assert os.getpid() not in pids
+
+
+def test_stop_ends_the_family(tmp_path: Path) -> None:
+    log, context = tmp_path / "log", Context(tmp_path, print, threading.Event())
+
+    def tick() -> None:
+        if log.read_text().count(" "):
+            context.stop.set()
+
+    with pytest.raises(Stopped):
+        process.run(context, [sys.executable, "-c", FAMILY], log, env={}, timeout=600, tick=tick)
+    assert all(wait_for(gone, int(pid)) for pid in log.read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(None, "did not end in time"), (3, "ended with status 3"), (-9, "was killed by SIGKILL")]
+)
+def test_words_for_how_it_ended(status: int | None, words: str) -> None:
+    assert process.describe(status) == words
+
+
+def test_tail(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\ntwo\nthr\xffee\n")
+    assert process.tail(tmp_path / "log", 2) == "two\nthr\ufffdee"
+    assert process.tail(tmp_path / "none") == ""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import rosetta
+from rosetta.selftest import workload
+from rosetta.selftest.t5x import GIN, T5X, literal
+from tests.rosetta import eventkit
+
+PACKAGE = Path(rosetta.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", 'with "quotes"', "back\\slash", "new\nline", "'", "ü", {"train": "/a b"}, (1, 1, 1, 2), None, 20]
+)
+def test_a_gin_literal_means_the_value(value: object) -> None:
+    # Gin reads literals as Python does.
+    assert ast.literal_eval(literal(value)) == value
+
+
+def test_gin_files_are_where_the_trainer_looks() -> None:
+    for path in GIN:
+        assert (PACKAGE.parent / path).is_file()
+    # Gin finds a file on Python's path only inside a package.
+    assert (PACKAGE / "t5x" / "gin" / "__init__.py").is_file()
+
+
+def test_the_process(tmp_path: Path) -> None:
+    phase = T5X().train(tmp_path, steps=20, devices=4)
+    assert phase.argv[1:4] == ["-P", "-m", "t5x.train"]
+    assert "--gin.TRAIN_STEPS=20" in phase.argv
+    assert f'--gin.MODEL_DIR="{tmp_path}/model"' in phase.argv
+    assert "--gin.partitioning.PjitPartitioner.model_parallel_submesh=(1, 1, 1, 2)" in phase.argv
+    assert phase.env["XLA_FLAGS"] == "--xla_force_host_platform_device_count=4"
+    assert not any("submesh" in word for word in T5X().train(tmp_path, steps=20, devices=1).argv)
+
+
+def test_results(tmp_path: Path) -> None:
+    tiny = workload("t5x")
+    assert tiny.losses(tmp_path) == {}
+    assert tiny.checkpoint_steps(tmp_path) == []
+    name = "loss_per_nonpadding_target_token"
+    record = eventkit.record(5, 1.0, eventkit.simple(name, 2.0), eventkit.simple("loss", 1000.0))
+    eventkit.append(tmp_path / "model" / "train" / "events.out.tfevents.1", record)
+    for folder in (
+        "checkpoint_20/state",
+        "checkpoint_0/state",
+        "checkpoint_30.orbax-checkpoint-tmp-1/state",
+        "checkpoint_40",
+    ):
+        (tmp_path / "model" / folder).mkdir(parents=True)
+    assert tiny.losses(tmp_path) == {5: 2.0}
+    assert tiny.checkpoint_steps(tmp_path) == [0, 20]
