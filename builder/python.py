@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,7 +42,9 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
         wanted = [asked]
     for version in wanted:
         for path in _candidates(version):
-            return _ask(path)
+            with contextlib.suppress(FatalError):  # a shim of a version manager that has no such Python
+                if (found := _ask(path)).version == version:
+                    return found
     need = " or ".join(sorted(wanted))
     raise FatalError(
         f"no Python {need} at hand", "PATH", f"install one (Debian 12: apt-get install python3 is 3.11; Debian 13: 3.13) or give --python PATH, Python {need}"
@@ -53,8 +55,10 @@ def _candidates(version: str) -> Iterator[Path]:
     base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version and base.is_file():
         yield base
-    if program := shutil.which(f"python{version}"):
-        yield Path(program)
+    for folder in os.get_exec_path():
+        program = Path(folder) / f"python{version}"
+        if program.is_file() and os.access(program, os.X_OK):
+            yield program
 
 
 def _ask(path: Path) -> Interpreter:

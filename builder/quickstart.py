@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,9 +68,9 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for run_ in report["runs"]:
+    for run_, style in zip(report["runs"], itertools.cycle(("-o", "--x", ":s"))):
         losses = {int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()}
-        axes.plot(list(losses), list(losses.values()), marker="o", label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}")
+        axes.plot(list(losses), list(losses.values()), style, label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}")
         axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
     axes.set(title=title, xlabel="step (dotted: restored from the checkpoint)", ylabel="training loss (nats per token)")
     axes.grid(alpha=0.3)
@@ -82,7 +83,7 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
 
 def _table(data: dict[str, Any]) -> str:
     report, built = data["report"], data["built"]
-    sources = ", ".join(f"{each['name']} {each['commit'][:12]} + {len(each['patches'])} patches" for each in built["sources"])
+    sources = ", ".join(f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} patch{'es' * (len(each['patches']) != 1)}" for each in built["sources"])
     lines = [
         f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
         *([f"because     {data['reason']}"] if data["reason"] else []),

@@ -46,3 +46,15 @@ def test_what_does_not_fit_is_refused(asked: str) -> None:
 def test_a_path_of_another_version_is_refused() -> None:
     with pytest.raises(FatalError, match="no locks"):
         python.find(["3.99"], "3.99", sys.executable)
+
+
+def test_a_shim_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, text in {"shims/python3.13": "exit 127", "real/python3.13": "printf '3.13\\n3.13.5\\ncpython-313\\n'", "real/python3.12": "printf '3.10\\n3.10.1\\nx\\n'"}.items():
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/shims:{tmp_path}/real:/usr/bin:/bin")
+    assert python.find(["3.13"], "3.13").path == tmp_path / "real/python3.13"
+    with pytest.raises(FatalError, match="at hand"):
+        python.find(["3.12"], "3.12")
