@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
-from rosetta.selftest import imports, modules, training, workload
+from rosetta.selftest import imports, modules, training, workload_of
 from rosetta.selftest.process import Context
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run_all(
 
 def selftest(options: Options) -> dict[str, Any]:
     """Run it; return the result document, whose `ok` is the verdict."""
-    tiny = workload(options.framework)
+    tiny = workload_of(options.framework)
     known = modules.known(options.framework, options.distribution)
     place = workplace(options)
     context = Context((options.workdir.resolve() if options.workdir else place) / "jax-cache", say)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import rosetta
-from rosetta.selftest import workload
+from rosetta.selftest import workload_of
 from rosetta.selftest.t5x import GIN, T5X, literal
 from tests.rosetta import eventkit
 
@@ -39,7 +39,7 @@ def test_the_process(tmp_path: Path) -> None:
 
 
 def test_results(tmp_path: Path) -> None:
-    tiny = workload("t5x")
+    tiny = workload_of("t5x")
     assert tiny.losses(tmp_path) == {}
     assert tiny.checkpoint_steps(tmp_path) == []
     name = "loss_per_nonpadding_target_token"

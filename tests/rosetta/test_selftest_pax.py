@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.selftest import workload_of
+from rosetta.selftest.pax import Pax, cache_works, mesh
+from tests.rosetta import eventkit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A jax of the version that the test names, as far as importlib.metadata can see."""
+    folder = tmp_path / "site" / f"jax-{request.param}.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax\nVersion: {request.param}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("devices", "shape"), [(1, [1, 1, 1]), (2, [1, 1, 2]), (3, [1, 3, 1]), (4, [1, 2, 2]), (8, [1, 4, 2])]
+)
+def test_the_mesh_takes_all_devices(devices: int, shape: list[int]) -> None:
+    assert mesh(devices) == shape
+
+
+@pytest.mark.parametrize(
+    ("version", "works"), [("0.4.26", False), ("0.4.38", False), ("0.5.0", True), ("0.10.2", True), ("1.0", True)]
+)
+def test_which_jax_may_cache(version: str, works: bool) -> None:
+    assert cache_works(version) is works
+
+
+@pytest.mark.parametrize("jax", ["0.10.2"], indirect=True)
+@pytest.mark.usefixtures("jax")
+def test_the_process(tmp_path: Path) -> None:
+    phase = Pax().train(tmp_path, steps=20, devices=4)
+    assert phase.argv[1:5] == ["-P", "-m", "paxml.main", "--fdl_config=rosetta.pax.gpt.Tiny"]
+    assert f"--job_log_dir={tmp_path}/job" in phase.argv
+    assert f"--fdl.TEXT_FILES='{tmp_path}/train.txt'" in phase.argv
+    assert "--fdl.MAX_STEPS=20" in phase.argv
+    assert "--fdl.ICI_MESH_SHAPE=[1, 2, 2]" in phase.argv
+    assert phase.env == {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+
+
+@pytest.mark.parametrize("jax", ["0.4.26"], indirect=True)
+@pytest.mark.usefixtures("jax")
+def test_no_cache_where_a_cached_program_crashes(tmp_path: Path) -> None:
+    env = Pax().train(tmp_path, steps=20, devices=1).env
+    assert env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+    assert "--xla_force_host_platform_device_count=1" in env["XLA_FLAGS"].split()
+
+
+def test_results(tmp_path: Path) -> None:
+    tiny = workload_of("pax")
+    assert tiny.framework == "pax"
+    assert tiny.losses(tmp_path) == {}
+    assert tiny.checkpoint_steps(tmp_path) == []
+    record = eventkit.record(5, 1.0, eventkit.simple("loss", 2.0), eventkit.simple("learning/lr", 1000.0))
+    eventkit.append(tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record)
+    for folder in (
+        "checkpoint_00000020/state",
+        "checkpoint_00000000/state",
+        "checkpoint_00000030.orbax-checkpoint-tmp-1/state",
+        "checkpoint_00000040/metadata",
+    ):
+        (tmp_path / "job" / "checkpoints" / folder).mkdir(parents=True)
+    assert tiny.losses(tmp_path) == {5: 2.0}
+    assert tiny.checkpoint_steps(tmp_path) == [0, 20]
+
+
+def test_the_text_is_there(tmp_path: Path) -> None:
+    Pax().prepare(tmp_path)
+    text = (tmp_path / "train.txt").read_bytes()
+    assert text.isascii()
+    # One epoch outlasts the selftest: 30 steps of 16 rows of 64 tokens.
+    assert len(text) > 30 * 16 * 64
