@@ -47,7 +47,7 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
                     return found
     need = " or ".join(sorted(wanted))
     raise FatalError(
-        f"no Python {need} at hand", "PATH", f"install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH"
+        f"no Python {need} at hand", "PATH", "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH"
     )
 
 

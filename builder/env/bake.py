@@ -17,7 +17,7 @@ from builder.env.bytecode import place
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 STATE = ".rosetta/state.json"
@@ -99,24 +99,23 @@ def _save(output: Path, keys: dict[str, str]) -> None:
 
 def link_tree(source: Path, target: Path) -> None:
     """A copy of a folder whose files are hard links to the cache's (copies across file systems)."""
-    for folder, folders, files in _walk(source):
-        here = target / folder.relative_to(source)
-        here.mkdir()
-        for name in [*files, *(name for name in folders if (folder / name).is_symlink())]:
-            path = folder / name
-            if path.is_symlink():
-                os.symlink(os.readlink(path), here / name)
-            else:
-                place(path, here / name)
+    # Strings, not Path objects: an environment has fifty thousand files.
+    os.mkdir(target)
+    waiting = [(str(source), str(target))]
+    while waiting:
+        here, there = waiting.pop()
+        with os.scandir(here) as entries:
+            for entry in entries:
+                new = f"{there}/{entry.name}"
+                if entry.is_symlink():
+                    os.symlink(os.readlink(entry.path), new)
+                elif entry.is_dir():
+                    os.mkdir(new)
+                    waiting.append((entry.path, new))
+                else:
+                    place(entry.path, new)
 
 
 def copy_tree(source: Path, target: Path) -> None:
     """A copy of a folder that may be edited without touching the cache."""
     shutil.copytree(source, target, symlinks=True)
-
-
-def _walk(source: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    for folder, folders, files in os.walk(source):
-        base = source.__class__(folder)
-        yield base, folders, files
-        folders[:] = [name for name in folders if not (base / name).is_symlink()]

@@ -7,20 +7,22 @@ source takes effect. Each batch is compiled by a fresh interpreter in a fixed or
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import csv
+import errno
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from builder.cache import Cache, remove, stage_key
+from builder import log
+from builder.cache import Cache, stage_key
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from builder.python import Interpreter
 
@@ -60,10 +62,11 @@ def compile_tree(python: Interpreter, root: Path) -> None:
         compile_files(python, root, files[start : start + _BATCH], root)
 
 
-def install(cache: Cache, python: Interpreter, site: Path, advance: Callable[[int], None]) -> None:
+def install(cache: Cache, python: Interpreter, site: Path) -> None:
     """Give every package in `site` its bytecode: from the cache by hard link, compiled first where the cache lacks it."""
     jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    total = sum(len(sources) for _, sources in jobs)
+    with log.progress("bytecode", total, "files") as advance, concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         # The longest first: one big wheel begun last would keep a single core busy at the end.
         waiting = [pool.submit(_one, cache, python, site, sources) for _, sources in sorted(jobs, key=lambda job: -len(job[1]))]
         for future in concurrent.futures.as_completed(waiting):
@@ -88,28 +91,26 @@ def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str])
             compile_files(python, site, files[start : start + _BATCH], folder)
         (folder / "FILES.json").write_text(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc"))))
 
-    kept = cache.folder("pyc", f"{key}-{python.tag.replace('cpython-', 'cp')}", make)
+    kept = str(cache.folder("pyc", f"{key}-{python.tag.replace('cpython-', 'cp')}", make))
     made: set[str] = set()
-    for name in json.loads((kept / "FILES.json").read_text()):
-        target = site / name
-        folder = str(target.parent)
+    for name in json.loads(Path(kept, "FILES.json").read_text()):
+        target = f"{site}/{name}"
+        folder = os.path.dirname(target)
         if folder not in made:
-            target.parent.mkdir(exist_ok=True)
+            os.makedirs(folder, exist_ok=True)
             made.add(folder)
-        place(kept / name, target)
-    return len(files)
+        place(f"{kept}/{name}", target)
+    return len(sources)
 
 
-def place(source: Path, target: Path) -> None:
+def place(source: str, target: str) -> None:
     """Put a file of the cache in place: a hard link, a copy where the file system cannot."""
     try:
         os.link(source, target)
     except FileExistsError:
-        remove(target)
+        os.unlink(target)
         os.link(source, target)
-    except OSError:
-        temporary = target.with_name(f".tmp-{target.name}")
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        temporary.write_bytes(source.read_bytes())
-        os.replace(temporary, target)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        shutil.copy2(source, target)

@@ -66,10 +66,7 @@ def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
             built += [strip.wheel(cache, pin, packages.python, offline=offline) for pin in pins if pin.name in stripped]
             if built:
                 _install_built(folder, built, where=where)
-        site = site_packages(folder)
-        total = sum(1 for _ in site.rglob("*.py"))
-        with log.progress("bytecode", total, "files") as advance:
-            bytecode.install(cache, packages.python, site, advance)
+        bytecode.install(cache, packages.python, site_packages(folder))
         pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
     return cache.folder("env", packages.key, make)

@@ -44,7 +44,7 @@ def _interpreter() -> python.Interpreter:
 
 
 def _install(cache: Cache, site: Path) -> None:
-    bytecode.install(cache, _interpreter(), site, lambda _: None)
+    bytecode.install(cache, _interpreter(), site)
 
 
 def _pyc(site: Path) -> dict[str, bytes]:
