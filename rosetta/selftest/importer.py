@@ -13,6 +13,14 @@ import os
 import sys
 
 
+def forget_flags(package: str) -> None:
+    """Take back the absl flags that the package's modules defined: programs name theirs alike, and nobody runs two in one process."""
+    flags = sys.modules.get("absl.flags")
+    if flags is not None:
+        owner = flags.FLAGS.find_module_defining_flag
+        flags.FLAGS.remove_flag_values([flag for flag in list(flags.FLAGS) if owner(flag, "").partition(".")[0] == package])
+
+
 def main(modules: str, results: str) -> None:
     with open(modules, encoding="utf-8") as lines:
         names = lines.read().split()
@@ -27,6 +35,7 @@ def main(modules: str, results: str) -> None:
             except BaseException as problem:  # noqa: BLE001 (SystemExit is one more way not to be importable)
                 error = f"{type(problem).__name__}: {problem}"
             print(json.dumps({"done": name, "error": error}), file=out, flush=True)
+            forget_flags(name.partition(".")[0])
     # Half-imported modules may have left threads and exit handlers behind; nothing here needs them.
     sys.stdout.flush()
     os._exit(0)
