@@ -23,7 +23,20 @@ from builder.errors import FatalError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+# A package missing from .venv and an early Ctrl-C get a sentence too.
+_RUN = """import sys
+sys.path.insert(0, sys.argv.pop(1))
+try:
+    from builder.cli import main
+    status = main(sys.argv[1:])
+except ImportError as error:
+    status = f"rosetta: the builder's own environment is damaged ({error}) -> delete the folder .venv and run again"
+except KeyboardInterrupt:
+    status = 130
+if isinstance(status, str):
+    print(status, file=sys.stderr)
+sys.exit(2 if isinstance(status, str) else status)
+"""
 
 
 def hand_over(root: str, arguments: Sequence[str]) -> int:
@@ -33,7 +46,7 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
         python = _ensure(Path(root), offline="--offline" in arguments)
     except FatalError as error:
         if "--json" in arguments:
-            print(json.dumps({"schema": 1, "command": "build", "ok": False, "result": None, "error": error.as_json()}))
+            print(json.dumps({"schema": 1, "command": "", "ok": False, "result": None, "error": error.as_json()}))
         print(f"rosetta: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -50,7 +63,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
     try:
         wanted = hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(lock), "restore it: git checkout -- locks/builder.txt") from error
+        raise FatalError(f"cannot be read ({error.strerror or error})", str(lock), "restore it: git checkout -- locks/builder.txt") from error
     if _read(stamp) == wanted and python.exists():
         return python
     if sys.prefix == str(venv):
@@ -79,14 +92,14 @@ def _ensure(root: Path, *, offline: bool) -> Path:
 
 def _uv(lock: Path, *, offline: bool) -> Path:
     """The uv program of the lock's hash for this machine, out of its wheel."""
-    text = lock.read_text(encoding="utf-8").replace("\\\n", " ")
+    text = lock.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
     found = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
     if not found:
         raise FatalError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
     hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         raise FatalError("is no Linux with glibc", platform.platform(), "use Debian, Ubuntu, Fedora or the like, or a container of one")
-    cache = cachedir.default_root()
+    cache = cachedir.prepare(cachedir.default_root())
     try:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
@@ -111,14 +124,14 @@ def _locked(path: Path) -> Iterator[None]:
         with open(path, "w", encoding="ascii") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-    except PermissionError as error:
-        raise FatalError("the checkout cannot be written", str(path.parent), "clone it to a folder of yours") from error
+    except OSError as error:
+        raise FatalError(f"the checkout cannot be written ({error.strerror})", str(path.parent), "clone it to a folder of yours") from error
 
 
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii")
-    except OSError:
+    except (OSError, UnicodeError):
         return ""
 
 

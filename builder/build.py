@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from builder import __version__, log, manifest, python
 from builder.env import bake, packages, parts
 from builder.locks import lockfile
 from builder.sources import source, sourcelock, tree
-from builder.cache import stage_key
+from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
 from builder.verb import Context, Result
 
@@ -29,7 +27,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--distribution", required=True, metavar="NAME", help="t5x, pax or pax-1.4")
+    parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)")
     parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
     parser.add_argument("--output", metavar="env:DIR", default="", help="where the bare environment goes (default: env:build/NAME-ACCELERATOR)")
     parser.add_argument("--python", metavar="VERSION|PATH", default="", help="the Python it stands on (default: the line's own, else the newest at hand that fits)")
@@ -49,13 +47,15 @@ class Plan:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
+    if not arguments.distribution:
+        raise FatalError("no distribution was named", "--distribution", f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}")
     plan_ = plan(context, arguments.distribution, arguments.accelerator, output_folder(arguments), arguments.python)
     if arguments.dry_run:
         return _dry_run(plan_)
     data = bake_environment(plan_)
     shown = ", ".join(data["changed"]) or "nothing had changed"
     sources = "\n".join(f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}" for each in data["sources"])
-    return Result(data, f"{arguments.distribution} ({arguments.accelerator}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: python build.py verify env:{data['output']}")
+    return Result(data, f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: python {context.root / 'build.py'} verify env:{data['output']}")
 
 
 def output_folder(arguments: argparse.Namespace) -> Path:
@@ -77,6 +77,8 @@ def plan(context: Context, distribution: str, accelerator: str, output: Path, as
     if platform.system() != "Linux" or architecture not in entry.architectures:
         raise FatalError(f"{distribution} does not run on {platform.system()} {platform.machine()}", "this machine", f"it runs on Linux {' and '.join(entry.architectures)}")
     line = loaded.lines[entry.line]
+    if output.resolve().is_relative_to(context.cache.root.resolve()):
+        raise FatalError("lies inside the builder's cache, where it would be pruned", str(output), "give another --output env:DIR")
     interpreter = python.find(line.pythons, line.python, asked_python)
     locks = loaded.folder("locks")
     wanted = packages.Packages(
@@ -87,20 +89,37 @@ def plan(context: Context, distribution: str, accelerator: str, output: Path, as
 
 def bake_environment(plan_: Plan) -> dict[str, Any]:
     """Do what is not done yet; returns what was built, for --json."""
-    entry = plan_.manifest.distribution(plan_.distribution)
-    sources = {name: tree.patched(plan_.manifest.source(name), plan_.access) for name in entry.sources}
+    sources = _patched(plan_)
     for state in sources.values():
         sourcelock.check(plan_.manifest, state)
-    wanted = _parts(plan_, sources)
-    with plan_.access.cache.lock("output-" + hashlib.sha256(os.fsencode(plan_.output)).hexdigest()[:16]):
-        changed = []
-        if not bake.is_current(plan_.output, wanted):
-            with log.stage(f"put together {plan_.output}"):
-                changed = bake.assemble(plan_.output, wanted)
+    wanted, changed = _parts(plan_, sources), list[str]()
+    if not bake.is_current(plan_.output, wanted):
+        bake.refuse(plan_.output, plan_.distribution)
+        _prepare(plan_, sources)
+        with bake.locked(plan_.output) as output:
+            if not bake.is_current(output, wanted):
+                with log.stage(f"put together {plan_.output}"):
+                    changed = bake.assemble(output, wanted)
     return {
         "distribution": plan_.distribution, "accelerator": plan_.packages.accelerator, "python": plan_.packages.python.full, "output": str(plan_.output),
         "packages": plan_.packages.key, "sources": [state.as_json() for state in sources.values()], "changed": changed,
     }  # fmt: skip
+
+
+def _patched(plan_: Plan) -> dict[str, PatchedSource]:
+    return {name: tree.patched(plan_.manifest.source(name), plan_.access) for name in plan_.manifest.distribution(plan_.distribution).sources}
+
+
+def _prepare(plan_: Plan, sources: dict[str, PatchedSource]) -> None:
+    """Make what takes long before the output is held: packages and trees, in the cache."""
+    site = packages.site_packages(packages.environment(plan_.access.cache, plan_.packages, offline=plan_.access.offline))
+    for name, state in sources.items():
+        made = tree.folder(plan_.manifest.source(name), state, plan_.access, plan_.packages.python)
+        for module in sorted(path.parent.name for path in made.glob("*/*.py")):
+            if (site / module).exists() or (site / f"{module}.py").exists():
+                raise FatalError(f"a locked package ships the module {module}, which would hide the patched source", plan_.packages.lock.name, "drop that package by an override")
+    if (site / "rosetta").exists() or (site / "rosetta.py").exists():
+        raise FatalError("a locked package ships the module rosetta, which would hide ours", plan_.packages.lock.name, "drop that package by an override")
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
@@ -110,7 +129,7 @@ def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
 
     def environment(into: Path) -> None:
         bake.link_tree(packages.environment(cache, wanted, offline=plan_.access.offline), into)
-        (packages.site_packages(into) / "rosetta-sources.pth").write_text(parts.pth(folders), encoding="utf-8")
+        write_atomic(packages.site_packages(into) / "rosetta-sources.pth", parts.pth(folders))  # never into a file that the cache shares
 
     result = [bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "folders": folders}), environment)]
     for name, state in sources.items():
@@ -136,12 +155,14 @@ def _record(plan_: Plan, sources: dict[str, PatchedSource]) -> dict[str, Any]:
 
 def _dry_run(plan_: Plan) -> Result:
     cache, wanted = plan_.access.cache, plan_.packages
+    bake.refuse(plan_.output, plan_.distribution)
     steps = []
     for name in plan_.manifest.distribution(plan_.distribution).sources:
         entry = plan_.manifest.source(name)
         steps.append({"stage": f"patch {name}", "done": tree.stamp(entry, plan_.access).is_file()})
-    steps.append({"stage": f"install {wanted.lock.name}", "done": cache.path("env", wanted.key).is_dir()})
-    steps.append({"stage": f"put together {plan_.output}", "done": False})
+    current = all(step["done"] for step in steps) and bake.is_current(plan_.output, _parts(plan_, _patched(plan_)))
+    steps.append({"stage": f"install {wanted.lock.name}", "done": current or (cache.root / "env" / wanted.key).is_dir()})
+    steps.append({"stage": f"put together {plan_.output}", "done": current})
     text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
     data = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}
     return Result(json.loads(json.dumps(data)), text)

@@ -6,6 +6,7 @@ A kill at any moment leaves either the finished thing or a temporary one that th
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from builder import log
+from builder import cachedir, log
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
@@ -39,13 +40,35 @@ class Cache:
     def path(self, kind: str, name: str = "") -> Path:
         """The place of `name` among the things of one kind; its folder exists afterwards."""
         folder = self.root / kind
+        if folder.is_dir():
+            return folder / name if name else folder
+        cachedir.prepare(self.root)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         except OSError as error:
             raise FatalError(
                 f"the cache cannot be written ({error.strerror})", str(folder), "set ROSETTA_CACHE to a folder of yours"
             ) from error
         return folder / name if name else folder
+
+    @contextlib.contextmanager
+    def used(self, *, alone: bool = False) -> Iterator[None]:
+        """While it is used nothing in it is pruned: many may use it, one alone may prune it."""
+        try:
+            handle = open(self.path("locks", "use"), "ab")  # noqa: SIM115 - closed below; a cache that cannot be written cannot be pruned either
+        except (OSError, FatalError):
+            if alone:
+                raise
+            yield
+            return
+        with handle:
+            kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+            try:
+                fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info(f"waiting for {'the builds that use the cache' if alone else 'the cache to be pruned'}")
+                fcntl.flock(handle, kind)
+            yield
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -61,26 +84,58 @@ class Cache:
         finally:
             lock.release()
 
-    def folder(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
-        """The finished folder `kind/name`; made by `make(temporary folder)` if it is not there yet."""
-        final = self.path(kind, name)
-        if final.is_dir():
+    def _whole(self, final: Path) -> bool:
+        """Is the entry there and as it was made? Notes that it was used, for `cache prune`."""
+        try:
+            known = (self.root / "sums" / f"{final.parent.name}-{final.name}").read_text(encoding="ascii")
+            if known != fingerprint(final):
+                return False
             with contextlib.suppress(OSError):
-                os.utime(final)  # last use, for `cache prune`
+                os.utime(final)
+        except (OSError, UnicodeError):
+            return False
+        return True
+
+    def folder(self, kind: str, name: str, make: Callable[[Path], None], *, grows: bool = False) -> Path:
+        """The finished folder `kind/name`; made by `make(temporary folder)` if it is not there, or not as it was made (unless it `grows`)."""
+        final = self.path(kind, name)
+        if final.is_dir() if grows else self._whole(final):
             return final
         with self.lock(f"{kind}-{name}"):
-            if final.is_dir():
+            if final.is_dir() if grows else self._whole(final):
                 return final
+            if final.exists():
+                log.info(f"{kind}/{name[:12]} in the cache is damaged or was edited: it is made again")
+                remove(final)
             temporary = final.with_name(f".tmp-{name}")
             remove(temporary)
             temporary.mkdir(parents=True)
             try:
                 make(temporary)
+                if not grows:
+                    write_atomic(self.path("sums", f"{kind}-{name}"), fingerprint(temporary))
                 os.rename(temporary, final)
             except BaseException:
                 remove(temporary)
                 raise
         return final
+
+
+def fingerprint(folder: Path) -> str:
+    """Sha256 over the name, size and time of every file below `folder`: notices what was lost, cut off or edited, without reading it."""
+    rows = []
+    waiting = [str(folder)]
+    start = len(waiting[0]) + 1
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                    rows.append(entry.path[start:])
+                else:
+                    state = entry.stat(follow_symlinks=False)
+                    rows.append(f"{entry.path[start:]}\0{state.st_size}\0{state.st_mtime_ns}")
+    return hashlib.sha256("\n".join(sorted(rows)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def remove(path: Path) -> None:

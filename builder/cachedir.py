@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from builder.errors import FatalError
+
+# https://bford.info/cachedir/: what backups go by, and how we know our own.
+TAG = "CACHEDIR.TAG"
+_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This is the build cache of rosetta: everything in it can be made again.\n"
+
 
 def default_root() -> Path:
     """`$ROSETTA_CACHE`, else `$XDG_CACHE_HOME/rosetta`, else `~/.cache/rosetta`."""
@@ -14,3 +20,17 @@ def default_root() -> Path:
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "rosetta"
+
+
+def prepare(root: Path) -> Path:
+    """Make the cache's folder, or make sure that it is one: never work, and above all never prune, among a person's own files."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        foreign = any(entry.name != TAG for entry in root.iterdir())  # before the tag: another build may be making both
+        if not (root / TAG).is_file():
+            if foreign:
+                raise FatalError("holds files that are not the builder's cache", str(root), "set ROSETTA_CACHE to a new or empty folder; nothing was touched")
+            (root / TAG).write_text(_TEXT, encoding="ascii")
+    except OSError as error:
+        raise FatalError(f"the cache cannot be written ({error.strerror})", str(root), "set ROSETTA_CACHE to a folder of yours") from error
+    return root

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
+from builder import cachedir
 from builder.cache import Cache, remove
+from builder.errors import FatalError
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
     from pathlib import Path
 
-_KEPT = ("git", "locks")  # sources are small and the hardest to get again
+_KINDS = ("bin", "env", "pyc", "stamps", "trees", "wheels")  # and "git" on request: sources are small and the hardest to get again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="du|prune")
     actions.add_parser("du", help="how much each kind takes, hard links counted once")
     prune = actions.add_parser("prune", help="remove what was not used for some time, and what killed runs left")
-    prune.add_argument("--days", type=float, default=30.0, help="how long unused (default: 30)")
+    prune.add_argument("--days", type=_days, default=30.0, help="how long unused (default: 30)")
     prune.add_argument("--sources", action="store_true", help="the git caches too")
     prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _days(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days")
+    return float(text)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -56,20 +65,22 @@ def _size(folder: Path, seen: set[tuple[int, int]]) -> int:
 
 
 def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[str, int]:
-    """Remove entries unused for `days` and temporary ones; returns the bytes of each. Entries in use are waited for."""
+    """Remove entries unused for `days` and temporary ones; returns the bytes of each. Waits for the builds that use the cache."""
+    if not (cache.root / cachedir.TAG).is_file():
+        raise FatalError("is not a cache of the builder's", str(cache.root), "set ROSETTA_CACHE to the cache you mean; nothing was touched")
     limit = time.time() - days * 86400
     gone = {}
-    for entry in _entries(cache.root, sources=sources):
-        if entry.name.startswith(".tmp-") or entry.stat().st_mtime < limit:
-            kind, name = entry.parent.name, entry.name.removeprefix(".tmp-")
-            with cache.lock(f"{kind}-{name}"):
-                gone[f"{kind}/{entry.name}"] = _size(entry, set()) if entry.is_dir() else entry.lstat().st_size
+    with cache.used(alone=True):
+        for entry in _entries(cache.root, sources=sources):
+            if entry.name.startswith(".tmp-") or entry.lstat().st_mtime < limit:
+                gone[f"{entry.parent.name}/{entry.name}"] = _size(entry, set()) if entry.is_dir() else entry.lstat().st_size
                 if not dry_run:
                     remove(entry)
+                    (cache.root / "sums" / f"{entry.parent.name}-{entry.name}").unlink(missing_ok=True)
     return gone
 
 
 def _entries(root: Path, *, sources: bool) -> Iterator[Path]:
-    for kind in sorted(root.iterdir()) if root.is_dir() else ():
-        if kind.is_dir() and (sources or kind.name not in _KEPT) and kind.name != "locks":
-            yield from sorted(kind.iterdir())
+    for kind in (*_KINDS, *(("git",) if sources else ())):
+        if (root / kind).is_dir():
+            yield from sorted((root / kind).iterdir())

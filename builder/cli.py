@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
+import errno
 import importlib
 import json
 import os
@@ -10,7 +13,7 @@ import platform
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from builder import __version__, cachedir, log
 from builder.cache import Cache
@@ -34,9 +37,16 @@ VERBS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose errors are like all others: one line, and a document where --json asked for it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise FatalError(message, self.prog, f"{self.prog} --help says more")
+
+
 def common() -> argparse.ArgumentParser:
     """The options that every verb has, wherever on the line they stand."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options = Parser(add_help=False, allow_abbrev=False, prog="build.py")
     group = options.add_argument_group("common")
     group.add_argument("--manifest", metavar="FILE", help="manifest to use (default: manifest.yaml beside build.py)")
     group.add_argument("--offline", action="store_true", help="use what is in the cache and the mirrors; no network, no DNS")
@@ -49,9 +59,16 @@ def common() -> argparse.ArgumentParser:
 def verb_parser(name: str) -> argparse.ArgumentParser:
     """The parser of a single verb: only its module is loaded, which keeps a build without work fast."""
     module = importlib.import_module(f"builder.{VERBS[name][0]}")
-    verb = argparse.ArgumentParser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()])
+    verb = Parser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()])
     module.add_arguments(verb)
     return verb
+
+
+# What the user's machine and paths bring about, and not we.
+_MACHINE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY,
+    errno.ENOTEMPTY, errno.EMLINK,
+}  # fmt: skip
 
 
 def usage() -> str:
@@ -71,20 +88,26 @@ def main(argv: list[str]) -> int:
         print(f"rosetta builder {__version__}")
         return 0
     if argv[0] != verb and not argv[0].startswith("-"):
-        return _fail(verb, FatalError(f"no verb {argv[0]!r}", "build.py", f"one of: {', '.join(VERBS)}"), as_json=as_json)
+        near = difflib.get_close_matches(argv[0], VERBS, 1)
+        do = f"did you mean {near[0]}?" if near else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
+        return _fail("", FatalError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
+    os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
     try:
         module = importlib.import_module(f"builder.{VERBS[verb][0]}")
         shared, own = common().parse_known_args(rest)
-        result: Result = module.run(_context(shared), verb_parser(verb).parse_args(own))
+        context, arguments = _context(shared), verb_parser(verb).parse_args(own)
+        # These two hold nothing of the cache, or hold it alone.
+        with contextlib.nullcontext() if verb in ("cache", "test") else context.cache.used():
+            result: Result = module.run(context, arguments)
     except SystemExit as stop:  # argparse has said it
         return int(stop.code or 0)
     except FatalError as error:
         return _fail(verb, error, as_json=as_json)
     except KeyboardInterrupt:
-        log.info("interrupted: what was finished is kept, a rerun continues")
+        _fail(verb, FatalError("interrupted", do="what was finished is kept, a rerun continues"), as_json=as_json)
         return 130
     except OSError as error:
-        if error.errno not in (28, 122, 13, 30):  # full, over quota, not allowed, read-only: the user's machine, not our fault
+        if error.errno not in _MACHINE:
             return _bug(verb, as_json=as_json)
         what = f"{os.strerror(error.errno)}"
         return _fail(verb, FatalError(what, str(error.filename or ""), "mend that and run again: what was finished is kept"), as_json=as_json)

@@ -34,6 +34,8 @@ def _url(value: str) -> str:
     match = re.fullmatch(r"(https|ssh|file)://([^/@\s]*@)?([^/\s]*)/[^\s]*", value)
     if not match:
         raise ValueError("not an https://, ssh:// or file:// URL")
+    if match[1] == "https" and "@" in value:
+        raise ValueError("holds credentials: leave them out, a credential never belongs in a manifest")
     if match[2] and (match[1] != "ssh" or ":" in match[2]):
         raise ValueError("holds credentials: leave them out, a credential never belongs in a manifest")
     if match[3].startswith("-") or (not match[3] and match[1] != "file"):
@@ -88,7 +90,7 @@ class Source(_Model):
     """An upstream: a git repository at one commit, or a release wheel. Exactly one of `git` and `wheel`."""
 
     git: Annotated[str, AfterValidator(_url)] | None = Field(None, description="Public URL of the repository.")
-    track: Annotated[str, AfterValidator(_ref)] | None = Field(None, description="Branch that a bump follows and that must hold the pin.")
+    track: Annotated[str, AfterValidator(_ref)] | None = Field(None, description="The branch that must hold the pin, and on which newer commits are looked for.")
     commit: Sha1 | None = Field(None, description="The pin: all 40 hex digits of a commit.")
     wheel: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")] | None = Field(
         None, description="`project==version`: a pure-Python release wheel taken as the source."
@@ -114,7 +116,7 @@ class Source(_Model):
 class Line(_Model):
     """One joint resolution of the packages that its distributions share."""
 
-    python: PythonVersion = Field(description="The Python that images carry.")
+    python: PythonVersion = Field(description="The Python taken where several are at hand, and the one that images will carry.")
     pythons: tuple[PythonVersion, ...] = Field(description="Every Python the locks hold for.", min_length=1, strict=False)
     common: RepoPath = Field(description="What every distribution of the line has, in requirements format; its lock stands beside it as .txt.")
 
@@ -172,10 +174,15 @@ class Strip(_Model):
 
 
 class Base(_Model):
-    """What an image stands on."""
+    """What an image stands on. Images are not built yet: this is read and checked, nothing uses it."""
 
     image: str = Field(description="A registry image.")
     bootstrap: Name = Field(description="The Debian release it can be made from where no image registry is reachable.")
+
+
+def folder_of(address: str) -> str:
+    """The name a source's folder has in what is built: that of the project, from its URL or from `project==version`."""
+    return address.partition("==")[0] if "==" in address else address.rstrip("/").rpartition("/")[2].removesuffix(".git")
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,11 @@ class Manifest(_Model):
     def folder(self, path: str) -> Path:
         """A path of the manifest on disk; a link that leaves the repository is refused."""
         full = self.root / path
-        if not full.resolve().is_relative_to(self.root.resolve()):
+        try:
+            inside = full.resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError) as error:
+            raise FatalError(f"{path[:80]} cannot be followed", str(self.root), "mend the path or the link") from error
+        if not inside:
             raise FatalError(f"{path} leads out of the repository through a link", str(self.root), "keep it inside")
         return full
 
@@ -255,7 +266,7 @@ def load(path: Path) -> Manifest:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise FatalError(f"cannot be read ({reason})", str(path), "give --manifest FILE") from error
-    document = strictyaml.load(text, path.name)
+    document = strictyaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
     if not isinstance(document.data, dict):
         raise FatalError("is not a mapping", document.place(()), "see docs/manifest.md")
     try:
@@ -303,6 +314,13 @@ def _cross_check(manifest: Manifest, document: strictyaml.Document) -> None:
     for name, distribution in manifest.distributions.items():
         known([distribution.line], manifest.lines, "line", "distributions", name, "line")
         known(distribution.sources, manifest.sources, "source", "distributions", name, "sources")
+        folders: set[str] = set()
+        for index, source in enumerate(distribution.sources):
+            entry, place = manifest.sources[source], document.place(("distributions", name, "sources", index))
+            folder = folder_of(entry.git or str(entry.wheel))
+            if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", folder) or folder == "rosetta" or folder in folders:
+                raise FatalError(f"{source} would lie in the folder {folder!r}, which is not free", place, "sources need addresses with distinct, plain last parts")
+            folders.add(folder)
     seen: set[tuple[str, str]] = set()
     for index, override in enumerate(manifest.overrides):
         known(override.lines or (), manifest.lines, "line", "overrides", index, "lines")

@@ -44,6 +44,8 @@ def load(text: str, where: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _error(where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax") from error
+    except RecursionError as error:
+        raise FatalError("is nested too deeply", where, "write it flat") from error
     except yaml.YAMLError as error:
         raise FatalError(f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax") from error
     if len(nodes) != 1:

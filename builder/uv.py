@@ -16,11 +16,10 @@ from builder.redact import redact
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# uv settings of the user that must not decide what is built.
-_SHUT_OUT = re.compile(
-    r"UV_(OVERRIDE|CONSTRAINT|BUILD_CONSTRAINT|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|SYSTEM_PYTHON|PYTHON|PROJECT.*|"
-    r"TORCH_BACKEND|NO_BINARY.*|NO_BUILD.*|REQUIRE_HASHES|NO_VERIFY_HASHES|CONFIG_FILE|NO_SOURCES|COMPILE_BYTECODE|LINK_MODE|"
-    r"BREAK_SYSTEM_PACKAGES|NO_BUILD_ISOLATION|WORKING_DIRECTORY|NO_INDEX|FIND_LINKS|ENV_FILE)"
+# Of uv's settings only those that say where from and how to fetch; none that could change what is installed.
+_TAKEN = re.compile(
+    r"UV_(CACHE_DIR|DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|HTTP_\w+|REQUEST_TIMEOUT|NATIVE_TLS|SYSTEM_CERTS|"
+    r"INSECURE_HOST|KEYRING_PROVIDER|CONCURRENT_\w+|LOCK_TIMEOUT)"
 )
 
 
@@ -34,7 +33,7 @@ def program() -> str:
 
 def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The caller's environment without what would change the result, with the index pip would use where uv has none of its own."""
-    env = {key: value for key, value in os.environ.items() if not _SHUT_OUT.fullmatch(key) and key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON")) or _TAKEN.fullmatch(key)}
     env |= {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_INSTALLER_METADATA": "1"}
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (url := index.configured()):
         env["UV_DEFAULT_INDEX"] = url

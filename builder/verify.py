@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder.errors import FatalError
 from builder.verb import Context, Result
 
-if TYPE_CHECKING:
-    import argparse
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="env:DIR", help="the bare environment to verify")
-    parser.add_argument("--steps", type=int, default=20, help="training steps before the restore (default: 20)")
-    parser.add_argument("--devices", default="1,4", help="numbers of virtual devices to train on (default: 1,4)")
+    parser.add_argument("--steps", type=_steps, default=20, help="training steps before the restore (default: 20)")
+    parser.add_argument("--devices", type=_devices, default="1,4", help="numbers of virtual devices to train on (default: 1,4)")
     parser.add_argument("--workdir", metavar="DIR", default="", help="keep checkpoints and logs there (default: a temporary folder)")
+
+
+def _steps(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps")
+    return int(text)
+
+
+def _devices(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as 1,4")
+    return text
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:

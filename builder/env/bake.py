@@ -6,18 +6,22 @@ and the state file loses the part's key before the swap and gets it back after, 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builder.cache import remove, write_atomic
+from builder import log
+from builder.cache import remove
 from builder.env.bytecode import place
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 STATE = ".rosetta/state.json"
@@ -38,21 +42,57 @@ def is_current(output: Path, parts: list[Part]) -> bool:
     return keys == {part.path: part.key for part in parts} and all((output / part.path).exists() for part in parts)
 
 
+def refuse(output: Path, distribution: str) -> None:
+    """FatalError, before anything is made, where `output` is not ours to write: another's files, or another distribution's environment."""
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+    _refuse_foreign(output)
+    try:
+        known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))["distribution"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if known != distribution:
+        raise FatalError(f"holds the distribution {known}", str(output), f"give {distribution} another --output env:DIR, or delete this one")
+
+
 def assemble(output: Path, parts: list[Part]) -> list[str]:
     """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise FatalError("is not a folder", str(output), "give another --output env:DIR")
-    fresh = not output.exists() or not any(output.iterdir())
-    if not fresh and not (output / STATE).is_file():
-        raise FatalError("holds files that are not an environment of rosetta's", str(output), "give an empty or new folder; nothing was touched")
-    where = output.with_name(f".tmp-{output.name}") if fresh else output
+    _refuse_foreign(output)
+    fresh = not (output / STATE).is_file() and not os.path.ismount(output)
+    where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
     if fresh:
-        remove(where) if not (where / STATE).is_file() else None
+        _refuse_foreign(where)
         where.mkdir(parents=True, exist_ok=True)
+    if not (where / STATE).is_file():
+        _save(where, {})
     changed = _bring(where, parts)
     if fresh:
         os.rename(where, output)  # onto nothing, or onto an empty folder
     return changed
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not (folder / STATE).is_file() and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir()):
+        raise FatalError("holds files that are not an environment of rosetta's", str(folder), "give an empty or new folder; nothing was touched")
+
+
+@contextlib.contextmanager
+def locked(output: Path) -> Iterator[Path]:
+    """One build at a time below the folder that holds `output`, whichever name and cache each uses; yields the output's own name."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    own = output.parent.resolve() / output.name
+    handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info(f"waiting for another build in {own.parent}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(handle)
 
 
 def _bring(where: Path, parts: list[Part]) -> list[str]:
@@ -72,8 +112,8 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
         remove(old)
         new.parent.mkdir(exist_ok=True)
         part.make(new)
-        if keys.pop(part.path, None):
-            _save(where, keys)
+        keys[part.path] = ""  # known, and not current: a kill between here and the end leaves nothing that no one knows of
+        _save(where, keys)
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists() or final.is_symlink():
             os.rename(final, old)
@@ -87,14 +127,18 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
 
 def _keys(output: Path) -> dict[str, str]:
     try:
-        keys: Any = json.loads((output / STATE).read_text(encoding="utf-8"))["parts"]
-    except (OSError, ValueError, KeyError, TypeError):
+        keys: dict[Any, Any] = dict(json.loads((output / STATE).read_text(encoding="utf-8"))["parts"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return dict(keys)
+    return {path: key for path, key in keys.items() if isinstance(path, str) and isinstance(key, str) and re.fullmatch(r"bin|opt(/[\w.-]*\w)+", path)}
 
 
 def _save(output: Path, keys: dict[str, str]) -> None:
-    write_atomic(output / STATE, json.dumps({"schema": 1, "parts": keys}, indent=1))
+    state = output / STATE
+    state.parent.mkdir(exist_ok=True)
+    new = state.with_name("state.new")  # one name, since the output is locked: a kill leaves no litter
+    new.write_text(json.dumps({"schema": 1, "parts": keys}, indent=1), encoding="utf-8")
+    os.replace(new, state)
 
 
 def link_tree(source: Path, target: Path) -> None:

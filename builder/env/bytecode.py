@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -68,9 +69,15 @@ def install(cache: Cache, python: Interpreter, site: Path) -> None:
     total = sum(len(sources) for _, sources in jobs)
     with log.progress("bytecode", total, "files") as advance, concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         # The longest first: one big wheel begun last would keep a single core busy at the end.
-        waiting = [pool.submit(_one, cache, python, site, sources) for _, sources in sorted(jobs, key=lambda job: -len(job[1]))]
-        for future in concurrent.futures.as_completed(waiting):
-            advance(future.result())
+        stop = threading.Event()
+        waiting = [pool.submit(_one, cache, python, site, sources, stop) for _, sources in sorted(jobs, key=lambda job: -len(job[1]))]
+        try:
+            for future in concurrent.futures.as_completed(waiting):
+                advance(future.result())
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _sources(info: Path) -> dict[str, str]:
@@ -80,14 +87,20 @@ def _sources(info: Path) -> dict[str, str]:
     return {path: digest for path, digest, *_ in rows if path.endswith(".py") and ".." not in PurePosixPath(path).parts and not path.startswith("/")}
 
 
-def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str]) -> int:
+def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str], stop: threading.Event) -> int:
     if not sources:
         return 0
     files = sorted(file for file in sources if (site / file).is_file())
+    # A RECORD may leave digests out: then the files themselves say what they are.
+    sources = {file: sources[file] or hashlib.sha256((site / file).read_bytes()).hexdigest() for file in files}
+    if not sources:
+        return 0
     key = stage_key("bytecode", {"files": sources, "python": python.full, "worker": hashlib.sha256(_WORKER.encode()).hexdigest(), "batch": _BATCH})
 
     def make(folder: Path) -> None:
         for start in range(0, len(files), _BATCH):
+            if stop.is_set():
+                raise InterruptedError
             compile_files(python, site, files[start : start + _BATCH], folder)
         (folder / "FILES.json").write_text(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc"))))
 

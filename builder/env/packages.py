@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,17 +34,14 @@ class Packages:
     @property
     def digest(self) -> str:
         """Sha256 of the lock."""
-        try:
-            return hashlib.sha256(self.lock.read_bytes()).hexdigest()
-        except OSError as error:
-            raise FatalError(f"cannot be read ({error.strerror})", str(self.lock), "make it: python build.py lock") from error
+        return lockfile.digest(self.lock)
 
     @property
     def key(self) -> str:
         inputs = {
             "lock": self.digest, "python": [self.python.full, str(self.python.path)], "architecture": self.architecture, "builder": __version__,
-            "sdists": [entry.name for entry in self.manifest.sdists], "strip": [entry.name for entry in self.manifest.strip],
-            "overrides": [entry.project for entry in self.manifest.overrides_of(self.line)],
+            "sdists": [entry.model_dump() for entry in self.manifest.sdists], "strip": [entry.model_dump() for entry in self.manifest.strip],
+            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)], "build": lockfile.digest(self.build_lock),
         }  # fmt: skip
         return stage_key("packages", inputs)
 
@@ -55,10 +51,12 @@ def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
 
     def make(folder: Path) -> None:
         pins = [pin for pin in lockfile.read(packages.lock) if pin.holds(_environment(packages))]
+        if not pins:
+            raise FatalError("holds no package for this Python and machine", str(packages.lock), "make it: python build.py lock")
         unbuilt = {entry.name for entry in packages.manifest.sdists}
         stripped = {entry.name for entry in packages.manifest.strip if packages.architecture in entry.architectures}
         ready = [pin for pin in pins if pin.name not in unbuilt | stripped]
-        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), where="venv")
+        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), offline=True, where="venv")
         where = f"{packages.distribution}-{packages.accelerator}"
         with log.stage(f"install {len(pins)} packages ({where})"):
             _install(folder, ready, offline=offline, where=where)
@@ -67,6 +65,8 @@ def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
             if built:
                 _install_built(folder, built, where=where)
         bytecode.install(cache, packages.python, site_packages(folder))
+        for name in (".gitignore", ".lock", "CACHEDIR.TAG"):  # uv's: a backup must not pass over an environment
+            (folder / name).unlink(missing_ok=True)
         pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
     return cache.folder("env", packages.key, make)

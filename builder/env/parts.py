@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 # A script finds its own environment, so the folder may be moved; a link to it works too.
 _PROGRAM = """#!/bin/sh
+unset PYTHONHOME PYTHONPLATLIBDIR
 here=$(dirname -- "$(readlink -f -- "$0")")
 exec "$here/../env/bin/python" {arguments}"$@"
 """
-PROGRAMS = {"python": _PROGRAM.format(arguments=""), "rosetta": _PROGRAM.format(arguments="-P -m rosetta ")}
+PROGRAMS = {"python": _PROGRAM.format(arguments=""), "rosetta": _PROGRAM.format(arguments="-I -m rosetta ")}
 
 
 def pth(folders: list[str]) -> str:

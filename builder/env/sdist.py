@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import shutil
 import subprocess
@@ -12,17 +11,17 @@ from typing import TYPE_CHECKING
 from builder import index, uv
 from builder.cache import Cache, stage_key
 from builder.errors import FatalError
+from builder.locks import lockfile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.locks import lockfile
     from builder.python import Interpreter
 
 
 def wheel(cache: Cache, pin: lockfile.Pin, python: Interpreter, build_lock: Path, *, offline: bool) -> Path:
     """The wheel of `pin`, which the lock names by its sdist's hash; pure Python only."""
-    tools = hashlib.sha256(build_lock.read_bytes()).hexdigest()
+    tools = lockfile.digest(build_lock)
     key = stage_key("sdist", {"name": pin.name, "version": pin.version, "hashes": pin.hashes, "tools": tools, "python": python.full})
 
     def make(folder: Path) -> None:
@@ -34,7 +33,8 @@ def wheel(cache: Cache, pin: lockfile.Pin, python: Interpreter, build_lock: Path
             *_cut_off(), uv.program(), "build", "--wheel", "--offline", "--no-build-isolation", "--no-index", "--python", str(with_tools / "bin" / "python"),
             "--out-dir", str(folder), str(source),
         ]  # fmt: skip
-        env = uv.environment(offline=True, extra={"SOURCE_DATE_EPOCH": "315532800", "PYTHONHASHSEED": "0", "TMPDIR": str(work)})
+        passed = {name: os.environ[name] for name in ("PATH", "HOME", "UV_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}  # no token, no index
+        env = passed | {"SOURCE_DATE_EPOCH": "315532800", "PYTHONHASHSEED": "0", "TMPDIR": str(work), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=work)
         if done.returncode:
             what, _ = uv.explain(done.stderr, offline=True)
@@ -53,9 +53,11 @@ def _tools(cache: Cache, python: Interpreter, build_lock: Path, digest: str, *, 
     """An environment with what sdists are built by."""
 
     def make(folder: Path) -> None:
-        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(python.path), str(folder), where="build tools")
+        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(python.path), str(folder), offline=True, where="build tools")
+        requirements = folder / "rosetta-requirements.txt"
+        requirements.write_text("".join(pin.lines() for pin in lockfile.read(build_lock)), encoding="utf-8")
         target = ("--python", str(folder / "bin" / "python"))
-        uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(build_lock), offline=offline, where="build tools")
+        uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where="build tools")
 
     return cache.folder("env", stage_key("build-tools", {"lock": digest, "python": python.full, "path": str(python.path)}), make)
 

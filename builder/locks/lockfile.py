@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.markers import Marker
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -42,8 +43,10 @@ def read(path: Path) -> list[Pin]:
     """All pins of a lock; FatalError with the line for anything that is not `name==version` with sha256 hashes."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise FatalError(f"cannot be read ({reason})", str(path), "make it: python build.py lock") from error
+    _check_digest(text, path)
     pins = []
     number, start, gathered = 0, 1, ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -56,7 +59,24 @@ def read(path: Path) -> list[Pin]:
         if not line.endswith("\\"):
             pins.append(_pin(gathered.strip(), f"{path}:{start}"))
             gathered = ""
+    if gathered:
+        raise FatalError("ends in the middle of a requirement", f"{path}:{start}", "the file is machine-owned: python build.py lock")
     return pins
+
+
+def _check_digest(text: str, path: Path) -> None:
+    """The head of a lock holds the sha256 of what follows it: a line lost or changed is not taken for the lock."""
+    head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
+    if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
+        raise FatalError("was edited or cut off since it was made", str(path), "the file is machine-owned: git checkout it, or python build.py lock")
+
+
+def digest(path: Path) -> str:
+    """Sha256 of a lock file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise FatalError(f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock") from error
 
 
 def _pin(text: str, where: str) -> Pin:
@@ -69,7 +89,12 @@ def _pin(text: str, where: str) -> Pin:
     versions = [spec.version for spec in parsed.specifier if spec.operator == "=="]
     if parsed.url or len(versions) != 1 or not hashes or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in hashes):
         raise FatalError(f"{parsed.name} is not pinned by version and sha256", where, "the file is machine-owned: python build.py lock")
-    return Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
+    found = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
+    try:
+        found.holds(environment_of("3.11", "3.11.0", "amd64"))
+    except (UndefinedComparison, UndefinedEnvironmentName) as error:
+        raise FatalError(f"the marker of {parsed.name} means nothing: {found.marker}", where, "the file is machine-owned: python build.py lock") from error
+    return found
 
 
 def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:

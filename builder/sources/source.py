@@ -131,7 +131,7 @@ def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | Non
 
 def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Verify and copy what the pin needs, from where it can be had. The source's lock is held."""
-    repository = access.cache.folder("git", f"{source.name}.git", lambda folder: Git(folder).init())
+    repository = access.cache.folder("git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True)
     if isinstance(source, WheelSource):
         commit, transport = _take_wheel(source, access, repository), "wheel"
     else:

@@ -31,10 +31,13 @@ def load(manifest: Manifest) -> dict[str, Any]:
     """The file's records by source; empty where there is no file yet."""
     path = manifest.root / FILE
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
+        records = dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
+        if not all(isinstance(record, dict) and isinstance(record.get("patches", []), list) for record in records.values()):
+            raise TypeError(records)
+        return records
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FatalError("is not a lock of sources", str(path), "restore it: git checkout -- locks/sources.json") from error
 
 

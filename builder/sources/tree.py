@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder import log
 from builder.cache import stage_key, write_atomic
 from builder.env import bytecode
+from builder.manifest import GitSource, folder_of
 from builder.sources import export, source
 from builder.sources.objects import Reader, walk
 from builder.stack import stack
@@ -16,7 +17,7 @@ from builder.stack import stack
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.manifest import GitSource, WheelSource
+    from builder.manifest import WheelSource
     from builder.python import Interpreter
     from builder.sources.source import Access
 
@@ -39,7 +40,7 @@ class PatchedSource:
     @property
     def folder(self) -> str:
         """The name of its folder in an image: that of the upstream project."""
-        return self.url.partition("==")[0] if "==" in self.url else self.url.rstrip("/").rpartition("/")[2].removesuffix(".git")
+        return folder_of(self.url)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,7 +48,9 @@ class PatchedSource:
 
 def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
     """The file that records how this source was patched; there only once it was."""
-    return access.cache.path("stamps", "patched-" + stage_key("patched", stack.inputs(entry)) + ".json")
+    address = entry.git if isinstance(entry, GitSource) else entry.wheel
+    key = stage_key("patched", {"source": stack.inputs(entry), "name": entry.name, "address": address})
+    return access.cache.path("stamps", f"patched-{key}.json")
 
 
 def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
@@ -56,7 +59,7 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
     try:
         data = json.loads(kept.read_text(encoding="utf-8"))
         return PatchedSource(**{**data, "absent": tuple(data["absent"]), "patches": tuple(data["patches"]), "overlay": tuple(map(tuple, data["overlay"]))})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass  # not made yet, or by another version of the builder: make it
     with log.stage(f"patch {entry.name}"):
         pinned = source.acquire(entry, access)

@@ -28,7 +28,7 @@ _SUBJECT = re.compile(r"Subject: \[PATCH\] (?P<subject>\S.*)")
 _FIELD = re.compile(r"(?P<key>[A-Z][A-Za-z-]*): (?P<value>\S.*)")
 _STATUS = re.compile(rf"(?P<status>{'|'.join(STATUSES)})(?: \[(?P<reason>[^\[\]]*\w[^\[\]]*)\])?")
 _INDEX = re.compile(r"index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40}) (?P<mode>[0-7]{6})")
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(?: .*)?")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?")
 _SPECIAL = {
     "new file mode": "creates a file: that is the overlay's work",
     "deleted file mode": "deletes a file",

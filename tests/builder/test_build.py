@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -270,3 +271,65 @@ def test_interrupted_by_the_user(chain: Chain) -> None:
     assert status == 130
     assert "Traceback" not in stderr
     _converges(chain)
+
+
+def test_modes_do_not_depend_on_the_umask(chain: Chain) -> None:
+    modes = []
+    for mask in ("022", "077"):
+        for folder in (chain.output, chain.cache):
+            shutil.rmtree(folder, ignore_errors=True)
+        program = chainkit._MAIN.replace("import sys;", f"import os, sys; os.umask(0o{mask});")
+        assert chain.run(program=program)[0] == 0
+        modes.append({str(path.relative_to(chain.output)): path.lstat().st_mode for path in chain.output.rglob("*")})
+    assert modes[0] == modes[1]
+
+
+def test_settings_of_uv_cannot_add_packages(chain: Chain) -> None:
+    chain.extra |= {"UV_VENV_SEED": "1", "VIRTUAL_ENV_SEED": "1", "UV_LINK_MODE": "symlink", "UV_NO_BINARY": "1"}
+    assert chain.run()[0] == 0
+    names = {path.name.partition("-")[0] for path in chain.output.glob("opt/rosetta/env/lib/*/site-packages/*.dist-info")}
+    assert names == {"helper", "fromsource"}
+    assert {request.split("/")[2] for request in chain.index.requests} == {"helper", "fromsource"}
+
+
+@pytest.mark.parametrize("module", ["thing", "rosetta"])
+def test_a_package_that_would_hide_the_source_is_refused(chain: Chain, module: str) -> None:
+    wheel = chainkit._wheel(chain.folder / "evil-1.0-py3-none-any.whl", "evil", "1.0")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr(f"{module}/__init__.py", "GREETING = 'stolen'\n")
+    digest = chain.index.add("evil", wheel)
+    with open(chain.folder / "locks/thing-cpu.txt", "a") as lock:
+        lock.write(f"evil==1.0 --hash=sha256:{digest}\n")
+    _refused(chain.run(), f"the module {module}")
+    assert not chain.output.exists()
+
+
+@pytest.mark.parametrize("address", ["https://example.invalid/rosetta.git", "https://example.invalid/.git", "https://example.invalid/.."])
+def test_a_source_cannot_take_a_folder_that_is_not_free(chain: Chain, address: str) -> None:
+    manifest = chain.folder / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("https://example.invalid/thing.git", address))
+    _refused(chain.run(), "not free")
+
+
+def test_an_output_inside_the_cache_is_refused(chain: Chain) -> None:
+    _refused(chain.run("--output", f"env:{chain.cache}/envs/x"), "inside the builder's cache")
+
+
+def test_a_mount_point_is_filled_in_place(chain: Chain) -> None:
+    chain.output.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(chain.output)], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let us mount")
+    try:
+        assert chain.run()[0] == 0
+        assert chain.greeting() == "good morning"
+        assert chain.run()[1]["result"]["changed"] == []
+    finally:
+        subprocess.run(["umount", str(chain.output)], check=True)
+
+
+def test_python_settings_of_the_caller_do_not_reach_rosetta(chain: Chain) -> None:
+    chain.run()
+    (chain.folder / "rosetta.py").write_text("raise SystemExit('stolen')\n")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(chain.folder), "PYTHONHOME": "/nowhere"}
+    done = subprocess.run([str(chain.output / "bin/rosetta"), "info"], capture_output=True, text=True, check=False, env=env, cwd=chain.folder)
+    assert (done.returncode, "thing" in done.stdout) == (0, True), done.stderr

@@ -133,6 +133,8 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
     cache.path("git", "t5x.git").mkdir()
     killed = cache.path("env", ".tmp-killed")
     killed.mkdir()
+    (cache.root / "Documents").mkdir()
+    (cache.root / "Documents/thesis.tex").write_text("mine")
     long_ago = time.time() - 40 * 86400
     os.utime(old, (long_ago, long_ago))
     os.utime(cache.path("git", "t5x.git"), (long_ago, long_ago))
@@ -140,9 +142,51 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
     assert set(cachetool.prune(cache, days=30, sources=False, dry_run=True)) == {"env/.tmp-killed", "trees/old"}
     assert old.exists()
     cachetool.prune(cache, days=30, sources=False, dry_run=False)
+    assert (cache.root / "Documents/thesis.tex").exists()
     assert not old.exists()
     assert not killed.exists()
     assert fresh.exists()
     assert cache.path("git", "t5x.git").exists()
     cache.folder("trees", "fresh", make)
     assert cachetool.prune(cache, days=30, sources=True, dry_run=False).keys() == {"git/t5x.git"}
+
+
+def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mine").write_text("x")
+    with pytest.raises(FatalError, match="not the builder's cache"):
+        Cache(tmp_path).path("trees")
+    with pytest.raises(FatalError, match="not a cache"):
+        cachetool.prune(Cache(tmp_path), days=0, sources=True, dry_run=False)
+    assert (tmp_path / "bin/mine").exists()
+
+
+@pytest.mark.parametrize("damage", ["unlink", "edit", "truncate", "empty"])
+def test_a_damaged_entry_is_made_again(cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def make(folder: Path) -> None:
+        (folder / "d").mkdir()
+        (folder / "d/f").write_text("whole")
+
+    kept = cache.folder("trees", "k", make)
+    if damage == "unlink":
+        (kept / "d/f").unlink()
+    elif damage == "empty":
+        remove(kept / "d")
+    else:
+        (kept / "d/f").write_text("wh" if damage == "truncate" else "WHOLE")
+        os.utime(kept / "d/f", (1, 1))
+    assert (cache.folder("trees", "k", make) / "d/f").read_text() == "whole"
+    assert "made again" in capsys.readouterr().err
+
+
+def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
+    program = "import sys; from pathlib import Path; from builder import cachetool; from builder.cache import Cache; print(cachetool.prune(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
+    entry = cache.folder("trees", "k", lambda folder: (folder / "f").touch())
+    argv = [sys.executable, "-c", program, str(cache.root)]
+    with cache.used(), subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "waiting for the builds" in process.stderr.readline()
+        assert entry.exists()
+        process.kill()
+    with cache.used(alone=True):
+        assert entry.exists()

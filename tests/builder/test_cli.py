@@ -113,3 +113,11 @@ def test_an_old_python_gets_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Python 3.9 is too old" in done.stderr
     assert "apt-get install python3" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [["--json"], ["cache", "--json"], ["--distribution", "t5x", "--accelerator", "rocm", "--json"], ["verify", "--json"], ["bild", "--json"], ["cache", "prune", "--days", "-1", "--json"], ["cache", "prune", "--days", "nan", "--json"]])
+def test_errors_of_options_are_one_line_and_one_document(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert cli.main(argv) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["what"]
+    assert len(said.err.splitlines()) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from builder import uv
@@ -29,9 +31,9 @@ def test_the_index_that_pip_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "UV_DEFAULT_INDEX" not in uv.environment()
 
 
-def test_a_failure_is_one_line() -> None:
+def test_a_failure_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FatalError) as caught:
-        uv.run("pip", "install", "--offline", "--no-index", "--target", "/nonexistent/x", "no-such-project==1.0", where="here")
+        uv.run("pip", "install", "--offline", "--no-index", "--target", str(tmp_path / "x"), "no-such-project==1.0", where="here")
     assert "\n" not in str(caught.value)
     assert "no-such-project" in str(caught.value)
 

@@ -128,3 +128,43 @@ def test_links_and_copies(tmp_path: Path) -> None:
         assert os.readlink(tmp_path / name / "dl") == "d"
     assert (tmp_path / "linked/d/f").samefile(source / "d/f")
     assert not (tmp_path / "copied/d/f").samefile(source / "d/f")
+
+
+def test_a_state_file_cannot_point_outside(tmp_path: Path) -> None:
+    output, victim = tmp_path / "out", tmp_path / "victim"
+    victim.mkdir()
+    bake.assemble(output, [_part("opt/a", "1")])
+    for text in ('{"parts": {"../victim": "x", "opt/../../victim": "x", "/etc": "x"}}', '{"parts": [1]}', '{"parts": "abc"}', "[" * 5000):
+        (output / bake.STATE).write_text(text)
+        bake.assemble(output, [_part("opt/a", "1")])
+    assert victim.is_dir()
+    assert _content(output) == {"opt/a": "1"}
+
+
+def test_a_folder_of_the_same_hidden_name_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / ".out.rosetta-new"
+    other.mkdir()
+    (other / "precious").write_text("mine")
+    with pytest.raises(FatalError, match="nothing was touched"):
+        bake.assemble(tmp_path / "out", [_part("a", "1")])
+    assert (other / "precious").read_text() == "mine"
+
+
+def test_another_distribution_is_not_overwritten(tmp_path: Path) -> None:
+    lock = tmp_path / "opt/rosetta/lock.json"
+    lock.parent.mkdir(parents=True)
+    lock.write_text('{"distribution": "t5x"}')
+    (tmp_path / ".rosetta").mkdir()
+    (tmp_path / bake.STATE).write_text('{"parts": {}}')
+    bake.refuse(tmp_path, "t5x")
+    with pytest.raises(FatalError, match="holds the distribution t5x"):
+        bake.refuse(tmp_path, "pax")
+
+
+def test_one_lock_for_two_names_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to("real")
+    with bake.locked(tmp_path / "alias/out") as first:
+        assert first == tmp_path / "real/out"
+        program = f"import fcntl, os; h = os.open({str(tmp_path / 'real')!r}, os.O_RDONLY); fcntl.flock(h, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode

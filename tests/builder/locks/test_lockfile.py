@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,3 +52,23 @@ def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(FatalError) as caught:
         lockfile.read(tmp_path / "none.txt")
     assert "build.py lock" in caught.value.do
+
+
+@pytest.mark.parametrize("cut", ["helper==1.0 \\\n", f"helper==1.0 \\\n    --hash=sha256:{A} \\\n"])
+def test_a_cut_off_lock_is_refused(tmp_path: Path, cut: str) -> None:
+    with pytest.raises(FatalError, match="ends in the middle"):
+        _read(tmp_path, f"numpy==2.0 --hash=sha256:{A}\n{cut}")
+
+
+def test_the_sum_in_the_head_is_checked(tmp_path: Path) -> None:
+    body = f"numpy==2.0 \\\n    --hash=sha256:{A}\n"
+    head = f"# pins: {hashlib.sha256(body.encode()).hexdigest()}\n"
+    assert len(_read(tmp_path, head + body)) == 1
+    with pytest.raises(FatalError, match="edited or cut off"):
+        _read(tmp_path, head + body.replace("2.0", "2.1"))
+
+
+@pytest.mark.parametrize("marker", ["platform_machine ~= 'x'", "'x' in extras"])
+def test_a_marker_that_means_nothing_is_refused(tmp_path: Path, marker: str) -> None:
+    with pytest.raises(FatalError):
+        _read(tmp_path, f"numpy==2.0 ; {marker} --hash=sha256:{A}\n")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.cache import Cache
 from builder.errors import FatalError
 from builder.manifest import WheelSource
 from builder.sources import objects
@@ -261,7 +262,7 @@ def cached_wheel(cache: Path, members: dict[str, bytes], name: str = "paxml-1.4.
         for path, data in members.items():
             archive.writestr(path, data)
     sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
-    folder = cache / "wheels" / sha256[:16]
+    folder = Cache(cache).path("wheels") / sha256[:16]
     folder.mkdir(parents=True)
     shutil.move(made, folder / name)
     (folder / f"{sha256}.name").write_text(name)
