@@ -250,4 +250,6 @@ def _ways_out(why: str, source: GitSource, access: Access) -> FatalError:
     ways = [f"--mirror DIR with a clone of {source.git}", f"a network that reaches {source.git}, without --offline"]
     if line := access.release_lines.get(source.name):
         ways.append(f"--distribution {line}, which is made from release wheels")
+    if access.mirrors and "mirror" not in why:
+        why += f"; {', '.join(map(str, access.mirrors))} has no clone with it"
     return FatalError(f"commit {source.commit} cannot be had: {why}", f"source {source.name}", "; or ".join(ways))

@@ -36,7 +36,7 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, mirror.Mirror | N
     """The source with the objects of a local clone joined to it; git never runs in the clone."""
     if repo is None:
         return pinned, None
-    clone = next(mirror.mirrors(repo, ""), None)
+    clone = next(mirror.mirrors(repo, ""), None) if repo.is_dir() else None
     if clone is None or clone.path not in (repo, repo / ".git"):
         raise FatalError("is no git clone", str(repo), "give --repo the folder of a clone")
     git = replace(pinned.git, alternates=(*pinned.git.alternates, clone.objects))
