@@ -20,14 +20,14 @@ def test_ours_is_found_and_known() -> None:
 
 
 def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for minor in ("3.12", "3.13"):
+    for minor in ("3.97", "3.98"):
         program = tmp_path / f"python{minor}"
         program.write_text(f"#!/bin/sh\nprintf '{minor}\\n{minor}.9\\ncpython-{minor.replace('.', '')}\\n'\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert python.find(["3.12", "3.13"], "3.12").full == "3.12.9"
-    assert python.find(["3.12", "3.13"], "3.13").full == "3.13.9"
-    assert python.find(["3.11", "3.12", "3.13"], "3.13", "3.12").full == "3.12.9"
+    assert python.find(["3.97", "3.98"], "3.97").full == "3.97.9"
+    assert python.find(["3.97", "3.98"], "3.98").full == "3.98.9"
+    assert python.find(["3.96", "3.97", "3.98"], "3.98", "3.97").full == "3.97.9"
 
 
 def test_none_at_hand_says_which_and_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -49,12 +49,12 @@ def test_a_path_of_another_version_is_refused() -> None:
 
 
 def test_a_shim_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, text in {"shims/python3.13": "exit 127", "real/python3.13": "printf '3.13\\n3.13.5\\ncpython-313\\n'", "real/python3.12": "printf '3.10\\n3.10.1\\nx\\n'"}.items():
+    for name, text in {"shims/python3.98": "exit 127", "real/python3.98": "printf '3.98\\n3.98.5\\ncpython-398\\n'", "real/python3.97": "printf '3.10\\n3.10.1\\nx\\n'"}.items():
         program = tmp_path / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/shims:{tmp_path}/real:/usr/bin:/bin")
-    assert python.find(["3.13"], "3.13").path == tmp_path / "real/python3.13"
+    assert python.find(["3.98"], "3.98").path == tmp_path / "real/python3.98"
     with pytest.raises(FatalError, match="at hand"):
-        python.find(["3.12"], "3.12")
+        python.find(["3.97"], "3.97")
