@@ -68,7 +68,9 @@ class Chain:
         return self.folder / "out"
 
     def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+        scratch = self.folder / "tmp"  # what a killed builder leaves behind goes with the test
+        scratch.mkdir(exist_ok=True)
+        kept = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TMPDIR": str(scratch)}
         own = {"ROSETTA_CACHE": str(self.cache), "UV_CACHE_DIR": str(self.folder / "uv"), "UV_DEFAULT_INDEX": self.index.url, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"}
         return kept | own | self.extra
 
