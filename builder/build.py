@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__, log, manifest, python
-from builder.env import bake, packages, parts
-from builder.locks import lockfile
-from builder.sources import source, sourcelock, tree
 from builder.cache import stage_key, write_atomic
+from builder.env import bake, packages, parts
 from builder.errors import FatalError
+from builder.sources import source, sourcelock, tree
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -139,8 +137,7 @@ def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
             bake.copy_tree(tree.folder(entry, state, plan_.access, wanted.python), into)
 
         result.append(bake.Part(f"opt/{state.folder}", stage_key("tree", {"tree": state.exported_tree, "python": wanted.python.full}), exported))
-    pins = [pin for pin in lockfile.read(wanted.lock) if pin.holds(lockfile.environment_of(wanted.python.version, wanted.python.full, wanted.architecture))]
-    return [*result, *parts.of_rosetta(wanted.python), *parts.of_record(_record(plan_, sources), plan_.manifest, pins)]
+    return [*result, *parts.of_rosetta(wanted.python), *parts.of_record(_record(plan_, sources), plan_.manifest, wanted.pins())]
 
 
 def _record(plan_: Plan, sources: dict[str, PatchedSource]) -> dict[str, Any]:
@@ -164,5 +161,5 @@ def _dry_run(plan_: Plan) -> Result:
     steps.append({"stage": f"install {wanted.lock.name}", "done": current or (cache.root / "env" / wanted.key).is_dir()})
     steps.append({"stage": f"put together {plan_.output}", "done": current})
     text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
-    data = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}
-    return Result(json.loads(json.dumps(data)), text)
+    data: dict[str, Any] = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}
+    return Result(data, text)

@@ -33,7 +33,7 @@ def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Paths and locks below `root`. Kinds of content: git, trees, wheels, pyc, env, stamps."""
+    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels; `sums` of their entries; `locks`."""
 
     root: Path
 

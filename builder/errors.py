@@ -18,9 +18,3 @@ class FatalError(Exception):
 
     def as_json(self) -> dict[str, str]:
         return {"what": self.what, "where": self.where, "do": self.do}
-
-
-class CheckFailedError(FatalError):
-    """A check that was asked for found something: status 1, the input itself was fine."""
-
-    exit_code = 1

@@ -12,7 +12,8 @@ from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
 from builder.locks import declared, lockcheck, lockfile, marker, requirements, resolve
 from builder.locks.resolve import Request
-from builder.sources import source, sourcelock
+from builder.manifest import GitSource
+from builder.sources import remote, source, sourcelock, track
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from builder.locks.lockfile import Pin
     from builder.locks.requirements import Declared
     from builder.manifest import Manifest
+    from builder.sources.source import Access
 
 _TOOL_PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # the builder runs on any of them, whatever the lines have
 
@@ -86,7 +88,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         sourcelock.FILE: sourcelock.render(loaded, found.states),
     }
     if arguments.check:
-        return _check(loaded, plans, records, found.recorded, offline=context.offline)
+        return _check(loaded, plans, records, found.recorded, access)
     with context.cache.lock("lock"):
         for leftover in (loaded.root / "locks").rglob(".tmp-*"):  # of a run that was killed
             leftover.unlink()
@@ -204,10 +206,12 @@ def write_changed(file: Path, text: str) -> None:
 
 
 def _check(
-    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], recorded: Sequence[str], *, offline: bool
+    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], recorded: Sequence[str], access: Access
 ) -> Result:
     problems = lockcheck.files(loaded, plans, records)
-    if not offline:
+    lost, unasked = _branches(loaded, access)
+    problems += lost
+    if not access.offline:
         for each in plans:
             for path, pins in resolved(loaded, each).items():
                 problems += [
@@ -218,7 +222,7 @@ def _check(
     notes = [
         f"{name}: its source is not at hand, {declared.RECORD} was taken for what it declares" for name in recorded
     ]
-    notes += ["offline: nothing was resolved anew"] if offline else []
+    notes += [*unasked, *(["offline: nothing was resolved anew"] if access.offline else [])]
     counted = sum(len(each.wanted) for each in plans)
     text = "\n".join(
         [
@@ -233,6 +237,21 @@ def _check(
         "locks": [wanted.path for each in plans for wanted in each.wanted],
     }
     return Result(data, text, ok=not problems)
+
+
+def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
+    """Pins that no longer lie on the branch they claim, or whose branch is gone; and those that nobody at hand could say it of."""
+    lost, unasked = [], []
+    for name in loaded.sources:
+        entry = loaded.source(name)
+        if isinstance(entry, GitSource):
+            try:
+                track.check_on_branch(entry, access)
+            except remote.UnreachableError as error:
+                unasked.append(f"{name}: whether its pin lies on {entry.track} could not be told ({error.what})")
+            except FatalError as error:
+                lost.append(str(error))
+    return lost, unasked
 
 
 def _tools(loaded: Manifest, names: Sequence[str], context: Context) -> Result:

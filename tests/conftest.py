@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.cache import Cache
+from tests.builder import indexkit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.builder.indexkit import Index
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +30,12 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """A package index on the loopback address, and uv told of it."""
+    with indexkit.serving() as served:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
+        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+        yield served

@@ -1,7 +1,7 @@
 """Put the finished parts together into a bare environment: a folder that runs where it stands and may be moved as a whole.
 
 The folder is written beside its final place and renamed, or, where it exists, part by part: each part is prepared under `.rosetta/`,
-and the state file loses the part's key before the swap and gets it back after, so that a killed run is finished by the next one.
+and the state file has the part without a key from before the swap until after it, so that a killed run is finished by the next one.
 """
 
 from __future__ import annotations

@@ -36,6 +36,11 @@ class Packages:
         """Sha256 of the lock."""
         return lockfile.digest(self.lock)
 
+    def pins(self) -> list[lockfile.Pin]:
+        """What of the lock holds for this Python and machine."""
+        here = lockfile.environment_of(self.python.version, self.python.full, self.architecture)
+        return [pin for pin in lockfile.read(self.lock) if pin.holds(here)]
+
     @property
     def key(self) -> str:
         inputs = {
@@ -50,7 +55,7 @@ def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
     """The folder of the finished environment (a relocatable venv); made if the cache lacks it."""
 
     def make(folder: Path) -> None:
-        pins = [pin for pin in lockfile.read(packages.lock) if pin.holds(_environment(packages))]
+        pins = packages.pins()
         if not pins:
             raise FatalError("holds no package for this Python and machine", str(packages.lock), "make it: python build.py lock")
         unbuilt = {entry.name for entry in packages.manifest.sdists}
@@ -78,10 +83,6 @@ def site_packages(environment_: Path) -> Path:
     if len(found) != 1:
         raise FatalError("is not a whole environment", str(environment_), "delete it and run again")
     return found[0]
-
-
-def _environment(packages: Packages) -> dict[str, str]:
-    return lockfile.environment_of(packages.python.version, packages.python.full, packages.architecture)
 
 
 def _install(folder: Path, pins: list[lockfile.Pin], *, offline: bool, where: str) -> None:

@@ -28,7 +28,7 @@ def resolve_ref(source: GitSource, access: Access) -> str:
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
-    """FatalError unless the pin lies on the branch that the source tracks, as the branch stands now."""
+    """FatalError unless the pin lies on the branch that the source tracks, as it stands now; UnreachableError where nobody can be asked."""
     stands, mirror = _stands(source, access)
     if stands == source.commit:
         return
@@ -59,7 +59,7 @@ def _stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
                         return _peeled(mirror, sha), mirror
     if access.offline:
         what = f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch {source.track}{'' if seen else ' stands'}"
-        raise FatalError(f"{what}, and --offline forbids asking {source.git}", where, "give --mirror DIR with a clone that has it")
+        raise remote.UnreachableError(f"{what}, and --offline forbids asking {source.git}", where, "give --mirror DIR with a clone that has it")
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder import cli
-from builder.errors import CheckFailedError, FatalError
+from builder.errors import FatalError
 from builder.redact import redact
 from builder.verb import Result
 
@@ -51,7 +51,6 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
     ("raised", "status", "word"),
     [
         (FatalError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken -> mend it"),
-        (CheckFailedError("stale", "lock"), 1, "rosetta: lock: stale"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device", "/x"), 2, "No space left on device"),
         (RuntimeError("surprise, token PYPI_TOKEN=hunter2"), 3, "a fault of ours: RuntimeError: surprise"),

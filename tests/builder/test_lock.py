@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,12 @@ from builder import lock, manifest
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.locks import declared, lockfile
+from builder.sources.source import Access
 from builder.verb import Context, Result
-from tests.builder import indexkit
+from tests.builder import gitkit
 from tests.builder.lockkit import publish, wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.builder.indexkit import Index
 
 ROOT = Path(__file__).parents[2]
@@ -47,14 +47,6 @@ index {old}..{new} 100644
 -second
 +third
 """
-
-
-@pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with indexkit.serving() as served:
-        monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
-        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-        yield served
 
 
 @pytest.fixture
@@ -334,3 +326,32 @@ def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:
     (repo / "locks/build.in").write_text("setuptools  # builds\n")
     assert _run(repo, "--tools").data["locks"] == {"locks/build.txt": ["+ setuptools 80"]}
     assert _pins(repo, "build.txt") == ["setuptools==80"]
+
+
+def test_a_pin_whose_branch_moved_away_or_was_lost_is_found(tmp_path: Path) -> None:
+    """The upstream grows, is rewritten under the pin, and loses its branch: --check says which; without a mirror it says that it could not tell."""
+    upstream = gitkit.init(tmp_path / "mirrors/up.git")
+    pin = gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"first"}))
+    text = f"""version: 1
+sources:
+  up: {{git: "{gitkit.URL.format("up")}", track: main, commit: {pin}, patches: patches/up}}
+lines:
+  l: {{python: "3.12", pythons: ["3.12"], common: locks/common.in}}
+distributions:
+  one: {{line: l, sources: [up], accelerators: [cpu], architectures: [amd64]}}
+"""
+    (tmp_path / "manifest.yaml").write_text(text)
+    loaded = manifest.load(tmp_path / "manifest.yaml")
+    access = Access(Cache(tmp_path / "cache"), offline=True, mirrors=(tmp_path / "mirrors",))
+    gitkit.branch(upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"second"}), pin))
+    assert lock._branches(loaded, access) == ([], [])
+    gitkit.branch(upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"other"})))
+    lost, unasked = lock._branches(loaded, access)
+    assert unasked == []
+    assert "source up" in lost[0]
+    assert "does not lie on main" in lost[0]
+    lost, unasked = lock._branches(loaded, replace(access, mirrors=()))
+    assert (lost, len(unasked)) == ([], 1)
+    assert "could not be told" in unasked[0]
+    gitkit.git(upstream, "update-ref", "-d", "refs/heads/main")
+    assert "could not be told" in lock._branches(loaded, access)[1][0]

@@ -10,25 +10,15 @@ from builder.errors import FatalError
 from builder.locks import marker, resolve
 from builder.locks.lockfile import Pin
 from builder.locks.resolve import Request, Rules
-from tests.builder import indexkit
 from tests.builder.lockkit import publish, publish_sdist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.builder.indexkit import Index
 
 GRID = marker.grid(["3.11", "3.12"], ["amd64", "arm64"])
 X86, ARM = "manylinux2014_x86_64", "manylinux2014_aarch64"
-
-
-@pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    with indexkit.serving() as served:
-        monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
-        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-        yield served
 
 
 def _request(*requirements: str, rules: Rules | None = None) -> Request:
