@@ -33,7 +33,10 @@ def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels; `sums` of their entries; `locks`."""
+    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels; `sums` of their entries; `locks`.
+
+    Of images: base, debs, and `layers`, a record per layer, each naming a file of `blobs/sha256`.
+    """
 
     root: Path
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import re
 import time
@@ -14,10 +16,10 @@ from builder.errors import FatalError
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
-_KINDS = ("bin", "env", "pyc", "stamps", "trees", "wheels")  # and "git" on request: sources are small and the hardest to get again
+_KINDS = ("base", "bin", "debs", "env", "layers", "pyc", "stamps", "trees", "wheels")  # and "git" on request: sources are small and the hardest to get again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +79,22 @@ def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[st
                 if not dry_run:
                     remove(entry)
                     (cache.root / "sums" / f"{entry.parent.name}-{entry.name}").unlink(missing_ok=True)
+        for blob in _unnamed(cache.root, gone):
+            gone[f"blobs/{blob.name}"] = blob.lstat().st_size
+            if not dry_run:
+                remove(blob)
     return gone
+
+
+def _unnamed(root: Path, gone: Collection[str]) -> Iterator[Path]:
+    """Blobs that no record of a layer names once those in `gone` are gone, and what killed runs left of blobs."""
+    named = set()
+    for record in (root / "layers").glob("*.json"):
+        if f"layers/{record.name}" not in gone:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                named.add(json.loads(record.read_text(encoding="ascii"))["digest"].removeprefix("sha256:"))
+    yield from sorted((root / "blobs").glob(".tmp-*"))
+    yield from sorted(blob for blob in (root / "blobs/sha256").glob("*") if blob.name not in named)
 
 
 def _entries(root: Path, *, sources: bool) -> Iterator[Path]:

@@ -1,0 +1,44 @@
+"""What a layer holds: one entry of a tar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EPOCH = 315532800  # 1980-01-01T00:00:00Z, the time wheels carry: every entry of every layer has it
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, folder, link or device below the root of an image.
+
+    `path` is relative to / and never empty. `kind` is "file", "dir", "link" (symbolic), "hard" (its target is the path of another entry),
+    "char", "block" or "fifo". A file's content is `data`, or `size` bytes at `offset` of the file `source` on disk.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    source: str = ""
+    data: bytes | None = None
+    target: str = ""
+    size: int = 0
+    uid: int = 0
+    gid: int = 0
+    device: tuple[int, int] = (0, 0)
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    offset: int = 0
+
+
+def file(path: str, data: bytes | str, mode: int = 0o644) -> Entry:
+    """A file whose content is at hand."""
+    raw = data.encode() if isinstance(data, str) else data
+    return Entry(path, "file", mode, data=raw, size=len(raw))
+
+
+def link(path: str, target: str) -> Entry:
+    """A symbolic link."""
+    return Entry(path, "link", 0o777, target=target)
+
+
+def folder(path: str, mode: int = 0o755) -> Entry:
+    return Entry(path, "dir", mode)
