@@ -67,6 +67,12 @@ def _marker(value: str) -> str:
     return value
 
 
+def _image(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?", value) or "//" in value:
+        raise ValueError("not the name of an image and its tag")
+    return value
+
+
 def _project(value: str) -> str:
     if canonicalize_name(value, validate=False) != value or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", value):
         raise ValueError("not a normalised project name (lower case, dashes)")
@@ -78,6 +84,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 Project = Annotated[str, AfterValidator(_project)]
 Why = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
 PythonVersion = Annotated[str, StringConstraints(pattern=r"^3\.(1[1-9])$")]
+Image = Annotated[str, AfterValidator(_image)]
 Sha1 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -119,6 +126,7 @@ class Line(_Model):
     python: PythonVersion = Field(description="The Python taken where several are at hand, and the one that images will carry.")
     pythons: tuple[PythonVersion, ...] = Field(description="Every Python the locks hold for.", min_length=1, strict=False)
     common: RepoPath = Field(description="What every distribution of the line has, in requirements format; its lock stands beside it as .txt.")
+    base: Name | None = Field(None, description="The base its images stand on; without one it has no images.")
 
     @model_validator(mode="after")
     def _listed(self) -> Line:
@@ -173,11 +181,21 @@ class Strip(_Model):
     why: Why = Field(description="Why the rest works without them.")
 
 
-class Base(_Model):
-    """What an image stands on. Images are not built yet: this is read and checked, nothing uses it."""
+class TransformerEngine(_Model):
+    """Transformer Engine for JAX. NVIDIA ships its libraries as wheels and its bindings as source: `build.py wheel` compiles these, per JAX, CUDA, Python and architecture."""
 
-    image: str = Field(description="A registry image.")
-    bootstrap: Name = Field(description="The Debian release it can be made from where no image registry is reachable.")
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")] = Field(description="The release, the same for libraries and bindings.")
+    sha256: Sha256 = Field(description="The pin of the bindings: sha256 of the sdist of transformer-engine-jax.")
+    lines: tuple[Name, ...] = Field(description="The lines whose JAX it is used with; `te-ACCELERATOR.in` beside their common requirements says what else it needs.", min_length=1, strict=False)
+    accelerators: tuple[Literal["cuda12", "cuda13"], ...] = Field(description="What it is built for.", min_length=1, strict=False)
+    why: Why = Field(description="The reason for this release.")
+
+
+class Base(_Model):
+    """What an image stands on. `locks/base-NAME-ARCHITECTURE.json` says which image (by digest) or which Debian packages (by hash) that is today."""
+
+    image: Image = Field(description="An image of a registry.")
+    bootstrap: Name = Field(description="The Debian release it is made from, package by package, where no image registry is reachable.")
 
 
 def folder_of(address: str) -> str:
@@ -220,7 +238,8 @@ class Manifest(_Model):
     overrides: tuple[Override, ...] = Field((), description="Departures from what the packages ask for.", strict=False)
     sdists: tuple[Sdist, ...] = Field((), description="Projects that may be built from source.", strict=False)
     strip: tuple[Strip, ...] = Field((), description="Projects used without their compiled parts.", strict=False)
-    bases: dict[Name, Base] = Field({}, description="What images stand on.")
+    bases: dict[Name, Base] = Field({}, description="What images stand on, by name.")
+    transformer_engine: TransformerEngine | None = Field(None, alias="transformer-engine", description="Transformer Engine, which a distribution has only where it is asked for.")
 
     @property
     def root(self) -> Path:
@@ -311,6 +330,9 @@ def _cross_check(manifest: Manifest, document: strictyaml.Document) -> None:
             if item not in among:
                 raise FatalError(f"no {kind} {item!r}", document.place((*path, index)), f"one of: {', '.join(among)}")
 
+    for name, each in manifest.lines.items():
+        if each.base is not None and each.base not in manifest.bases:
+            raise FatalError(f"no base {each.base!r}", document.place(("lines", name, "base")), f"one of: {', '.join(manifest.bases)}")
     for name, distribution in manifest.distributions.items():
         known([distribution.line], manifest.lines, "line", "distributions", name, "line")
         known(distribution.sources, manifest.sources, "source", "distributions", name, "sources")
@@ -321,6 +343,8 @@ def _cross_check(manifest: Manifest, document: strictyaml.Document) -> None:
             if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", folder) or folder == "rosetta" or folder in folders:
                 raise FatalError(f"{source} would lie in the folder {folder!r}, which is not free", place, "sources need addresses with distinct, plain last parts")
             folders.add(folder)
+    if manifest.transformer_engine:
+        known(manifest.transformer_engine.lines, manifest.lines, "line", "transformer-engine", "lines")
     seen: set[tuple[str, str]] = set()
     for index, override in enumerate(manifest.overrides):
         known(override.lines or (), manifest.lines, "line", "overrides", index, "lines")

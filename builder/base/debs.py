@@ -1,0 +1,230 @@
+"""The locked Debian packages of a base: locks/base-NAME-ARCHITECTURE.json, and a folder that holds exactly these files.
+
+They are fetched by the machine's own apt, so that its mirror, proxies, certificates and credentials count; each is checked by its sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import log
+from builder.cache import Cache, remove, stage_key
+from builder.env.bytecode import place
+from builder.errors import FatalError
+from builder.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from builder.manifest import Manifest
+
+MIRROR, SECURITY = "ROSETTA_DEBIAN_MIRROR", "ROSETTA_DEBIAN_SECURITY_MIRROR"
+ROOT = Path(__file__).resolve().parents[2]  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
+PACKAGES = "docker/packages"  # the OS packages of an image, for people, Dockerfile.base and the locks alike
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_HELPER = "/usr/lib/apt/apt-helper"
+_FIELDS = {
+    "name": r"[a-z0-9][a-z0-9+.-]+", "version": r"[A-Za-z0-9.+:~-]+", "architecture": r"all|amd64|arm64", "sha256": r"[0-9a-f]{64}", "layer": r"base|os",
+    "filename": r"(?!.*\.\.)pool/[A-Za-z0-9+._~/%-]+/[A-Za-z0-9+._~%-]+\.deb",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Deb:
+    """One package file. `filename` is its path below a Debian archive, `layer` "base" (what a minimal system has) or "os", `size` in bytes."""
+
+    name: str
+    version: str
+    architecture: str
+    filename: str
+    sha256: str
+    size: int
+    layer: str
+
+    @property
+    def file(self) -> str:
+        return self.filename.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class BaseLock:
+    """What a base is on one architecture: the registry images whose digests were recorded, and the packages it is made from without a registry."""
+
+    base: str
+    suite: str
+    architecture: str
+    inputs: str = ""
+    images: tuple[tuple[str, str], ...] = ()
+    packages: tuple[Deb, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What stands for an image's digest where there is none: the sha256 of the package list."""
+        rows = [[deb.name, deb.version, deb.architecture, deb.sha256, deb.layer] for deb in self.packages]
+        return "sha256:" + stage_key("debs", {"suite": self.suite, "architecture": self.architecture, "packages": rows})
+
+    @property
+    def key(self) -> str:
+        return self.digest.removeprefix("sha256:")
+
+
+def path(manifest: Manifest, base: str, architecture: str) -> Path:
+    return manifest.root / "locks" / f"base-{base}-{architecture}.json"
+
+
+def wanted(root: Path = ROOT) -> tuple[str, ...]:
+    """The OS packages of an image by name, from docker/packages."""
+    file = root / PACKAGES
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FatalError("cannot be read", str(file), "restore it: git checkout -- docker/packages") from error
+    names = []
+    for number, line in enumerate(lines, 1):
+        if name := line.partition("#")[0].strip():
+            if not re.fullmatch(_FIELDS["name"], name):
+                raise FatalError(f"{name[:60]!r} is not the name of a Debian package", f"{PACKAGES}:{number}", "one name a line")
+            names.append(name)
+    return tuple(names)
+
+
+def inputs(manifest: Manifest, base: str, architecture: str) -> str:
+    """The key of what a package list is made from: another list is due where it differs from the lock's."""
+    return stage_key("base-lock", {"suite": manifest.bases[base].bootstrap, "architecture": architecture, "packages": sorted(wanted())})
+
+
+def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
+    """The lock of a base; an empty one where there is no file yet. FatalError where it is no such lock, or (if `current`) no longer that of the manifest."""
+    file, suite = path(manifest, base, architecture), manifest.bases[base].bootstrap
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return BaseLock(base, suite, architecture)
+    except (OSError, ValueError, RecursionError) as error:
+        raise FatalError("is not a lock of a base", str(file), "git checkout it, or python build.py lock --base") from error
+    try:
+        images = tuple(sorted(data["images"].items()))
+        packages = tuple(checked(row) for row in data["packages"])
+        lock = BaseLock(data["base"], data["suite"], data["architecture"], data["inputs"], images, packages)
+        if data["schema"] != 1 or (lock.base, lock.architecture) != (base, architecture) or (current and lock.suite != suite):
+            raise ValueError(file.name)
+        if not all(isinstance(name, str) and re.fullmatch(_DIGEST, digest) for name, digest in images):
+            raise ValueError(file.name)
+        if len({deb.file for deb in packages}) != len(packages):
+            raise ValueError(file.name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FatalError(f"is not the lock of {base} ({suite}) for {architecture}", str(file), "git checkout it, or python build.py lock --base") from error
+    if current and packages and lock.inputs != inputs(manifest, base, architecture):
+        raise FatalError(f"was made for other packages than {PACKAGES} names", str(file), "python build.py lock --base")
+    return lock
+
+
+def checked(row: Any) -> Deb:
+    """A row of a lock as a package; ValueError or TypeError where it is none."""
+    deb = Deb(**row)
+    for field, pattern in _FIELDS.items():
+        if not re.fullmatch(pattern, getattr(deb, field)):
+            raise ValueError(field)
+    if type(deb.size) is not int or deb.size <= 0:
+        raise ValueError(deb.size)
+    return deb
+
+
+def render(lock: BaseLock) -> str:
+    """The file's text: nothing of the machine that made it."""
+    head = {"schema": 1, "base": lock.base, "suite": lock.suite, "architecture": lock.architecture, "inputs": lock.inputs, "images": dict(lock.images)}
+    rows = ",\n".join("  " + json.dumps(vars(deb)) for deb in sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture)))
+    return json.dumps(head, indent=1)[:-2] + ',\n "packages": [' + (f"\n{rows}\n ]" if rows else "]") + "\n}\n"
+
+
+def mirrors() -> dict[str, str]:
+    """The addresses of "debian" and "security": from the environment, else those of the machine's own apt."""
+    named = {"debian": os.environ.get(MIRROR, ""), "security": os.environ.get(SECURITY, "")}
+    if not all(named.values()) and shutil.which("apt-get"):
+        done = subprocess.run(["apt-get", "indextargets", "--format", "$(LABEL)\t$(REPO_URI)", "Created-By: Packages"], capture_output=True, text=True, check=False)
+        rows = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 1]
+        for archive, label in (("debian", "Debian"), ("security", "Debian-Security")):
+            found = [uri for name, uri in rows if name == label]
+            named[archive] = named[archive] or next(iter(found), "")
+    named = {archive: url.rstrip("/") for archive, url in named.items() if url}
+    for url in named.values():
+        if not re.fullmatch(r"(https?|file|copy|mirror(\+\w+)?|tor\+https?):[^\s\[\]]+", url):
+            raise FatalError(f"{redact(url)[:80]!r} is no address of a Debian mirror", MIRROR, "give the address that holds dists/ and pool/")
+    if "debian" not in named:
+        raise FatalError("no Debian mirror is known here", MIRROR, "set it to the address of one, the folder that holds dists/ and pool/, and install apt (or give --base IMAGE)")
+    return named
+
+
+def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
+    """A folder with the locked package files and a `Packages` index over them: a flat repository, for apt's `deb [trusted=yes] copy:FOLDER ./`."""
+
+    def make(folder: Path) -> None:
+        kept = cache.path("debs")
+        with cache.lock("debs"):
+            missing = [deb for deb in lock.packages if not _whole(kept / f"{deb.sha256}.deb", deb)]
+            if missing and offline:
+                raise FatalError(f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not in the cache", str(kept), "run once without --offline")
+            if missing:
+                with log.stage(f"fetch {len(missing)} Debian packages ({sum(deb.size for deb in missing) / 1e6:.0f} MB)"):
+                    _download(missing, kept)
+        index = []
+        for deb in sorted(lock.packages, key=lambda deb: deb.file):
+            place(str(kept / f"{deb.sha256}.deb"), str(folder / deb.file))
+            index.append(_stanza(folder / deb.file, deb))
+        (folder / "Packages").write_text("\n".join(index), encoding="utf-8")
+
+    return cache.folder("base", f"debs-{lock.key}", make)
+
+
+def _whole(file: Path, deb: Deb) -> bool:
+    try:
+        if file.stat().st_size != deb.size:
+            return False
+        with open(file, "rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == deb.sha256
+    except OSError:
+        return False
+
+
+def _download(missing: Sequence[Deb], kept: Path) -> None:
+    """By one run of apt's own downloader; what arrives whole is kept even if another file fails."""
+    if not os.access(_HELPER, os.X_OK):
+        raise FatalError("Debian packages are fetched by apt, which is not here", _HELPER, "build on Debian or Ubuntu, or give --base IMAGE")
+    new, known = kept / ".tmp-new", mirrors()
+    new.mkdir(exist_ok=True)
+    argv = [_HELPER, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download-file"]
+    for deb in missing:
+        archive = "security" if deb.filename.startswith("pool/updates/") else "debian"
+        argv += [f"{known.get(archive, known['debian'])}/{deb.filename}", str(new / deb.sha256), f"SHA256:{deb.sha256}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    lost = []
+    for deb in missing:
+        if _whole(new / deb.sha256, deb):
+            os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
+        else:
+            lost.append(deb)
+    if lost:
+        messages = [line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))] or ["no message"]
+        shown = redact(re.sub(r"\s+", " ", messages[0]))[:300]
+        what = f"{lost[0].name} {lost[0].version} and {len(lost) - 1} more" if len(lost) > 1 else f"{lost[0].name} {lost[0].version}"
+        if re.search(r"\b(404|410)\b|[Nn]ot [Ff]ound|No such file", done.stderr):
+            raise FatalError(f"the Debian mirror no longer has {what}", shown, f"lock what it has now (python build.py lock --base), or set {MIRROR} to one that keeps old files")
+        raise FatalError(f"{what} cannot be fetched ({shown})", redact(known["debian"]), f"check the network and apt's settings, or set {MIRROR}, then run again: what was fetched is kept")
+    remove(new)
+
+
+def _stanza(file: Path, deb: Deb) -> str:
+    """A package's entry in the index. What belongs to the minimal system is marked required, whatever the archive's editors say of it today."""
+    done = subprocess.run(["dpkg-deb", "-f", str(file)], capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    fields = re.sub(r"(?m)^Priority:.*\n", "", done.stdout)
+    if done.returncode or f"Package: {deb.name}\n" not in fields or f"Version: {deb.version}\n" not in fields:
+        raise FatalError(f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base")
+    return f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"

@@ -1,0 +1,169 @@
+"""Which base is taken; what is in the cache needs neither engine nor apt."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.base import base, bootstrap, debs
+from builder.base.debs import BaseLock, Deb
+from builder.cache import Cache, stage_key
+from builder.engine import step
+from builder.errors import FatalError
+from builder.image import layer
+from builder.image.entry import Entry, file
+from builder.manifest import Manifest
+from builder.verb import Context
+from tests.builder.base import basekit
+
+DEB = Deb("thing", "1.0", "all", "pool/main/t/thing/thing_1.0_all.deb", "a" * 64, 10, "os")
+IMAGE = "debian:trixie-slim"
+DIGEST = "sha256:" + "d" * 64
+
+
+@pytest.fixture
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """The real manifest, on a machine with no program at all."""
+    (tmp_path / "nothing").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    return basekit.loaded(tmp_path)
+
+
+def _resolve(cache: Cache, loaded: Manifest, asked: str = "", architectures: Sequence[str] = ("amd64",), compression: str = "gzip", line: str = "current", *, offline: bool = False) -> dict[str, base.Base]:
+    context = Context(loaded.root, loaded.root / "manifest.yaml", cache, offline)
+    return base.resolve(context, loaded, line, asked, architectures, "", compression)
+
+
+def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> BaseLock:
+    lock = replace(BaseLock("trixie", "trixie", architecture, debs.inputs(loaded, "trixie", architecture), (), (DEB,)), **changes)
+    debs.path(loaded, "trixie", architecture).write_text(debs.render(lock), encoding="utf-8")
+    return lock
+
+
+def _system(architecture: str, **parts: Any) -> list[Entry]:
+    found = basekit.system(**parts)
+    if architecture == "amd64":
+        return found
+    libc = basekit.FACTS["libc"]
+    return basekit.system(libc=libc[:18] + (183).to_bytes(2, "little") + libc[20:], **parts)
+
+
+def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
+    """As if mmdebstrap had run for this lock."""
+    keys = bootstrap.keys(lock, debs.ROOT)
+    layer.write(cache, keys["base"], "base", compression, lambda: _system(lock.architecture, **parts))
+    layer.write(cache, keys["os"], "os", compression, lambda: [file("usr/bin/git", lock.architecture)])
+
+
+def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
+    """As if an engine had built Dockerfile.base on the image of this digest."""
+    layer.write(cache, "k1", "base", "gzip", lambda: basekit.system(**parts))
+    layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
+    key = stage_key("base", {"image": digest, "architecture": "amd64", "recipe": step.recipe(debs.ROOT), "version": 1})
+    env = ["PATH=/x", "LANG=C.UTF-8", "NVIDIA_VISIBLE_DEVICES=none", "PYTHONPATH=/x", "XLA_FLAGS=x", "CUDA_VERSION=13.0"]
+    cache.path("stamps", f"base-{key}.json").write_text(json.dumps({"layers": [["base", "k1"], ["os", "k2"]], "env": env}), encoding="utf-8")
+
+
+def test_what_is_locked_is_taken(cache: Cache, loaded: Manifest) -> None:
+    lock = _lock(loaded)
+    _bootstrapped(cache, lock)
+    found = _resolve(cache, loaded)["amd64"]
+    assert (found.name, found.digest, found.python, found.python_full, found.glibc, found.env) == ("bootstrap:trixie", lock.digest, "3.13", "3.13.5", "2.41", ())
+    assert [each.name for each in found.layers] == ["base", "os"]
+    assert _resolve(cache, loaded, "bootstrap", offline=True) == {"amd64": found}
+
+
+def test_the_other_compression_is_the_same_content(cache: Cache, loaded: Manifest) -> None:
+    _bootstrapped(cache, _lock(loaded), "zstd")
+    one, other = (_resolve(cache, loaded, compression=each)["amd64"] for each in ("zstd", "gzip"))
+    assert [each.diff_id for each in one.layers] == [each.diff_id for each in other.layers]
+    assert [each.media_type.rpartition("+")[2] for each in other.layers] == ["gzip", "gzip"]
+    assert replace(one, layers=()) == replace(other, layers=())
+
+
+def test_the_machines_own_architecture_comes_along(cache: Cache, loaded: Manifest) -> None:
+    for architecture in ("amd64", "arm64"):
+        _bootstrapped(cache, _lock(loaded, architecture))
+    assert sorted(_resolve(cache, loaded, architectures=["arm64"])) == ["amd64", "arm64"]
+
+
+def test_one_python_on_all_architectures(cache: Cache, loaded: Manifest) -> None:
+    _bootstrapped(cache, _lock(loaded))
+    _bootstrapped(cache, _lock(loaded, "arm64"), version="3.12", python=b"\0003.12.3\0")
+    with pytest.raises(FatalError, match=r"Python 3\.13 and 3\.12 on different architectures"):
+        _resolve(cache, loaded, architectures=["amd64", "arm64"])
+
+
+def test_an_image_whose_digest_was_recorded(cache: Cache, loaded: Manifest) -> None:
+    _lock(loaded, packages=(), images=((IMAGE, DIGEST),))
+    _pulled(cache)
+    found = _resolve(cache, loaded)["amd64"]
+    assert (found.name, found.digest, found.env) == (IMAGE, DIGEST, ("LANG=C.UTF-8", "CUDA_VERSION=13.0"))
+    assert _resolve(cache, loaded, IMAGE)["amd64"] == found
+
+
+def test_packages_before_an_image_unless_it_is_named(cache: Cache, loaded: Manifest) -> None:
+    _bootstrapped(cache, _lock(loaded, images=((IMAGE, DIGEST),)))
+    _pulled(cache)
+    assert [_resolve(cache, loaded, each)["amd64"].name for each in ("", IMAGE, "bootstrap")] == ["bootstrap:trixie", IMAGE, "bootstrap:trixie"]
+
+
+def test_an_image_by_digest_needs_no_record(cache: Cache, loaded: Manifest) -> None:
+    _pulled(cache, version="3.12", python=b"\0003.12.3\0")
+    found = _resolve(cache, loaded, f"nvidia/cuda:13.0@{DIGEST}")["amd64"]
+    assert (found.python, found.digest) == ("3.12", DIGEST)
+
+
+def test_a_base_that_will_not_do_is_refused(cache: Cache, loaded: Manifest) -> None:
+    _pulled(cache, version="3.9", python=b"\0003.9.2\0")
+    with pytest.raises(FatalError, match=r"Python 3\.11 or 3\.12 or 3\.13 in /usr/bin \(it has 3\.9\)") as caught:
+        _resolve(cache, loaded, f"old@{DIGEST}")
+    assert caught.value.where == f"old@{DIGEST}"
+
+
+def test_a_lost_blob_is_not_taken_for_there(cache: Cache, loaded: Manifest) -> None:
+    _pulled(cache)
+    _resolve(cache, loaded, f"x@{DIGEST}")
+    made = layer.find(cache, "k2", "os", "gzip")
+    assert made
+    layer.blob(cache, made.digest).unlink()
+    with pytest.raises(FatalError, match="not in the cache"):
+        _resolve(cache, loaded, f"x@{DIGEST}", offline=True)
+
+
+@pytest.mark.parametrize("name", ["--privileged", "a b", "x;id", "$(id)", "x@sha256:12 "])
+def test_no_name_of_an_image(cache: Cache, loaded: Manifest, name: str) -> None:
+    with pytest.raises(FatalError, match="no name of an image"):
+        _resolve(cache, loaded, name)
+
+
+def test_without_programs_it_says_which(cache: Cache, loaded: Manifest) -> None:
+    _lock(loaded)
+    with pytest.raises(FatalError, match="mmdebstrap is not here") as caught:
+        _resolve(cache, loaded)
+    assert "--base IMAGE" in caught.value.do
+    with pytest.raises(FatalError, match="no engine is here"):
+        _resolve(cache, loaded, "nvidia/cuda:13.0")
+    with pytest.raises(FatalError, match="not in the cache"):
+        _resolve(cache, loaded, "nvidia/cuda:13.0", offline=True)
+
+
+def test_nothing_locked_and_offline(cache: Cache, loaded: Manifest) -> None:
+    with pytest.raises(FatalError, match="not locked yet") as caught:
+        _resolve(cache, loaded, offline=True)
+    assert "lock --base" in caught.value.do
+
+
+def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
+    lines = {name: each.model_copy(update={"base": None}) for name, each in loaded.lines.items()}
+    other = loaded.model_copy(update={"lines": lines})
+    other.__dict__["_root"] = loaded.root
+    with pytest.raises(FatalError, match="has no base"):
+        _resolve(cache, other)

@@ -1,0 +1,190 @@
+"""Debian made from its packages: by the real mmdebstrap, twice."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from builder import manifest
+from builder.base import bootstrap, check, debs, rootfs
+from builder.base.debs import BaseLock, Deb
+from builder.cache import Cache
+from builder.engine import engine, normalise, step
+from builder.errors import FatalError
+from builder.image import layer
+from builder.image.entry import Entry, file
+from builder.image.layer import Layer
+from tests.builder.base import basekit
+
+MARK = "a7f3-mark-of-this-machine"
+_MAKE = """
+import os, sys
+from pathlib import Path
+from builder import manifest
+from builder.base import bootstrap, debs
+from builder.cache import Cache
+os.umask(int(sys.argv[4], 8))
+lock = debs.load(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
+print(*(each.digest for each in bootstrap.layers(Cache(Path(sys.argv[5])), lock, debs.ROOT, "gzip")))
+"""
+
+
+def _lock() -> BaseLock:
+    architecture = bootstrap.MACHINES.get(platform.machine(), "")
+    loaded = manifest.load(basekit.REAL)
+    lock = debs.load(loaded, "trixie", architecture) if architecture else None
+    if not lock or not lock.packages:
+        pytest.skip(f"NOT CHECKED: no Debian packages are locked for {platform.machine()}")
+    return lock
+
+
+def _start(lock: BaseLock, cache: Path, umask: str, **env: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", _MAKE, str(basekit.REAL), lock.base, lock.architecture, umask, str(cache)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(debs.ROOT), **env})
+
+
+def _finished(process: subprocess.Popen[str]) -> list[str]:
+    out, err = process.communicate(timeout=1200)
+    assert process.returncode == 0, err[-2000:]
+    return out.split()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What the first run made, and the digests of a second one under other circumstances."""
+
+    cache: Cache
+    lock: BaseLock
+    layers: tuple[Layer, Layer]
+    second: list[str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The layers of the locked trixie, made after a first try was killed."""
+    basekit.need("mmdebstrap", "dpkg-deb", "/usr/lib/apt/apt-helper")
+    if os.geteuid() != 0:
+        pytest.skip("NOT CHECKED: mmdebstrap is tested as root")
+    lock, folder = _lock(), tmp_path_factory.mktemp("bootstrap")
+    cache, again = Cache(folder / "one"), Cache(folder / "two")
+    try:
+        packages = debs.fetch(cache, lock)
+    except FatalError as error:
+        pytest.skip(f"NOT CHECKED: Debian's packages cannot be had: {error.what}")
+    for deb in lock.packages:
+        os.link(packages / deb.file, again.path("debs") / f"{deb.sha256}.deb")
+    killed = _start(lock, cache.root, "022")
+    scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
+    while killed.poll() is None and not list(scratch.glob("tmp/mmdebstrap.*/usr")):
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    (folder / "other tmp").mkdir()
+    marked = {"http_proxy": f"http://user:{MARK}@127.0.0.1:9", "HTTPS_PROXY": f"http://user:{MARK}@127.0.0.1:9", "TMPDIR": str(folder / "other tmp"), "SECRET_TOKEN": MARK, "PIP_INDEX_URL": MARK}
+    first = _finished(_start(lock, cache.root, "022", **marked))
+    second = _finished(_start(lock, again.root, "077", TZ="Asia/Tokyo", LANG="tr_TR.UTF-8", LC_ALL="C"))
+    layers = bootstrap.layers(cache, lock, debs.ROOT, "gzip")
+    assert [each.digest for each in layers] == first
+    return Made(cache, lock, layers, second)
+
+
+def _entries(made: Made, number: int, wanted: str = "") -> dict[str, Entry]:
+    return {entry.path: entry for entry in rootfs.entries(layer.blob(made.cache, made.layers[number].digest), lambda entry: bool(re.fullmatch(wanted, entry.path)))}
+
+
+def test_twice_the_same(made: Made) -> None:
+    assert [each.digest for each in made.layers] == made.second
+
+
+def test_a_killed_run_leaves_nothing_that_runs(made: Made) -> None:
+    cache = str(made.cache.root).encode()
+    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid()) and _read(path).count(cache)]
+    assert not running
+    assert not list(made.cache.path("base").glob(".tmp-*"))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_an_image_can_stand_on_it(made: Made) -> None:
+    facts = check.facts(check.look([layer.blob(made.cache, each.digest) for each in made.layers]), "x", made.lock.architecture, ["3.13"])
+    assert (facts.python, facts.glibc, facts.release) == ("3.13", "2.41", "Debian GNU/Linux 13 (trixie)")
+
+
+def test_nothing_of_the_machine_is_in_it(made: Made) -> None:
+    machine = [MARK.encode(), str(made.cache.root).encode(), b"mmdebstrap", *([os.uname().nodename.encode()] if len(os.uname().nodename) > 8 else [])]
+    for number in (0, 1):
+        entries = _entries(made, number, ".*")
+        assert not {"etc/resolv.conf", "etc/hostname", "etc/hosts", "etc/machine-id"} & entries.keys()
+        assert not [path for path in entries if re.match(r"(tmp|run/rosetta|var/log|var/lib/apt/lists)/.*\w\.\w", path)]
+        found = [(path, word) for path, entry in entries.items() for word in machine if word in (entry.data or b"") or word in path.encode()]
+        assert not found
+    # The same search does find what is there.
+    assert [path for path, entry in _entries(made, 1, "var/lib/dpkg/status").items() if b"Package: git\n" in (entry.data or b"")]
+
+
+def test_it_is_small_and_has_its_licences(made: Made) -> None:
+    base, above = _entries(made, 0), _entries(made, 1)
+    assert {"usr/share/doc/apt/copyright", "etc/apt/sources.list.d/debian.sources", "etc/dpkg/dpkg.cfg.d/rosetta"} <= base.keys()
+    assert {"usr/share/doc/git/copyright", "usr/bin/git", "usr/bin/numactl", "etc/ssl/certs/ca-certificates.crt"} <= above.keys()
+    assert not [path for path in [*base, *above] if re.match(r"usr/share/(man|locale)/.", path)]
+    assert any(path.endswith("/libmlx5.so.1") for path in above)
+
+
+def test_the_os_layer_holds_only_what_is_new(made: Made) -> None:
+    base, above = _entries(made, 0), _entries(made, 1)
+    both = {path for path in base.keys() & above.keys() if base[path].kind != "dir"}
+    assert both <= {"etc/group", "etc/gshadow", "etc/passwd", "etc/shadow", "etc/ld.so.cache", "etc/shells", "var/lib/dpkg/status", "var/lib/dpkg/diversions", "var/lib/dpkg/triggers/File", "var/lib/apt/extended_states", "var/cache/debconf/config.dat", "var/cache/debconf/templates.dat"}
+
+
+@pytest.mark.parametrize("name", ["docker", "buildah"])
+def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
+    base, above = made.layers
+    try:
+        chosen = engine.choose(name)
+    except FatalError as error:
+        pytest.skip(f"NOT CHECKED: {error.what}")
+    with step.build_base(chosen, made.cache, debs.ROOT, [base], made.lock.architecture, debs.fetch(made.cache, made.lock)) as exported:
+        assert normalise.os_layer(made.cache, f"of-{name}", "gzip", exported).digest == above.digest
+
+
+def test_without_the_emulator_it_is_refused(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    basekit.need("mmdebstrap")
+    if Path("/proc/sys/fs/binfmt_misc/qemu-x86_64").exists():
+        pytest.skip("NOT CHECKED: programs for x86_64 run here by an emulator")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(FatalError, match="programs for amd64 do not run on this arm64 machine") as caught:
+        bootstrap.layers(cache, BaseLock("trixie", "trixie", "amd64", packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),)), debs.ROOT, "gzip")
+    assert "qemu-user-static" in caught.value.do
+    assert "--platform linux/arm64" in caught.value.do
+
+
+def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
+    broken = replace(made.lock, packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")))
+    with pytest.raises(FatalError, match="mmdebstrap failed: ") as caught:
+        bootstrap.layers(made.cache, broken, debs.ROOT, "gzip")
+    report = Path(caught.value.do.removeprefix("see "))
+    assert report.stat().st_size
+    assert not list(made.cache.path("base").glob(".tmp-*"))
+
+
+def test_what_was_installed_is_compared_with_the_list() -> None:
+    lock = BaseLock("trixie", "trixie", "amd64", packages=(Deb("git", "1.0", "all", "pool/x/x.deb", "a" * 64, 1, "os"),))
+    status = "Package: git\nStatus: install ok installed\nVersion: {}\n\nPackage: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+    bootstrap._as_locked([file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock)
+    for text in (status.format("1.1"), ""):
+        with pytest.raises(FatalError, match=r"not what was locked: .*git=1\.0"):
+            bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)

@@ -1,0 +1,170 @@
+"""The lock of a base and its package files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder import manifest
+from builder.base import debs
+from builder.base.debs import BaseLock, Deb
+from builder.cache import Cache
+from builder.errors import FatalError
+from tests.builder.base import basekit
+from tests.builder.base.basekit import Mirror
+
+DEB = Deb("thing", "1:1.0-1", "amd64", "pool/main/t/thing/thing_1.0-1_amd64.deb", "a" * 64, 10, "os")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
+    basekit.need("dpkg-deb", "/usr/lib/apt/apt-helper")
+    made = Mirror(tmp_path / "mirror")
+    monkeypatch.setenv(debs.MIRROR, made.url)
+    monkeypatch.setenv(debs.SECURITY, made.url)
+    return made
+
+
+def _written(tmp_path: Path, lock: BaseLock) -> Any:
+    loaded = basekit.loaded(tmp_path)
+    debs.path(loaded, lock.base, lock.architecture).write_text(debs.render(lock), encoding="utf-8")
+    return loaded
+
+
+def _current(tmp_path: Path, **changes: Any) -> BaseLock:
+    return replace(BaseLock("trixie", "trixie", "amd64", debs.inputs(basekit.loaded(tmp_path), "trixie", "amd64"), (("debian:trixie-slim", "sha256:" + "b" * 64),), (DEB,)), **changes)
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    lock = _current(tmp_path)
+    assert debs.load(_written(tmp_path, lock), "trixie", "amd64") == lock
+    assert debs.load(basekit.loaded(tmp_path), "trixie", "arm64") == BaseLock("trixie", "trixie", "arm64")
+
+
+def test_the_real_locks_are_current_and_name_no_machine() -> None:
+    loaded = manifest.load(basekit.REAL)
+    for base, architecture in (("trixie", "amd64"), ("trixie", "arm64"), ("bookworm", "amd64")):
+        lock = debs.load(loaded, base, architecture)
+        assert {"libc6", "apt", "dpkg"} <= {deb.name for deb in lock.packages if deb.layer == "base"}
+        assert {"python3", "git", "ibverbs-providers"} <= {deb.name for deb in lock.packages if deb.layer == "os"}
+        assert "//" not in debs.path(loaded, base, architecture).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data.pop("packages"),
+        lambda data: data.update(schema=2),
+        lambda data: data.update(architecture="arm64"),
+        lambda data: data["packages"][0].update(filename="pool/../../etc/passwd.deb"),
+        lambda data: data["packages"][0].update(filename="https://example.invalid/pool/x.deb"),
+        lambda data: data["packages"][0].update(sha256="a"),
+        lambda data: data["packages"][0].update(size="10"),
+        lambda data: data["packages"][0].update(layer="cuda"),
+        lambda data: data["packages"][0].update(extra=1),
+        lambda data: data["packages"].append(data["packages"][0]),
+        lambda data: data["images"].update({"x": "latest"}),
+        lambda data: data.update(packages=[1]),
+    ],
+)
+def test_a_spoilt_lock_is_refused(tmp_path: Path, spoil: Callable[[dict[str, Any]], Any]) -> None:
+    loaded = _written(tmp_path, _current(tmp_path))
+    file = debs.path(loaded, "trixie", "amd64")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    spoil(data)
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(FatalError, match="is not the lock of trixie"):
+        debs.load(loaded, "trixie", "amd64")
+
+
+def test_a_lock_for_other_packages_says_so(tmp_path: Path) -> None:
+    loaded = _written(tmp_path, _current(tmp_path, inputs="0" * 64))
+    with pytest.raises(FatalError, match=r"docker/packages") as caught:
+        debs.load(loaded, "trixie", "amd64")
+    assert caught.value.do == "python build.py lock --base"
+    assert debs.load(loaded, "trixie", "amd64", current=False).packages == (DEB,)
+
+
+def test_the_digest_goes_by_the_packages(tmp_path: Path) -> None:
+    lock = _current(tmp_path)
+    assert replace(lock, images=(), inputs="").digest == lock.digest
+    others = [replace(DEB, sha256="c" * 64), replace(DEB, version="2"), replace(DEB, layer="base")]
+    assert len({lock.digest, *(replace(lock, packages=(each,)).digest for each in others)}) == 4
+
+
+def test_names_of_packages_only(tmp_path: Path) -> None:
+    (tmp_path / "docker").mkdir()
+    (tmp_path / debs.PACKAGES).write_text("# why\nlibnuma1 # and why\n\ng++\n")
+    assert debs.wanted(tmp_path) == ("libnuma1", "g++")
+    (tmp_path / debs.PACKAGES).write_text("git\n--allow-unauthenticated\n")
+    with pytest.raises(FatalError) as caught:
+        debs.wanted(tmp_path)
+    assert caught.value.where == "docker/packages:2"
+
+
+def test_a_mirror_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(debs.SECURITY, "https://example.invalid/security/")
+    monkeypatch.setenv(debs.MIRROR, "https://example.invalid/debian/")
+    assert debs.mirrors() == {"debian": "https://example.invalid/debian", "security": "https://example.invalid/security"}
+    monkeypatch.setenv(debs.MIRROR, "https://u:secretword@example.invalid/debian main\ndeb x")
+    with pytest.raises(FatalError) as caught:
+        debs.mirrors()
+    assert "secretword" not in str(caught.value)
+
+
+def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -> None:
+    mirror.add("first", layer="base")
+    mirror.add("second")
+    folder = debs.fetch(cache, mirror.lock())
+    assert sorted(path.name for path in folder.iterdir()) == ["Packages", "first_1.0_all.deb", "second_1.0_all.deb"]
+    index = (folder / "Packages").read_text()
+    assert [line for line in index.splitlines() if line.startswith("Priority")] == ["Priority: required", "Priority: optional"]
+    assert f"SHA256: {mirror.packages[0].sha256}" in index
+    # From then on neither mirror nor network counts.
+    for deb in mirror.packages:
+        (mirror.folder / deb.filename).unlink()
+    assert debs.fetch(cache, mirror.lock(), offline=True) == folder
+
+
+def test_offline_says_what_is_not_there(cache: Cache, mirror: Mirror) -> None:
+    mirror.add("first")
+    with pytest.raises(FatalError, match="1 of 1 packages of trixie are not in the cache"):
+        debs.fetch(cache, mirror.lock(), offline=True)
+
+
+def test_what_a_mirror_no_longer_has(cache: Cache, mirror: Mirror) -> None:
+    kept, lost = mirror.add("kept"), mirror.add("lost")
+    (mirror.folder / lost.filename).unlink()
+    with pytest.raises(FatalError, match=r"no longer has lost 1\.0") as caught:
+        debs.fetch(cache, mirror.lock())
+    assert "lock --base" in caught.value.do
+    assert not list(cache.path("base").glob("debs-*"))
+    # What did arrive is kept: the rest is all that a later run asks for.
+    assert [path.name for path in cache.path("debs").glob("*.deb")] == [f"{kept.sha256}.deb"]
+
+
+def test_another_file_under_the_name_is_not_taken(cache: Cache, mirror: Mirror) -> None:
+    deb = mirror.add("first")
+    file = mirror.folder / deb.filename
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(FatalError, match=r"first 1\.0 cannot be fetched"):
+        debs.fetch(cache, mirror.lock())
+    assert not list(cache.path("debs").glob("*.deb"))
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(cache: Cache, mirror: Mirror) -> None:
+    deb = mirror.add("first")
+    (kept := cache.path("debs") / f"{deb.sha256}.deb").write_bytes(b"x" * deb.size)
+    debs.fetch(cache, mirror.lock())
+    assert kept.read_bytes() == (mirror.folder / deb.filename).read_bytes()
+
+
+def test_a_package_of_another_name_is_refused(cache: Cache, mirror: Mirror) -> None:
+    lock = replace(mirror.lock(), packages=(replace(mirror.add("first"), name="other"),))
+    with pytest.raises(FatalError, match=r"is not other 1\.0"):
+        debs.fetch(cache, lock)

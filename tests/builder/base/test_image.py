@@ -1,0 +1,128 @@
+"""Bases that are images: by a real engine, from its own storage, from a layout and from a registry on the loopback address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.base import base, debs
+from builder.cache import Cache
+from builder.engine import command, engine
+from builder.engine.engine import Engine
+from builder.errors import FatalError
+from builder.image import layer, layout, oci
+from builder.image.entry import Entry, file, folder
+from builder.image.layer import Layer
+from builder.manifest import Manifest
+from builder.verb import Context
+from tests.builder.base import basekit
+
+ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
+TAG = "localhost/rosetta-test-base:1"
+
+
+def _system() -> list[Entry]:
+    """A base without apt that has all: the step of Dockerfile.base asks for these programs and libraries, and finds them. Its shell is this machine's."""
+    needed = re.findall(r"(/\S+)", subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout)
+    real = [file(name.lstrip("/"), Path(name).read_bytes(), 0o755) for name in ["/bin/sh", *sorted(set(needed))]]
+    script = file("usr/bin/python3", "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n", 0o755)
+    found = [entry for entry in basekit.system(libc=b"") if entry.path != "lib"]
+    return [*found, *real, *(replace(script, path=f"usr/bin/{name}") for name in ("python3", "git", "numactl", "ps", "ldconfig")), *(folder(name) for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var"))]
+
+
+@pytest.fixture(params=["docker", "buildah"])
+def chosen(request: pytest.FixtureRequest) -> Engine:
+    basekit.need("ldd")
+    if os.uname().machine != "x86_64":
+        pytest.skip("NOT CHECKED: the image of this test is for x86_64")
+    try:
+        return engine.choose(request.param)
+    except FatalError as error:
+        pytest.skip(f"NOT CHECKED: {error.what}")
+
+
+def _resolve(cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False) -> base.Base:
+    return base.resolve(Context(loaded.root, loaded.root / "manifest.yaml", cache, offline), loaded, "current", asked, ["amd64"], name, "gzip")["amd64"]
+
+
+def _image(cache: Cache) -> tuple[Layer, oci.Index]:
+    made = layer.write(cache, "system", "base", "gzip", _system)
+    return made, oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
+
+
+def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Path) -> None:
+    loaded = basekit.loaded(tmp_path)
+    made, index = _image(cache)
+    chosen.load(cache, index, TAG)
+    try:
+        found = _resolve(cache, loaded, TAG, chosen.name)
+        assert (found.name, found.python_full, found.env) == (TAG, "3.13.5", ("LANG=C.UTF-8",))
+        assert [each.diff_id for each in found.layers] == [made.diff_id]
+        assert _resolve(cache, loaded, TAG, chosen.name) == found
+    finally:
+        chosen.remove([TAG])
+    assert not debs.path(loaded, "trixie", "amd64").exists()
+
+
+def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
+    loaded = basekit.loaded(tmp_path)
+    made = layer.write(cache, "system", "base", "gzip", basekit.system)
+    index = oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
+    layout.write(cache, index, tmp_path / "layout", name="x:1")
+    found = _resolve(cache, loaded, f"oci:{tmp_path / 'layout'}", "", offline=True)
+    assert (found.name, found.digest, found.env, [each.diff_id for each in found.layers]) == ("x:1", index.images[0].digest, ("LANG=C.UTF-8",), [made.diff_id])
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """An empty registry; yields HOST:PORT."""
+    program = shutil.which("docker-registry") or shutil.which("registry")
+    if not program:
+        pytest.skip("NOT CHECKED: docker-registry is not on this machine")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    config.write_text(f"version: 0.1\nstorage: {{filesystem: {{rootdir: {tmp_path / 'registry'}}}}}\nhttp: {{addr: {place}}}\n")
+    process = subprocess.Popen([program, "serve", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{place}/v2/", timeout=5):
+                break
+            time.sleep(0.05)
+        yield place
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(chosen: Engine, cache: Cache, tmp_path: Path, registry: str) -> None:
+    if chosen.name != "docker":
+        pytest.skip("NOT CHECKED: this buildah speaks TLS only to a registry that its own settings do not list")
+    reference = f"{registry}/debian:trixie-slim"
+    text = basekit.REAL.read_text(encoding="utf-8").replace("debian:trixie-slim", reference)
+    loaded = basekit.loaded(tmp_path)
+    (tmp_path / "manifest.yaml").write_text(text, encoding="utf-8")
+    loaded = basekit.manifest_of(tmp_path)
+    made, index = _image(cache)
+    chosen.load(cache, index, reference)
+    command.run("docker", "push", "--quiet", "--", reference)
+    chosen.remove([reference])
+    found = _resolve(cache, loaded, "", chosen.name)
+    assert (found.name, [each.diff_id for each in found.layers]) == (reference, [made.diff_id])
+    lock = debs.load(loaded, "trixie", "amd64")
+    assert dict(lock.images) == {reference: found.digest}
+    # From then on the record counts, without engine and registry, whatever the tag says.
+    assert _resolve(cache, loaded, "", chosen.name, offline=True) == found
+    assert _resolve(cache, loaded, f"{registry}/debian@{found.digest}", chosen.name, offline=True).layers == found.layers

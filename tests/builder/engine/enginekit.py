@@ -1,0 +1,121 @@
+"""What the tests of engines share: which engines are here, a base of a few programs of this machine, and a search through all that an image is made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tarfile
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.cache import stage_key
+from builder.engine import command, engine
+from builder.errors import FatalError
+from builder.image import compress, layer
+from builder.image.entry import Entry, file, folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from builder.cache import Cache
+    from builder.engine.engine import Engine
+    from builder.engine.export import Exported
+    from builder.image.layer import Layer
+
+HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def needed(name: str, *, builds: bool = False) -> Engine:
+    """The engine of this name; the test is skipped where it does not answer, or cannot build."""
+    try:
+        found = engine.choose(name)
+        if builds and name == "docker" and "--secret" not in command.run("docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}, check=False).stdout:
+            pytest.skip("NOT CHECKED: this docker has no BuildKit")
+        return found
+    except FatalError as error:
+        pytest.skip(f"NOT CHECKED: no {name} answers here ({error.what})")
+
+
+def base(cache: Cache, *extra: Entry, programs: Iterable[str] = ("sh", "cat", "cp", "mkdir", "rm", "mv", "ln", "ls", "env", "id", "date", "touch", "sed", "chmod")) -> Layer:
+    """A layer with a shell, some programs and the libraries they need, as they are on this machine, and `extra`."""
+    found: dict[str, Entry] = {}
+    for name in programs:
+        path = shutil.which(name)
+        if path is None:
+            pytest.skip(f"NOT CHECKED: this machine has no {name}")
+        found[f"usr/bin/{name}"] = _copy(path, f"usr/bin/{name}")
+        shown = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        for library in re.findall(r"(/\S+)", shown):
+            found[library.lstrip("/")] = _copy(library, library.lstrip("/"))
+    found["bin/sh"] = _copy("/bin/sh", "bin/sh")
+    for entry in (folder("tmp", 0o1777), folder("root", 0o700), folder("run"), folder("etc"), file("etc/os-release", 'ID=debian\nVERSION_CODENAME="forky"\n'), *extra):
+        found[entry.path] = entry
+    key = stage_key("test-base", {"entries": [repr(found[path]) for path in sorted(found)]})
+    return layer.write(cache, key, "base", "gzip", lambda: list(found.values()))
+
+
+def _copy(path: str, name: str) -> Entry:
+    real = os.path.realpath(path)
+    return Entry(name, "file", 0o755, source=real, size=os.path.getsize(real))
+
+
+def everything(exported: Exported) -> Iterator[tuple[str, bytes]]:
+    """All bytes of an image by where they stand: each file of its archive, each layer unpacked, each gzip file in these unpacked too."""
+
+    with tarfile.open(exported.archive) as archive:
+        for member in archive:
+            yield f"header of {member.name}", json.dumps(member.get_info(), default=str).encode()
+            if content := archive.extractfile(member):
+                yield member.name, content.read()
+    for number, open_ in enumerate(exported.layers):
+        with open_() as packed, compress.reader(packed) as plain:
+            data = plain.read()
+        yield f"layer {number}", data
+        for found in re.finditer(rb"\x1f\x8b\x08", data):
+            yield f"gzip in layer {number}", _inflated(data, found.start())
+
+
+def _inflated(data: bytes, at: int) -> bytes:
+    """What a gzip member that begins there holds; as much of it as is sound."""
+    member, out = zlib.decompressobj(wbits=31), []
+    try:
+        while not member.eof and at < len(data):
+            out.append(member.decompress(data[at : at + 65536]))
+            at += 65536
+    except zlib.error:
+        pass
+    return b"".join(out)
+
+
+def holds(exported: Exported, markers: Iterable[str]) -> list[str]:
+    """Where an image has any of these markers."""
+    return [f"{marker} in {place}" for place, data in everything(exported) for marker in markers if marker.encode() in data]
+
+
+def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
+    """Mode and content (or target of a link) of each entry of a layer but folders."""
+
+    found = {}
+    with open(layer.blob(cache, made.digest), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        for member in archive:
+            if not member.isdir():
+                data = archive.extractfile(member) if member.isreg() else None
+                found[member.name] = (member.mode, data.read() if data else member.linkname.encode())
+    return found
+
+
+def repository(root: Path, target: Path, script: str = "", *, before: str = "") -> Path:
+    """A copy of our Dockerfile.base and docker/; with another install-packages where `script` is one, `before` ahead of the RUN step."""
+    shutil.copytree(root / "docker", target / "docker")
+    text = (root / "Dockerfile.base").read_text(encoding="utf-8")
+    (target / "Dockerfile.base").write_text(text.replace("RUN --mount", f"{before}\nRUN --mount", 1), encoding="utf-8")
+    if script:
+        (target / "docker/install-packages").write_text(script, encoding="utf-8")
+    return target

@@ -1,0 +1,86 @@
+"""How an engine's program is run, and one line for what went wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.engine import command
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_input_and_output(tmp_path: Path) -> None:
+    done = command.run("sh", "-c", "cat; echo err >&2", feed=lambda out: out.write(b"in"), into=tmp_path / "out")  # type: ignore[arg-type]
+    assert (done.returncode, (tmp_path / "out").read_bytes(), done.stderr) == (0, b"in", "err\n")
+    assert command.run("sh", "-c", "exit 3", check=False).returncode == 3
+
+
+def test_a_program_that_is_missing() -> None:
+    with pytest.raises(FatalError, match="cannot be run"):
+        command.run("no-such-engine", "version", check=False)
+
+
+def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
+    def feed(out: object) -> None:
+        for _ in range(1000):
+            out.write(bytes(1 << 16))  # type: ignore[attr-defined]
+
+    with pytest.raises(FatalError, match="the disk is full"):
+        command.run("sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed)
+
+
+def test_what_stops_the_feeding_stops_the_program() -> None:
+    def feed(_: object) -> None:
+        raise FatalError("the blob is gone", "blob", "run again")
+
+    with pytest.raises(FatalError, match="the blob is gone"):
+        command.run("sh", "-c", "cat > /dev/null", feed=feed)
+
+
+@pytest.mark.parametrize(
+    ("printed", "told", "do"),
+    [
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", "does not answer", "systemctl start docker"),
+        ("error during connect: this error may indicate that the docker daemon is not running", "does not answer", "DOCKER_HOST"),
+        ("permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock", "does not let this user in", "group docker"),
+        ("ERROR: BuildKit is enabled but the buildx component is missing or broken.", "has no BuildKit", "docker-buildx"),
+        ("#5 0.1 exec /bin/sh: exec format error", "programs of that architecture", "qemu-user-static"),
+        ("Error processing tar file(exit status 1): write /x: no space left on device", "disk is full", "free some space"),
+        ("manifest for x:1 not found: manifest unknown: manifest unknown", "no such image", "name and tag"),
+        ("no matching manifest for linux/arm64/v8 in the manifest list entries", "not there for that architecture", "--platform"),
+        ("denied: requested access to the resource is denied", "does not let this user have", "log in"),
+        ('Head "https://registry.invalid/v2/": dial tcp: lookup registry.invalid: no such host', "registry cannot be reached", "--base bootstrap"),
+    ],
+)
+def test_meanings(printed: str, told: str, do: str) -> None:
+    error = command.failure(f"#1 DONE\n{printed}\n", "engine")
+    assert told in error.what
+    assert do in error.do
+    assert "\n" not in str(error)
+
+
+def test_our_own_words_come_first_and_with_apts() -> None:
+    error = command.failure("#5 1.2 E: Unable to locate package nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n", "step")
+    assert error.what == "apt-get install failed (Unable to locate package nope)"
+
+
+def test_an_archive_out_of_reach_is_no_registry() -> None:
+    error = command.failure("#5 1.2 E: Temporary failure resolving 'mirror'\n#5 1.2 rosetta: apt-get update failed: the package archive cannot be reached\n", "step")
+    assert error.what.startswith("apt-get update failed")
+    assert "sources, proxies" in error.do
+    assert "disk is full" in command.failure("E: write: No space left on device\nrosetta: apt-get install failed\n", "step").what
+
+
+def test_nothing_secret_is_shown() -> None:
+    error = command.failure("E: Failed to fetch http://user:hunter2@mirror/x MY_TOKEN=hunter2\nrosetta: apt-get update failed\n", "step")
+    assert "hunter2" not in str(error)
+    assert "hunter2" not in str(command.failure("Error: cannot reach https://user:hunter2@host/v2/", "step"))
+
+
+def test_warnings_are_not_the_cause() -> None:
+    error = command.failure('time="x" level=warning msg="no space left on device, retrying"\nError: short-name "nope" did not resolve\n', "buildah")
+    assert error.what.startswith("short-name")
