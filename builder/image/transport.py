@@ -1,0 +1,317 @@
+"""Requests to a registry: authenticated, repeated while it makes sense, and never telling another host who we are."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import email.utils
+import json
+import os
+import random
+import re
+import ssl
+import threading
+import time
+import urllib.parse
+from typing import TYPE_CHECKING, Any, Self
+
+import requests
+import requests.adapters
+import requests.utils
+
+from builder import index
+from builder.errors import FatalError
+from builder.image import credentials
+from builder.image.reference import is_loopback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from builder.image.reference import Reference
+
+TRIES = 5
+THREADS = 4
+_CONNECT, _READ, _COMMIT = 20, 60, 600  # seconds; a registry may take minutes over the end of a large upload
+_PATIENCE = 120  # seconds that a registry may ask us to wait
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_MOVED = (301, 302, 303, 307, 308)
+_LIMIT = 4 << 20  # bytes of a document; what the distribution specification says a registry must take
+
+
+class Transient(Exception):  # noqa: N818 - it is what the name says
+    """Something that may go better another time, after `pause` seconds if the registry said so."""
+
+    def __init__(self, what: str, pause: float | None = None) -> None:
+        super().__init__(what)
+        self.pause = pause
+
+
+class StoppedError(Exception):
+    """Another thread has failed."""
+
+
+class Connection:
+    """A registry, for one repository and what is to be done with it ("pull" or "pull,push"). May be used by several threads."""
+
+    def __init__(self, reference: Reference, actions: str, mount_from: str = "") -> None:
+        self.reference = reference
+        self.base = reference.base
+        self._scopes = [f"repository:{reference.name}:{actions}", *([f"repository:{mount_from}:pull"] if mount_from else [])]
+        self._session = requests.Session()
+        self._session.trust_env = False  # no .netrc; proxies and CA bundle are looked up below, for each address
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_connections=8, pool_maxsize=16))
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._authorization = ""
+        self._credentials: credentials.Credentials | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def url(self, path: str) -> str:
+        """The address of something in the repository."""
+        return f"{self.base}/v2/{self.reference.name}/{path}"
+
+    def absolute(self, location: str, beside: str) -> str:
+        """The address that an answer from `beside` names. Raises FatalError where it would leave https."""
+        found = urllib.parse.urljoin(beside, location)
+        if _origin(found)[0] == "http" and self.base.startswith("https:"):
+            if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
+                raise FatalError("the registry sends us to an address without https", str(self.reference), "its administrator can mend that")
+            found = "https" + found[4:]  # a proxy in front of it took the TLS off
+        if _origin(found)[0] not in ("http", "https"):
+            raise FatalError("the registry sends us to an address that is none", str(self.reference), "its administrator can mend that")
+        return found
+
+    def call(
+        self, method: str, url: str, good: Collection[int], *, body: Callable[[], Any] | None = None, headers: Mapping[str, str] | None = None,
+        follow: bool = False, stream: bool = False,
+    ) -> requests.Response:  # fmt: skip
+        """One request. Returns an answer whose status is among `good`; raises Transient or FatalError for any other.
+
+        `body` gives what to send, and is called again where it has to be sent again.
+        """
+        known = self._authorization
+        for attempt in range(2):
+            answer = self._follow(method, url, body, headers, known, follow=follow, stream=stream)
+            if answer.status_code in good:
+                return answer
+            with answer:
+                if answer.status_code != 401 or attempt:
+                    raise self._problem(answer, method)
+                known = self._login(answer.headers.get("WWW-Authenticate", ""), known)
+        raise AssertionError
+
+    def _follow(
+        self, method: str, url: str, body: Callable[[], Any] | None, headers: Mapping[str, str] | None, authorization: str, *, follow: bool, stream: bool
+    ) -> requests.Response:
+        for _ in range(6):
+            own = {"User-Agent": "rosetta-builder", **(headers or {})}
+            if authorization and _origin(url) == _origin(self.base):
+                own["Authorization"] = authorization
+            answer = self._send(method, url, body, own, stream=stream)
+            if not follow or answer.status_code not in _MOVED:
+                return answer
+            answer.close()
+            url = self.absolute(answer.headers.get("Location", ""), url)
+        raise FatalError("the registry sends us round in circles", str(self.reference), "its administrator can mend that")
+
+    def _send(self, method: str, url: str, body: Callable[[], Any] | None, headers: dict[str, str], *, stream: bool) -> requests.Response:
+        name = urllib.parse.urlsplit(url).hostname or ""
+        proxies = {} if is_loopback(name) else requests.utils.get_environ_proxies(url, no_proxy=None)
+        bundle = index.ca_bundle() if url.startswith("https:") else ""
+        if bundle and not os.path.exists(bundle):
+            raise FatalError("the file of CA certificates that the environment names is not there", bundle, "mend SSL_CERT_FILE or its like")
+        try:
+            return self._session.request(
+                method, url, data=body() if body else None, headers=headers, allow_redirects=False, stream=stream, proxies=dict(proxies),
+                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ), verify=bundle or True,
+            )  # fmt: skip
+        except requests.exceptions.SSLError as error:
+            if _caused_by(error, ssl.SSLCertVerificationError):
+                raise FatalError(f"the certificate of {name} is not trusted here", str(self.reference), "name the CA's file in SSL_CERT_FILE") from error
+            raise Transient("the TLS connection broke") from error
+        except requests.exceptions.InvalidURL as error:
+            raise FatalError(f"{name!r} is no host", str(self.reference), "check the name") from error
+        except requests.exceptions.ProxyError as error:
+            raise Transient("the proxy cannot be reached") from error
+        except requests.exceptions.ConnectTimeout as error:
+            raise Transient(f"{name} does not answer") from error
+        except (requests.exceptions.RequestException, OSError) as error:
+            if isinstance(error, OSError) and error.filename:
+                raise  # a file of ours, not the network
+            raise Transient(_reason(error, name)) from error
+
+    def _problem(self, answer: requests.Response, method: str) -> Exception:
+        status = answer.status_code
+        what = f"the registry answered {status} to {method}{_said(answer)}"
+        if status in _AGAIN:
+            return Transient(what, _retry_after(answer.headers.get("Retry-After", "")))
+        if status in (401, 403):
+            who = "the credentials kept for it" if self._credentials not in (None, credentials.NOBODY) else "no credentials"
+            return FatalError(f"{what}: access denied with {who}", str(self.reference), f"docker login {self.reference.host}, with an account that may do this")
+        if _is_page(answer):
+            return FatalError(f"{what} with a web page (a login page or a proxy's?)", str(self.reference), "check the name, the network and the proxy settings")
+        return FatalError(what, str(self.reference), "check the name, and that the registry takes OCI images")
+
+    def again(self, what: str, action: Callable[[], Any]) -> Any:
+        """Do `action` until it works, a few times at most. Raises FatalError with the last reason where it does not."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                return action()
+            except Transient as problem:
+                pause = problem.pause if problem.pause is not None else min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
+                if attempt == TRIES or pause > _PATIENCE:
+                    tries = f"it asks us to wait {pause:.0f} s" if pause > _PATIENCE else f"tried {attempt} times"
+                    raise FatalError(f"{what} failed: {problem} ({tries})", str(self.reference), "run again: what has arrived is not sent twice") from problem
+                self.wait(pause)
+                self.still()
+        raise AssertionError
+
+    def wait(self, seconds: float) -> None:
+        """Wait before another try."""
+        self._stopped.wait(seconds)
+
+    def still(self) -> None:
+        """Raises StoppedError where another thread has failed, so that this one does not go on for nothing."""
+        if self._stopped.is_set():
+            raise StoppedError
+
+    def each(self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """What `action` gives for the arguments in `items`, done by a few threads; the first failure ends them all."""
+        with concurrent.futures.ThreadPoolExecutor(THREADS, "registry") as pool:
+            futures = [pool.submit(action, *item) for item in items]
+            try:
+                done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+                problems = [problem for future in done if (problem := future.exception())]
+                if problems:
+                    raise next((each for each in problems if not isinstance(each, StoppedError)), problems[0])
+            except BaseException:
+                self._stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+            return [future.result() for future in futures]
+
+    def document(self, answer: requests.Response) -> bytes:
+        """The body of a streamed answer that is a document."""
+        data = b"".join(self.pieces(answer, _LIMIT))
+        if len(data) > _LIMIT:
+            raise FatalError(f"the registry sent a document of more than {_LIMIT >> 20} MiB", str(self.reference), "check the name")
+        return data
+
+    def pieces(self, answer: requests.Response, limit: int) -> Any:
+        """The body of a streamed answer, piece by piece, up to the one that passes `limit` bytes."""
+        came = 0
+        try:
+            with answer:
+                for piece in answer.iter_content(1 << 20):
+                    came += len(piece)
+                    yield piece
+                    if came > limit:
+                        return
+        except requests.exceptions.RequestException as error:
+            raise Transient(f"the connection broke after {came} bytes") from error
+        length = answer.headers.get("Content-Length", "")
+        if length.isdigit() and "Content-Encoding" not in answer.headers and came != int(length):
+            raise Transient(f"{came} of {length} bytes came")
+
+    def _login(self, challenge: str, refused: str) -> str:
+        """What to send as Authorization after a 401; another thread may have found it meanwhile."""
+        with self._lock:
+            if self._authorization != refused:
+                return self._authorization
+            if self._credentials is None:
+                self._credentials = credentials.find(self.reference)
+            kind, _, rest = challenge.partition(" ")
+            if kind.lower() == "bearer":
+                self._authorization = self._token(dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', rest)))
+            elif kind.lower() == "basic" and self._credentials.basic and refused != self._credentials.basic:
+                self._authorization = self._credentials.basic
+            else:
+                why = "does not take the credentials kept for it" if self._credentials.basic else "wants a login"
+                raise FatalError(f"the registry {why}", str(self.reference), f"docker login {self.reference.host}")
+            return self._authorization
+
+    def _token(self, told: dict[str, str]) -> str:
+        realm, known = told.get("realm", ""), self._credentials or credentials.NOBODY
+        scheme, name = _origin(realm)[:2]
+        if scheme != "https" and not (scheme == "http" and (is_loopback(name) or _origin(realm)[:2] == _origin(self.base)[:2])):
+            raise FatalError("the registry names an address without https for logins", str(self.reference), "its administrator can mend that")
+        asked: list[tuple[str, str]] = [("service", told.get("service", "")), *(("scope", each) for each in self._scopes)]
+        if known.identity:
+            form = {"grant_type": "refresh_token", "refresh_token": known.identity, "client_id": "rosetta-builder", "service": told.get("service", ""), "scope": " ".join(self._scopes)}
+            body = urllib.parse.urlencode(form).encode()
+            answer = self._send("POST", realm, lambda: body, {"Content-Type": "application/x-www-form-urlencoded"}, stream=True)
+        else:
+            url = realm + ("&" if "?" in realm else "?") + urllib.parse.urlencode(asked)
+            answer = self._send("GET", url, None, {"Authorization": known.basic} if known.basic else {}, stream=True)
+        with answer:
+            if answer.status_code != 200:
+                raise self._problem(answer, "a login")
+            raw = self.document(answer)
+        try:
+            data = json.loads(raw)
+            token = data.get("token") or data["access_token"]
+        except (ValueError, KeyError, AttributeError):
+            token = None
+        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise FatalError("what answers for the registry's logins gave no token (a login page or a proxy's answer?)", str(self.reference), "check the proxy settings")
+        return f"Bearer {token}"
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return "", "", 0
+
+
+def _is_page(answer: requests.Response) -> bool:
+    return answer.headers.get("Content-Type", "").partition(";")[0].strip() == "text/html"
+
+
+def _said(answer: requests.Response) -> str:
+    """The registry's own words for an error, on one line and cut."""
+    try:
+        first = json.loads(next(answer.iter_content(1 << 16), b""))["errors"][0]
+        words = f"{first.get('code', '')} {first.get('message', '')}".strip()
+    except Exception:  # noqa: BLE001 - whatever it said, it was not that
+        return ""
+    return f" ({re.sub(r'[^ -~]+', ' ', words)[:160]})" if words else ""
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds to wait by a Retry-After header, in either of its forms; None where it says nothing."""
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    seen: list[BaseException] = []
+    waiting: list[Any] = [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, kind):
+            return True
+        if isinstance(each, BaseException) and each not in seen:
+            seen.append(each)
+            waiting += [*each.args, each.__cause__, each.__context__, getattr(each, "reason", None)]
+    return False
+
+
+def _reason(error: Exception, name: str) -> str:
+    """Without the address: its query may be a secret."""
+    if isinstance(error, requests.exceptions.Timeout):
+        return f"{name} stopped answering"
+    for kind, words in ((ConnectionRefusedError, "refuses the connection"), (BrokenPipeError, "cut the connection"), (ConnectionResetError, "cut the connection")):
+        if _caused_by(error, kind):
+            return f"{name} {words}"
+    return f"the connection to {name} failed"

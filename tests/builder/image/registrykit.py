@@ -1,0 +1,360 @@
+"""Registries on the loopback address, and the ways in which one fails.
+
+`memory()` is a registry of a few lines, so that the tests run everywhere: it keeps all in memory, knows no deletion, no listing, no referrers and
+no upload that is taken up again after a cut, and believes any Content-Type. `real()` is the registry of Debian's package docker-registry; both are
+reached through the same small proxy, which does the faults.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import http.client
+import http.server
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.image import oci
+from builder.image.entry import file
+from builder.image.layer import write
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Iterator
+
+    from builder.cache import Cache
+    from builder.image.oci import Index
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def image(cache: Cache, *, top: str = "one", size: int = 300_000, architectures: tuple[str, ...] = ("amd64",), seed: str = "") -> Index:
+    """A small image: a layer that all architectures share, one of `size` bytes for each, and one with the text `top`; another `seed`, other layers."""
+    images = []
+    for architecture in architectures:
+        noise = b"".join(hashlib.sha256(f"{seed}{architecture}{n}".encode()).digest() for n in range(size // 32))
+        layers = [
+            write(cache, hashlib.sha256(f"{key}{data!r}".encode()).hexdigest(), name, "gzip", lambda key=key, data=data: [file(key, data)])  # type: ignore[misc]
+            for name, key, data in (("base", "base.txt", f"base{seed}".encode()), ("python", "big", noise), ("rosetta", f"top-{architecture}", top.encode()))
+        ]
+        images.append(oci.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {}))
+    return oci.index(images, {})
+
+
+@dataclass
+class Fault:
+    """What to do to the requests that `method` and `path` (a regular expression) name: the first `times` after the first `skip` of them."""
+
+    kind: str  # a status, or "cut" (the connection), "lose" (what was sent), "corrupt" or "truncate" (what is sent or given), "html", "out" (the token)
+    method: str
+    path: str = "."
+    skip: int = 0
+    times: int = 1
+    retry_after: str = "0"
+    larger: int = 0  # only bodies of at least so many bytes
+
+
+@dataclass
+class Served:
+    """A registry behind the proxy."""
+
+    host: str
+    answer: Callable[[str, str, dict[str, str], bytes], Answer]
+    lose: Callable[[str], None]
+    faults: list[Fault] = field(default_factory=list)
+    log: list[tuple[str, str, int, int]] = field(default_factory=list)  # method, path, bytes of the body, status
+    headers: list[dict[str, str]] = field(default_factory=list)
+    before: Callable[[str, str], None] = lambda _method, _path: None
+    lock: Any = field(default_factory=threading.Lock)
+
+    def fault(self, method: str, path: str, length: int) -> Fault | None:
+        with self.lock:
+            for each in self.faults:
+                if each.method == method and re.search(each.path, path) and each.times > 0 and length >= each.larger:
+                    if each.skip > 0:
+                        each.skip -= 1
+                        continue
+                    each.times -= 1
+                    return each
+        return None
+
+    def sent(self, method: str) -> list[str]:
+        """The paths of all requests of this kind that came."""
+        return [path for each, path, _, _ in self.log if each == method]
+
+    def tag(self, name: str, tag: str) -> str:
+        """The digest that a tag points to, asked of the registry itself; empty where there is none."""
+        status, headers, _ = self.answer("HEAD", f"/v2/{name}/manifests/{tag}", {"Accept": oci.INDEX}, b"")
+        return headers.get("Docker-Content-Digest", "") if status == 200 else ""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    served: Served
+
+    def answer(self) -> None:
+        served = self.served
+        length = int(self.headers.get("Content-Length") or 0)
+        served.before(self.command, self.path)
+        fault = served.fault(self.command, self.path, length)
+        if fault and fault.kind == "cut" and length:
+            self.rfile.read(length // 2)
+            self._cut()
+            return
+        body = self._chunks() if self.headers.get("Transfer-Encoding", "") == "chunked" else self.rfile.read(length)
+        given = dict(self.headers.items())
+        with served.lock:
+            served.headers.append(given)
+        if fault and fault.kind == "corrupt" and body:
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        status, headers, data = self._made(fault, given, body)
+        with served.lock:
+            served.log.append((self.command, self.path, length, status))
+        if fault and fault.kind == "lose" and (found := re.search(r"sha256(?::|%3A)([0-9a-f]{64})", self.path)):
+            served.lose(found.group(1))
+        if fault and fault.kind == "cut":
+            self._cut()
+            return
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        if not any(key.lower() == "content-length" for key in headers):
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if fault and fault.kind == "truncate":
+            data = data[: len(data) // 2]
+            self.close_connection = True
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def _chunks(self) -> bytes:
+        body = b""
+        while length := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _made(self, fault: Fault | None, given: dict[str, str], body: bytes) -> Answer:
+        if fault and fault.kind == "html":
+            return 200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>please log in</html>"
+        if fault and fault.kind in ("500", "503", "413", "401", "404"):
+            return int(fault.kind), {"Content-Type": "application/json"}, b'{"errors": [{"code": "BROKEN", "message": "a\\nfault of ours"}]}'
+        if fault and fault.kind == "429":
+            return 429, {"Retry-After": fault.retry_after}, b""
+        if fault and fault.kind == "out":
+            given = {**given, "Authorization": "Bearer a-token-that-ran-out"}
+        status, headers, data = self.served.answer(self.command, self.path, given, body)
+        if fault and fault.kind == "corrupt" and not body and data:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        return status, headers, data
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, *_: Any) -> None:
+        """A cut connection is what we wanted."""
+
+
+@contextmanager
+def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer], lose: Callable[[str], None], tls: ssl.SSLContext | None = None) -> Iterator[Served]:
+    """A proxy in front of what `answer` does."""
+    handler = type("Handler", (_Handler,), {f"do_{method}": _Handler.answer for method in ("GET", "HEAD", "PUT", "POST", "PATCH")})
+    server = _Server(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    handler.served = served = Served(f"127.0.0.1:{server.server_address[1]}", answer, lose)  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Memory:
+    """The registry of a few lines. `user` makes it ask for a login, by Basic or (`bearer`) by tokens that it gives out itself."""
+
+    def __init__(self) -> None:
+        self.anonymous = False  # a token for everyone
+        self.identity = ""  # what a login left, to be exchanged for tokens
+        self.blobs: dict[tuple[str, str], bytes] = {}
+        self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self.uploads: dict[str, bytes] = {}
+        self.user = ""
+        self.bearer = ""  # the realm's address
+        self.asked: list[dict[str, list[str]]] = []
+        self.redirect = ""  # where blobs are to be had
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def lose(self, digest: str) -> None:
+        self.blobs = {key: value for key, value in self.blobs.items() if key[1] != f"sha256:{digest}"}
+
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        with self._lock:
+            path, _, query = target.partition("?")
+            asked = urllib.parse.parse_qs(query)
+            if path == "/token":
+                return self._token(headers, asked, urllib.parse.parse_qs(body.decode()) if method == "POST" else {})
+            if self.user and (refused := self._refused(headers)):
+                return refused
+            if path == "/v2/":
+                return 200, {"Docker-Distribution-Api-Version": "registry/2.0"}, b"{}"
+            found = re.fullmatch(r"/v2/(.+)/(blobs/uploads|blobs|manifests)/([^/]*)", path)
+            if not found:
+                return 404, {}, b""
+            name, kind, last = found.groups()
+            return {"blobs": self._blob, "manifests": self._manifest, "blobs/uploads": self._upload}[kind](method, name, last, headers, asked, body)
+
+    def _refused(self, headers: dict[str, str]) -> Answer | None:
+        basic = "Basic " + base64.b64encode(self.user.encode()).decode()
+        if headers.get("Authorization") == ("Bearer token-of-ours" if self.bearer else basic):
+            return None
+        challenge = f'Bearer realm="{self.bearer}",service="kit",scope="repository:x:pull"' if self.bearer else 'Basic realm="kit"'
+        return 401, {"WWW-Authenticate": challenge}, b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}'
+
+    def _token(self, headers: dict[str, str], asked: dict[str, list[str]], form: dict[str, list[str]]) -> Answer:
+        self.asked.append(asked or form)
+        if form:
+            known = self.identity and form["refresh_token"] == [self.identity] and form["grant_type"] == ["refresh_token"]
+            return (200, {}, b'{"access_token": "token-of-ours"}') if known else (401, {}, b"")
+        if not self.anonymous and headers.get("Authorization") != "Basic " + base64.b64encode(self.user.encode()).decode():
+            return 401, {}, b""
+        return 200, {"Content-Type": "application/json"}, b'{"token": "token-of-ours", "expires_in": 60}'
+
+    def _blob(self, method: str, name: str, digest: str, _headers: dict[str, str], _asked: dict[str, list[str]], _body: bytes) -> Answer:
+        data = self.blobs.get((name, digest))
+        if data is None:
+            return 404, {}, b""
+        if self.redirect and method == "GET":
+            return 307, {"Location": f"{self.redirect}/{digest}"}, b""
+        return 200, {"Content-Type": "application/octet-stream", "Docker-Content-Digest": digest, "Content-Length": str(len(data))}, data
+
+    def _upload(self, method: str, name: str, which: str, headers: dict[str, str], asked: dict[str, list[str]], body: bytes) -> Answer:
+        if method == "POST":
+            source = (asked.get("from", [""])[0], asked.get("mount", [""])[0])
+            if source in self.blobs:
+                self.blobs[name, source[1]] = self.blobs[source]
+                return 201, {"Location": f"/v2/{name}/blobs/{source[1]}", "Docker-Content-Digest": source[1]}, b""
+            self._count += 1
+            self.uploads[str(self._count)] = b""
+            return 202, {"Location": f"/v2/{name}/blobs/uploads/{self._count}?state=secret-state"}, b""
+        if which not in self.uploads:
+            return 404, {}, b""
+        if method == "PATCH":
+            if headers.get("Content-Range", "").partition("-")[0] not in ("", str(len(self.uploads[which]))):
+                return 416, {}, b""
+            self.uploads[which] += body
+            return 202, {"Location": f"/v2/{name}/blobs/uploads/{which}?state=secret-state"}, b""
+        data, digest = self.uploads.pop(which) + body, asked["digest"][0]
+        if oci.sha256(data) != digest:
+            return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID", "message": "provided digest did not match uploaded content"}]}'
+        self.blobs[name, digest] = data
+        return 201, {"Docker-Content-Digest": digest}, b""
+
+    def _manifest(self, method: str, name: str, which: str, headers: dict[str, str], _asked: dict[str, list[str]], body: bytes) -> Answer:
+        if method == "PUT":
+            document = json.loads(body)
+            held = {digest for repository, digest in {**self.blobs, **self.manifests} if repository == name}
+            named = [each["digest"] for each in [*document.get("layers", []), *document.get("manifests", []), *filter(None, [document.get("config")])]]
+            if not held.issuperset(named) or (":" in which and which != oci.sha256(body)):
+                return 404, {"Content-Type": "application/json"}, b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}'
+            kept = (headers.get("Content-Type", ""), body)
+            self.manifests[name, which] = self.manifests[name, oci.sha256(body)] = kept
+            return 201, {"Docker-Content-Digest": oci.sha256(body)}, b""
+        if (name, which) not in self.manifests:
+            return 404, {"Content-Type": "application/json"}, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
+        kind, data = self.manifests[name, which]
+        return 200, {"Content-Type": kind, "Docker-Content-Digest": oci.sha256(data), "Content-Length": str(len(data))}, data
+
+
+@contextmanager
+def memory() -> Iterator[Served]:
+    kept = Memory()
+    with serving(kept.answer, kept.lose) as served:
+        yield served
+
+
+def binary() -> str:
+    """The program docker-registry; skips the test where there is none."""
+    found = shutil.which("docker-registry") or os.environ.get("ROSETTA_TEST_REGISTRY", "")
+    if not found:
+        pytest.skip("NOT CHECKED: there is no docker-registry on PATH (Debian's package docker-registry), nor does ROSETTA_TEST_REGISTRY name one")
+    return found
+
+
+@contextmanager
+def real(folder: Path) -> Iterator[Served]:
+    """Debian's registry with its files in `folder`."""
+    program = binary()
+    port = free_port()
+    config = {"version": 0.1, "log": {"level": "error"}, "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}}, "http": {"addr": f"127.0.0.1:{port}"}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="ascii")
+    with open(folder / "log", "wb") as out:
+        process = subprocess.Popen([program, "serve", str(folder / "config.json")], stdout=out, stderr=out, env={**os.environ, "OTEL_TRACES_EXPORTER": "none"})
+    try:
+        _wait(port, process, folder / "log")
+
+        def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            try:
+                kept = {key: value for key, value in headers.items() if key.lower() not in ("connection", "content-length", "transfer-encoding")}
+                connection.request(method, target, body or None, {**kept, "Content-Length": str(len(body))})
+                got = connection.getresponse()
+                return got.status, {key: value for key, value in got.getheaders() if key.lower() not in ("connection", "transfer-encoding", "date")}, got.read()
+            finally:
+                connection.close()
+
+        def lose(digest: str) -> None:
+            for place in (folder / "data").rglob(digest):
+                shutil.rmtree(place)
+
+        with serving(answer, lose) as served:
+            yield served
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(400):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    raise RuntimeError(f"docker-registry did not start: {log.read_text(encoding='utf-8')}")
