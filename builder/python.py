@@ -51,6 +51,11 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     )
 
 
+def own() -> Interpreter:
+    """The Python that the builder itself runs on, without our environment around it."""
+    return _ask(Path(sys._base_executable))  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
+
+
 def _candidates(version: str) -> Iterator[Path]:
     base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version and base.is_file():

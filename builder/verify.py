@@ -10,12 +10,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from builder import log
+from builder.engine.engine import Limits, choose
 from builder.errors import FatalError
 from builder.verb import Context, Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="env:DIR", help="the bare environment to verify")
+    parser.add_argument("what", metavar="env:DIR|image:NAME", help="the bare environment, or the engine's image, to verify")
+    parser.add_argument("--engine", default="", choices=["docker", "buildah"], help="whose image it is (default: the first engine that answers)")
+    parser.add_argument("--user", type=_user, default="12345", help="image: the UID it runs as, on a read-only root without network (default: 12345)")
     parser.add_argument("--steps", type=_steps, default=20, help="training steps before the restore (default: 20)")
     parser.add_argument("--devices", type=_devices, default="1,4", help="numbers of virtual devices to train on (default: 1,4)")
     parser.add_argument("--workdir", metavar="DIR", default="", help="keep checkpoints and logs there (default: a temporary folder)")
@@ -33,11 +37,20 @@ def _devices(text: str) -> str:
     return text
 
 
+def _user(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no UID or UID:GID")
+    return text
+
+
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     kind, _, folder = arguments.what.partition(":")
-    if kind != "env" or not folder:
-        raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR")
+    if kind not in ("env", "image") or not folder:
+        raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR or image:NAME")
+    if kind == "image":
+        data = verify_image(folder, arguments.engine, arguments.user, steps=arguments.steps, devices=arguments.devices)
+        return Result(data, table(data), ok=bool(data["ok"]))
     data = verify(Path(folder).absolute(), steps=arguments.steps, devices=arguments.devices, workdir=arguments.workdir, root=context.root)
     return Result(data, table(data), ok=bool(data["ok"]))
 
@@ -50,11 +63,24 @@ def verify(environment: Path, *, steps: int, devices: str, workdir: str, root: P
     argv = [str(program), "selftest", "--json", "--steps", str(steps), "--devices", devices, *(["--workdir", workdir] if workdir else [])]
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")}
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=env, text=True)
+    return _report(done.stdout, done.returncode, str(environment))
+
+
+def verify_image(name: str, engine: str, user: str, *, steps: int, devices: str) -> dict[str, Any]:
+    """Run an image's own self-test as a user that the image does not know, on a read-only root without network."""
+    limits = Limits(user=user, read_only=True, memory_folders=("/tmp",))  # noqa: S108 - inside the container
+    done = choose(engine).run(name, ["rosetta", "selftest", "--json", "--steps", str(steps), "--devices", devices], limits)
+    for line in done.stderr.splitlines():
+        log.info(line)
+    return _report(done.stdout, done.returncode, f"image:{name}")
+
+
+def _report(stdout: str, status: int, where: str) -> dict[str, Any]:
     try:
-        document = json.loads(done.stdout)
+        document = json.loads(stdout)
         error, result = document["error"], document["result"]
     except (ValueError, KeyError, TypeError) as problem:
-        raise FatalError(f"its self-test ended with status {done.returncode} and no report", str(environment), "see the lines above") from problem
+        raise FatalError(f"its self-test ended with status {status} and no report", where, "see the lines above") from problem
     if error:
         raise FatalError(error["what"], error["where"], error["do"])
     return dict(result)

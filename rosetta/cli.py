@@ -1,4 +1,4 @@
-"""The command line inside the image: `rosetta info`, `rosetta selftest`."""
+"""The command line inside the image: `rosetta info`, `rosetta selftest`, `rosetta te`, `rosetta profile`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,12 @@ def parser() -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    commands.add_parser("info", parents=[common], help="say what this environment is")
+    about = commands.add_parser("info", parents=[common], help="say what this environment is")
+    about.add_argument("--licences", "--licenses", action="store_true", help="the licence of everything that is in it")
+    commands.add_parser("te", parents=[common], help="the version of Transformer Engine; status 2 and the reason where there is none")
+    profile = commands.add_parser("profile", help="run a command under Nsight Systems, which has to be at hand")
+    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
+    profile.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
     test = commands.add_parser(
         "selftest", parents=[common], help="import everything, train a tiny model on the CPU, restore it, go on"
     )
@@ -75,17 +80,23 @@ def parser() -> Parser:
     return top
 
 
-def _info(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta import info  # noqa: PLC0415 (each command loads what it needs)
 
+    if args.licences:
+        rows = info.licences()
+        return {"licences": rows}, info.licence_table(rows)
     result = info.info()
     return result, info.table(result)
 
 
 def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta import lock  # noqa: PLC0415
+    from rosetta import lock, te  # noqa: PLC0415
     from rosetta.selftest import check, report  # noqa: PLC0415
 
+    if te.asked():
+        te.require()
+        raise UserError("the self-test does not train with Transformer Engine in this release", "ENABLE_TE", "set ENABLE_TE=0")
     distribution = lock.read().get("distribution") if args.framework is None or lock.path().exists() else None
     framework = args.framework or (lock.framework(distribution) if distribution else None)
     if framework is None:
@@ -109,7 +120,24 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return result, report.table(result)
 
 
-COMMANDS = {"info": _info, "selftest": _selftest}
+def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta import te  # noqa: PLC0415
+
+    found = te.require()
+    return {"version": found}, found
+
+
+def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Become the profiler, so that its exit status and the signals sent to it are its own."""
+    from rosetta import nsys  # noqa: PLC0415
+
+    argv = nsys.command(args.words[args.words[:1] == ["--"] :], args.output)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdout.flush()
+    os.execv(argv[0], argv)  # noqa: S606
+
+
+COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
@@ -121,7 +149,7 @@ def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    as_json = "--json" in words
+    as_json = "--json" in words[: words.index("--") if "--" in words else None]
     command = next((word for word in words if word in COMMANDS), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import platform
 from importlib import metadata
 from typing import Any
 
-from rosetta import lock
+from rosetta import lock, te
+from rosetta.errors import UserError
 
 PACKAGES = (
     "jax",
@@ -61,9 +63,47 @@ def info() -> dict[str, Any]:
         "python": platform.python_version(),
         "requirements": known.get("requirements"),
         "sources": sources,
+        "base": known.get("base"),
+        "transformer_engine": te.version(),
+        "transformer_engine_reason": te.reason(),
+        "known_issues": issues(),
         "packages": installed(),
         "trees": trees(),
     }
+
+
+def issues() -> list[dict[str, str]]:
+    """Return the known issues of exactly these versions, as they were found when this was built."""
+    return list(_beside("known_issues.json", "issues", missing=[]))
+
+
+def licences() -> list[dict[str, Any]]:
+    """Return name, version, licence and files (below opt/rosetta/LICENSES) of everything that is shipped."""
+    return list(_beside("LICENSES/index.json", "licences"))
+
+
+def _beside(name: str, member: str, missing: list[Any] | None = None) -> list[Any]:
+    """Return a list that the builder wrote beside lock.json."""
+    where = lock.path().parent / name
+    if missing is not None and not where.exists():
+        return missing
+    try:
+        found = json.loads(where.read_text(encoding="utf-8"))[member]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot be read: {error}", str(where), "bake the environment again") from None
+    if not isinstance(found, list):
+        raise UserError(f"its {member} is no list", str(where), "bake the environment again")
+    return found
+
+
+def licence_table(rows: list[dict[str, Any]]) -> str:
+    """Return `licences()` as lines for people."""
+    width = max((len(f"{row['name']} {row['version']}") for row in rows), default=0)
+    lines = [f"{row['name']} {row['version']}".ljust(width) + f"  {row['licence'] or 'not declared'}" for row in rows]
+    lines.append(f"texts in {lock.path().parent / 'LICENSES'}")
+    if lock.read().get("base"):
+        lines.append("those of the operating system's packages: /usr/share/doc/*/copyright")
+    return "\n".join(lines)
 
 
 def _text(value: object) -> str:
@@ -80,7 +120,11 @@ def table(result: dict[str, Any]) -> str:
         rows.append((name, f"{_text(source['commit'])}  {source['url'] or ''}".rstrip()))
         rows.append(("  patched", _text(source["patched_commit"])))
         rows.extend(("  patch", f"{_text(p['name'])}: {_text(p['outcome'])}") for p in source["patches"])
+    if base := result["base"]:
+        rows.append(("base", f"{base.get('name')}  {base.get('digest')}"))
     rows.extend(result["packages"].items())
+    rows.append(("Transformer Engine", result["transformer_engine"] or f"none: {result['transformer_engine_reason']}"))
     rows.extend((f"{name} from", where) for name, where in result["trees"].items())
+    rows.extend(("known issue", f"{each['line']} ({each['see']})") for each in result["known_issues"])
     width = max(len(key) for key, _ in rows)
     return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)

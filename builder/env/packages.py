@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder import __version__, log, uv
 from builder.cache import Cache, stage_key
@@ -30,6 +30,8 @@ class Packages:
     lock: Path
     build_lock: Path
     manifest: Manifest
+    extra: tuple[lockfile.Pin, ...] = ()  # locked beside the distribution: what Transformer Engine adds
+    wheels: tuple[tuple[Path, str], ...] = ()  # made by us before, with their sha256
 
     @property
     def digest(self) -> str:
@@ -39,36 +41,30 @@ class Packages:
     def pins(self) -> list[lockfile.Pin]:
         """What of the lock holds for this Python and machine."""
         here = lockfile.environment_of(self.python.version, self.python.full, self.architecture)
-        return [pin for pin in lockfile.read(self.lock) if pin.holds(here)]
+        pins = [pin for pin in lockfile.read(self.lock) if pin.holds(here)]
+        known = {pin.name for pin in pins}
+        return [*pins, *(pin for pin in self.extra if pin.name not in known and pin.holds(here))]
+
+    def inputs(self) -> dict[str, Any]:
+        """All that decides what is installed, but for the Python's place on this machine."""
+        return {
+            "lock": self.digest, "python": self.python.full, "architecture": self.architecture, "builder": __version__,
+            "sdists": [entry.model_dump() for entry in self.manifest.sdists], "strip": [entry.model_dump() for entry in self.manifest.strip],
+            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)], "build": lockfile.digest(self.build_lock),
+            "extra": [pin.text for pin in self.extra], "wheels": [digest for _, digest in self.wheels],
+        }  # fmt: skip
 
     @property
     def key(self) -> str:
-        inputs = {
-            "lock": self.digest, "python": [self.python.full, str(self.python.path)], "architecture": self.architecture, "builder": __version__,
-            "sdists": [entry.model_dump() for entry in self.manifest.sdists], "strip": [entry.model_dump() for entry in self.manifest.strip],
-            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)], "build": lockfile.digest(self.build_lock),
-        }  # fmt: skip
-        return stage_key("packages", inputs)
+        return stage_key("packages", {**self.inputs(), "path": str(self.python.path)})
 
 
 def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
     """The folder of the finished environment (a relocatable venv); made if the cache lacks it."""
 
     def make(folder: Path) -> None:
-        pins = packages.pins()
-        if not pins:
-            raise FatalError("holds no package for this Python and machine", str(packages.lock), "make it: python build.py lock")
-        unbuilt = {entry.name for entry in packages.manifest.sdists}
-        stripped = {entry.name for entry in packages.manifest.strip if packages.architecture in entry.architectures}
-        ready = [pin for pin in pins if pin.name not in unbuilt | stripped]
         uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), offline=True, where="venv")
-        where = f"{packages.distribution}-{packages.accelerator}"
-        with log.stage(f"install {len(pins)} packages ({where})"):
-            _install(folder, ready, offline=offline, where=where)
-            built = [sdist.wheel(cache, pin, packages.python, packages.build_lock, offline=offline) for pin in pins if pin.name in unbuilt]
-            built += [strip.wheel(cache, pin, packages.python, offline=offline) for pin in pins if pin.name in stripped]
-            if built:
-                _install_built(folder, built, where=where)
+        install(cache, packages, folder, "--python", str(folder / "bin" / "python"), builder=packages.python, offline=offline)
         bytecode.install(cache, packages.python, site_packages(folder))
         for name in (".gitignore", ".lock", "CACHEDIR.TAG"):  # uv's: a backup must not pass over an environment
             (folder / name).unlink(missing_ok=True)
@@ -85,17 +81,24 @@ def site_packages(environment_: Path) -> Path:
     return found[0]
 
 
-def _install(folder: Path, pins: list[lockfile.Pin], *, offline: bool, where: str) -> None:
-    requirements = folder / "rosetta-requirements.txt"
-    requirements.write_text("".join(pin.lines() for pin in pins), encoding="utf-8")
-    target = ("--python", str(folder / "bin" / "python"))
-    uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where=where)
-    requirements.unlink()
-
-
-def _install_built(folder: Path, wheels: list[Path], *, where: str) -> None:
-    """Ours by path and no index; through --find-links, so that no path of this machine ends in the packages' metadata."""
-    links = [part for wheel in wheels for part in ("--find-links", str(wheel.parent))]
-    names = ["==".join(wheel.name.split("-")[:2]) for wheel in wheels]
-    target = ("--python", str(folder / "bin" / "python"))
-    uv.run("pip", "install", "--quiet", *target, "--no-deps", "--no-index", "--offline", *links, *names, where=where)
+def install(cache: Cache, packages: Packages, folder: Path, *target: str, builder: Interpreter, offline: bool) -> None:
+    """Put all packages into `folder`, the place that uv's arguments `target` name; sdists are built by the Python `builder`, which runs here."""
+    pins = packages.pins()
+    if not pins:
+        raise FatalError("holds no package for this Python and machine", str(packages.lock), "make it: python build.py lock")
+    unbuilt = {entry.name for entry in packages.manifest.sdists}
+    stripped = {entry.name for entry in packages.manifest.strip if packages.architecture in entry.architectures}
+    where = f"{packages.distribution}-{packages.accelerator}"
+    with log.stage(f"install {len(pins) + len(packages.wheels)} packages ({where}, {packages.architecture})"):
+        requirements = folder / "rosetta-requirements.txt"
+        requirements.write_text("".join(pin.lines() for pin in pins if pin.name not in unbuilt | stripped), encoding="utf-8")
+        uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where=where)
+        requirements.unlink()
+        built = [sdist.wheel(cache, pin, builder, packages.build_lock, offline=offline) for pin in pins if pin.name in unbuilt]
+        built += [strip.wheel(cache, pin, packages.python, offline=offline) for pin in pins if pin.name in stripped]
+        built += [path for path, _ in packages.wheels]
+        if built:
+            # By name and --find-links, so that no path of this machine ends in the packages' metadata.
+            links = [part for wheel in built for part in ("--find-links", str(wheel.parent))]
+            names = ["==".join(wheel.name.split("-")[:2]) for wheel in built]
+            uv.run("pip", "install", "--quiet", *target, "--no-deps", "--no-index", "--offline", *links, *names, where=where)

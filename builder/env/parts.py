@@ -5,32 +5,62 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable  # noqa: TC003 - a field of a dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import __version__
 from builder.cache import stage_key
-from builder.env import bytecode
+from builder.env import bytecode, doors, known_issues, licences
 from builder.env.bake import Part
+from builder.errors import FatalError
+from builder.sources import tree
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from builder.env.packages import Packages
     from builder.locks.lockfile import Pin
     from builder.manifest import Manifest
     from builder.python import Interpreter
+    from builder.sources.source import Access
+    from builder.sources.tree import PatchedSource
 
 ROOT = Path(__file__).resolve().parents[2]
-# A script finds its own environment, so the folder may be moved; a link to it works too.
-_PROGRAM = """#!/bin/sh
-unset PYTHONHOME PYTHONPLATLIBDIR
-here=$(dirname -- "$(readlink -f -- "$0")")
-exec "$here/../env/bin/python" {arguments}"$@"
-"""
-PROGRAMS = {"python": _PROGRAM.format(arguments=""), "rosetta": _PROGRAM.format(arguments="-I -m rosetta ")}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A patched source: its name, its place below opt/, what its content hangs on, and how to come by it."""
+
+    name: str
+    folder: str
+    key: str
+    path: Callable[[], Path]
+
+
+def trees(manifest: Manifest, sources: Mapping[str, PatchedSource], access: Access, python: Interpreter) -> list[Tree]:
+    """The patched sources of a distribution, in their order, each exported when its path is asked for."""
+
+    def one(name: str, state: PatchedSource) -> Tree:
+        return Tree(name, state.folder, state.exported_tree, lambda: tree.folder(manifest.source(name), state, access, python))
+
+    return [one(name, state) for name, state in sources.items()]
+
+
+def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
+    """FatalError where a locked package ships a module that would be imported instead of a patched source or of rosetta."""
+    modules = {path.parent.name: "the patched source" for each in trees for path in each.path().glob("*/*.py")} | {"rosetta": "ours"}
+    for module, what in sorted(modules.items()):
+        if (site / module).exists() or (site / f"{module}.py").exists():
+            raise FatalError(f"a locked package ships the module {module}, which would hide {what}", lock, "drop that package by an override")
 
 
 def pth(folders: list[str]) -> str:
-    """The .pth that puts the patched trees and rosetta on sys.path, relative to site-packages."""
+    """The .pth that puts the patched trees and rosetta on sys.path, relative to site-packages, and gives users without a name one."""
     up = "../../../../.."  # opt/rosetta/env/lib/python3.X/site-packages -> opt
-    return "".join(f"{up}/{folder}\n" for folder in folders) + f"{up}/rosetta\n{up}/rosetta/rosetta/standins\n"
+    return "".join(f"{up}/{folder}\n" for folder in folders) + f"{up}/rosetta\n{up}/rosetta/rosetta/standins\nimport rosetta_accounts\n"
 
 
 def _files(folder: Path) -> list[Path]:
@@ -50,8 +80,8 @@ def _copy(folder: Path, into: Path) -> None:
         target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
 
 
-def of_rosetta(python: Interpreter) -> list[Part]:
-    """The package and its programs."""
+def of_rosetta(python: Interpreter, trees: Sequence[Tree]) -> list[Part]:
+    """The package, its programs, and doors to the scripts of the patched trees."""
 
     def package(into: Path) -> None:
         _copy(ROOT / "rosetta", into)
@@ -59,7 +89,8 @@ def of_rosetta(python: Interpreter) -> list[Part]:
 
     def programs(into: Path) -> None:
         into.mkdir()
-        for name, text in PROGRAMS.items():
+        found = {name: text for tree in trees for name, text in doors.of_tree(tree.path(), tree.folder).items()}
+        for name, text in sorted({**found, **doors.PROGRAMS}.items()):
             (into / name).write_text(text, encoding="ascii")
             (into / name).chmod(0o755)
 
@@ -68,15 +99,39 @@ def of_rosetta(python: Interpreter) -> list[Part]:
 
     return [
         Part("opt/rosetta/rosetta", stage_key("rosetta", {"files": _digest(ROOT / "rosetta"), "python": python.full}), package),
-        Part("opt/rosetta/bin", stage_key("programs", PROGRAMS), programs),
+        Part("opt/rosetta/bin", stage_key("programs", {"doors": doors.TEXTS, "trees": {tree.folder: tree.key for tree in trees}}), programs),
         Part("bin", "link", link),
     ]
 
 
-def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin]) -> list[Part]:
-    """lock.json, the patches with their outcomes, constraints for `pip install` on top, and the licences."""
-    lock = json.dumps(record, indent=1) + "\n"
-    constraints = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
+def record(wanted: Packages, sources: Mapping[str, PatchedSource]) -> dict[str, Any]:
+    """lock.json: what an environment is made of."""
+    return {
+        "schema": 1, "distribution": wanted.distribution, "line": wanted.line, "accelerator": wanted.accelerator, "architecture": wanted.architecture,
+        "python": wanted.python.version, "builder": __version__, "sources": {name: state.as_json() for name, state in sources.items()},
+        "requirements": {"file": wanted.lock.name, "sha256": wanted.digest},
+    }  # fmt: skip
+
+
+def lock_text(record: dict[str, Any]) -> str:
+    """The text of lock.json."""
+    return json.dumps(record, indent=1) + "\n"
+
+
+def constraints_text(pins: Sequence[Pin], transformer_engine: Mapping[str, Any] | None = None) -> str:
+    """The locked versions as pip's constraints; the first line's third word names this set of packages."""
+    body = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
+    if transformer_engine:
+        body += f"transformer-engine-jax=={transformer_engine['version']}\n"  # the one wheel of ours that no lock has
+    return f"# packages {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
+
+
+def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin], site: Callable[[], Path], trees: Sequence[Tree]) -> list[Part]:
+    """lock.json, the patches with their outcomes, constraints for `pip install` on top, the known issues, and the licences.
+
+    `site` gives the site-packages folder that was made of `pins`.
+    """
+    lock, constraints, issues = lock_text(record), constraints_text(pins, record.get("transformer_engine")), known_issues.render(record, {pin.name: pin.version for pin in pins})
     folders = {name: manifest.source(name).patches for name in record["sources"]}
 
     def sources(into: Path) -> None:
@@ -85,16 +140,21 @@ def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin]) -> li
             (into / name).mkdir(parents=True, exist_ok=True)
             (into / name / "PATCHES.json").write_text(json.dumps(record["sources"][name], indent=1) + "\n", encoding="utf-8")
 
-    def licences(into: Path) -> None:
-        into.mkdir()
-        shutil.copyfile(ROOT / "LICENSE", into / "rosetta")
+    licensed = {
+        "rosetta": hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest(), "pins": constraints, "requirements": record["requirements"],
+        "for": [record["architecture"], record["python"]], "trees": [[tree.name, tree.key] for tree in trees], "layout": 1,
+    }  # fmt: skip
+
+    def texts(into: Path) -> None:
+        licences.write(into, site(), {tree.name: tree.path() for tree in trees})
 
     def text(content: str) -> Any:
         return lambda into: into.write_text(content, encoding="utf-8")
 
     return [
         Part("opt/rosetta/sources", stage_key("sources", {"lock": lock, "patches": {name: _digest(folder) for name, folder in folders.items()}}), sources),
-        Part("opt/rosetta/LICENSES", stage_key("licences", {"rosetta": hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()}), licences),
+        Part("opt/rosetta/LICENSES", stage_key("licences", licensed), texts),
+        Part("opt/rosetta/known_issues.json", stage_key("known issues", {"text": issues}), text(issues)),
         Part("opt/rosetta/constraints.txt", stage_key("constraints", {"text": constraints}), text(constraints)),
         Part("opt/rosetta/lock.json", stage_key("lock", {"text": lock}), text(lock)),
     ]

@@ -30,7 +30,7 @@ def wheel(cache: Cache, pin: lockfile.Pin, python: Interpreter, build_lock: Path
         work = folder / "work"
         work.mkdir()
         argv = [
-            *_cut_off(), uv.program(), "build", "--wheel", "--offline", "--no-build-isolation", "--no-index", "--python", str(with_tools / "bin" / "python"),
+            *cut_off(), uv.program(), "build", "--wheel", "--offline", "--no-build-isolation", "--no-index", "--python", str(with_tools / "bin" / "python"),
             "--out-dir", str(folder), str(source),
         ]  # fmt: skip
         passed = {name: os.environ[name] for name in ("PATH", "HOME", "UV_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}  # no token, no index
@@ -63,7 +63,7 @@ def _tools(cache: Cache, python: Interpreter, build_lock: Path, digest: str, *, 
 
 
 @functools.cache
-def _cut_off() -> tuple[str, ...]:
+def cut_off() -> tuple[str, ...]:
     """How to start a program without network here; nothing where the machine does not let us (uv is still told --offline)."""
     if unshare := shutil.which("unshare"):
         for argv in ((unshare, "-n"), (unshare, "-rn")):

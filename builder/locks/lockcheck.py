@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from builder import log
 from builder.errors import FatalError
 from builder.locks import lockfile, marker, resolve
+from builder.te import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +30,7 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
             problems.append(f"{path}: stale: a source, its patches or its overlay are not those it was made from")
     for plan in plans:
         pins: dict[str, list[Pin]] = {}
-        for wanted in plan.wanted:
+        for wanted in plan.all:
             file = loaded.root / wanted.path
             text = _text(file)
             if text is None:
@@ -117,7 +118,7 @@ def _of_nothing(loaded: Manifest) -> list[str]:
         for accelerator in entry.accelerators
     }
     known |= {entry.common.removesuffix(".in") + ".txt" for entry in loaded.lines.values()}
-    known |= {"locks/build.txt", "locks/builder.txt"}
+    known |= {"locks/build.txt", "locks/builder.txt", *pinned.paths(loaded)}
     there = sorted(file.relative_to(loaded.root).as_posix() for file in (loaded.root / "locks").rglob("[!.]*.txt"))
     return [f"{path}: nothing in the manifest has it; remove it" for path in there if path not in known]
 

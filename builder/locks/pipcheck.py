@@ -116,7 +116,11 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "amd64")
-    found = findings(sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture))
+    return require(findings(sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)), manifest, line)
+
+
+def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:
+    """These findings with their reasons; FatalError if there is one without."""
     reasons, unexplained = explain(found, manifest, line)
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""

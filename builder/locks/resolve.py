@@ -75,12 +75,12 @@ class Request:
         return {"requirements": sorted(self.requirements), "rules": said, "environments": places, "glibc": marker.GLIBC}
 
 
-def joint(request: Request, preferred: Iterable[Pin], *, offline: bool = False) -> list[str]:
-    """One version of everything: lines `name==version ; marker`. Versions in `preferred` are kept where they still fit."""
+def joint(request: Request, preferred: Iterable[Pin], *, constraints: Sequence[str] = (), offline: bool = False) -> list[str]:
+    """One version of everything: lines `name==version ; marker`. Versions in `preferred` are kept where they still fit, `constraints` in any case."""
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "joint.txt")
         out.write_text("".join(f"{pin.text}\n" for pin in preferred), encoding="utf-8")
-        _compile(request, Path(scratch), out, (), offline=offline)
+        _compile(request, Path(scratch), out, constraints, offline=offline)
         lines = (line.partition("#")[0].strip() for line in out.read_text(encoding="utf-8").splitlines())
         return [line for line in lines if line]
 

@@ -36,6 +36,7 @@ class PatchedSource:
     absent: tuple[str, ...]
     patches: tuple[dict[str, Any], ...]
     overlay: tuple[tuple[str, str], ...]
+    date: int  # of the pinned commit's committer, in seconds since 1970
 
     @property
     def folder(self) -> str:
@@ -66,8 +67,9 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
         done = stack.apply(pinned, entry)
     patches = tuple({"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome} for each in done.patches)
     result = PatchedSource(
-        entry.name, pinned.url, pinned.commit, pinned.tree, done.commit, done.tree, done.exported_tree, tuple(entry.absent), patches, tuple(done.overlay)
-    )
+        entry.name, pinned.url, pinned.commit, pinned.tree, done.commit, done.tree, done.exported_tree, tuple(entry.absent), patches, tuple(done.overlay),
+        pinned.date,
+    )  # fmt: skip
     write_atomic(kept, json.dumps(result.as_json(), indent=1))
     return result
 

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rosetta import home
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -66,7 +68,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment(context.cache), **env},
+            env={**os.environ, **home.variables(), **environment(context.cache), **env},
             cwd=log.parent,
             start_new_session=True,
         )

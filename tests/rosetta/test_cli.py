@@ -83,6 +83,65 @@ def test_info_for_people(baked: Path) -> None:
     assert done.stderr == ""
 
 
+def test_info_says_what_is_known_to_go_wrong_and_why_there_is_no_te(baked: Path) -> None:
+    (baked / "lock.json").write_text(json.dumps({**LOCK, "transformer_engine": None, "transformer_engine_reason": "no wheel", "base": {"name": "b", "digest": "sha256:1"}}))
+    (baked / "known_issues.json").write_text('{"schema": 1, "issues": [{"id": "x", "line": "it breaks", "see": "there#1"}]}')
+    result = document(rosetta(baked, "info", "--json"))["result"]
+    assert (result["transformer_engine"], result["transformer_engine_reason"]) == (None, "no wheel")
+    assert result["known_issues"] == [{"id": "x", "line": "it breaks", "see": "there#1"}]
+    text = rosetta(baked, "info").stdout
+    for words in ("it breaks (there#1)", "none: no wheel", "b  sha256:1"):
+        assert words in text
+
+
+@pytest.mark.parametrize("option", ["--licences", "--licenses"])
+def test_licences(baked: Path, option: str) -> None:
+    rows = [{"name": "cudnn", "version": "9", "licence": "", "files": ["packages/cudnn/EULA.txt"]}]
+    (baked / "LICENSES").mkdir()
+    (baked / "LICENSES/index.json").write_text(json.dumps({"schema": 1, "licences": rows}))
+    assert document(rosetta(baked, "info", option, "--json"))["result"]["licences"] == rows
+    text = rosetta(baked, "info", option).stdout
+    assert "cudnn 9  not declared" in text
+    assert str(baked / "LICENSES") in text
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"licences": 3}'])
+def test_broken_licences_are_one_line(baked: Path, text: str | None) -> None:
+    (baked / "LICENSES").mkdir()
+    if text is not None:
+        (baked / "LICENSES/index.json").write_text(text)
+    done = rosetta(baked, "info", "--licences", "--json")
+    assert done.returncode == 2
+    assert document(done)["error"]["where"] == str(baked / "LICENSES/index.json")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_te_is_refused_with_the_reason(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (baked / "lock.json").write_text(json.dumps({**LOCK, "transformer_engine": None, "transformer_engine_reason": "no wheel"}))
+    done = rosetta(baked, "te")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no wheel" in done.stderr
+    monkeypatch.setenv("ENABLE_TE", "1")
+    done = rosetta(baked, "selftest")
+    assert done.returncode == 2
+    assert "no wheel" in done.stderr
+    assert rosetta(baked, "info").returncode == 0, "what an environment is can be asked all the same"
+
+
+def test_profile_becomes_nsys(baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nsys").write_text('#!/bin/sh\necho "$@" $$\nexit 6\n')
+    (tmp_path / "nsys").chmod(0o755)
+    monkeypatch.setenv("NSYS", str(tmp_path / "nsys"))
+    argv = [sys.executable, "-P", "-m", "rosetta", "profile", "-o", "file", "--", "python", "--json", "-c", "x"]
+    with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(baked)}, stdout=subprocess.PIPE, text=True) as running:
+        out = running.communicate()[0]
+    assert (running.returncode, out) == (6, f"profile -o file python --json -c x {running.pid}\n")
+    monkeypatch.setenv("NSYS", str(tmp_path / "missing"))
+    done = rosetta(baked, "profile", "--", "python")
+    assert done.returncode == 2
+    assert "NSYS" in done.stderr
+
+
 def test_info_bears_an_older_lock(baked: Path) -> None:
     (baked / "lock.json").write_text('{"distribution": "pax"}')
     done = rosetta(baked, "info")

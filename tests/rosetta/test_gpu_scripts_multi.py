@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -70,15 +69,30 @@ def test_benchmarks_start_from_nothing_and_delete_nothing(place: Place) -> None:
         ({"TP_SIZE": "3"}, "does not divide by TP_SIZE=3"),
         ({"TRAIN_STEPS": "-1"}, "TRAIN_STEPS is '-1'"),
         ({"PREC": "int4"}, "the precision is 'int4'"),
-        ({"WITH_NSYS": "1"}, "there is no nsys on PATH"),
+        ({"ENABLE_TE": "1"}, "ENABLE_TE=1 is not wired to this script"),
+        ({"ENABLE_TE": "2"}, "ENABLE_TE is '2'"),
         ({"WITH_NSYS": "x"}, "WITH_NSYS is 'x'"),
     ],
 )
-@pytest.mark.skipif(shutil.which("nsys") is not None, reason="nsys is installed")
 def test_multiprocess_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", **settings)
-    assert (ran.rc, ran.argv) == (2, [])
+    assert ran.rc == 2
+    assert "t5x.train" not in ran.argv
     assert complaint in ran.err
+
+
+def test_te_is_asked_for_where_it_is_known(place: Place) -> None:
+    """Whether it is there is what `rosetta te` says: its refusal is the script's."""
+    ran = place.run("multiprocess_pretrain_pile.sh", ENABLE_TE="1", RC="2")
+    assert (ran.rc, ran.argv) == (2, ["-I", "-m", "rosetta", "te"])
+    assert "not wired" not in ran.err
+
+
+def test_nsys_is_found_by_rosetta(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", WITH_NSYS="1", T5X_WORKSPACE_DIR="/w", **SLURM)
+    assert ran.argv[:7] == ["-I", "-m", "rosetta", "profile", "-o", "/w/nsys_42_3", "--"]
+    assert ran.argv[7] == str(place.work / "bin" / "recorder")
+    assert "t5x.train" in ran.argv
 
 
 def test_multiprocess_finetuning(place: Place) -> None:

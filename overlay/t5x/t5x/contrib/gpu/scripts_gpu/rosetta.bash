@@ -27,6 +27,15 @@ not_yet() { # NAME VALUE
   [[ $on == 0 ]] || fail "$1=$2 is not available in this release" "set $1=0"
 }
 
+# Transformer Engine: refused with the reason where the environment has none.
+check_te() {
+  local on
+  on=$(switch ENABLE_TE "${ENABLE_TE:-0}") || exit
+  [[ $on == 1 ]] || return 0
+  "${PYTHON:-python3}" -I -m rosetta te >/dev/null || exit 2
+  fail "ENABLE_TE=$ENABLE_TE is not wired to this script in this release" "set ENABLE_TE=0"
+}
+
 check_task() { # FT_TASK
   case $1 in
     mnli2 | squad1) ;;
@@ -52,6 +61,7 @@ find_tree() {
   T5X_DIR=${T5X_DIR:-$here}
   [[ -f $T5X_DIR/t5x/train.py ]] || fail "T5X_DIR=$T5X_DIR holds no t5x/train.py" "name the folder that has the package t5x in it, or unset T5X_DIR"
   T5X_DIR=$(cd -- "$T5X_DIR" && pwd) || exit
+  check_te
 }
 
 # The gin file of a model and run. Sets GIN_FILE.
@@ -143,8 +153,8 @@ train() { # PREFIX...: a profiler's command line, or nothing
 # The settings of a multi-process run, all from the environment:
 #   T5_SIZE=large PREC=bfloat16 BSIZE_PER_GPU=32 NUM_MICROBATCHES=1 TP_SIZE=1 PACK=0 MODEL_DIR
 #   ENC_SL and DEC_SL (tokens), TRAIN_STEPS (each defaults to the gin file's), T5X_DIR, T5X_WORKSPACE_DIR, TFDS_DATA_DIR
-#   CHECKPOINT_DISABLE=1 saves nothing; BENCHMARK_MODE=1 trains 500 steps; WITH_NSYS=1 profiles with Nsight Systems
-#   ENABLE_FP8, TRANSPOSE_BS, FUSE_QKV: 0
+#   CHECKPOINT_DISABLE=1 saves nothing; BENCHMARK_MODE=1 trains 500 steps; WITH_NSYS=1 profiles with the user's Nsight Systems
+#   ENABLE_TE, ENABLE_FP8, TRANSPOSE_BS, FUSE_QKV: 0
 #   NUM_GPUS: how many GPUs the run has; default: as many as processes, and all of this machine without Slurm
 multiprocess_settings() { # ENC_SL DEC_SL of the gin file
   T5_SIZE=${T5_SIZE:-large} PREC=${PREC:-bfloat16} BSIZE_PER_GPU=${BSIZE_PER_GPU:-32}
@@ -200,8 +210,8 @@ multiprocess_arguments() {
 multiprocess_train() {
   local prefix=()
   if [[ $WITH_NSYS == 1 ]]; then
-    command -v nsys >/dev/null || fail "WITH_NSYS=1, but there is no nsys on PATH" "install Nsight Systems, or unset WITH_NSYS"
-    prefix=(nsys profile -o "${T5X_WORKSPACE_DIR:-$PWD}/nsys_${SLURM_JOB_ID:-$$}_${SLURM_PROCID:-0}")
+    # It finds nsys where the user has it, or refuses and says how to mount it.
+    prefix=("${PYTHON:-python3}" -I -m rosetta profile -o "${T5X_WORKSPACE_DIR:-$PWD}/nsys_${SLURM_JOB_ID:-$$}_${SLURM_PROCID:-0}" --)
   fi
   echo "Global batch $BATCH on $NUM_GPUS device(s) in $PROCESSES process(es), $TP_SIZE-way tensor parallel. Checkpoints in $MODEL_DIR" >&2
   train ${prefix[@]+"${prefix[@]}"}

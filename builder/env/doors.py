@@ -1,0 +1,118 @@
+"""The programs in opt/rosetta/bin: thin doors that find their own environment, so that it may be moved and linked to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPTS = "contrib/gpu/scripts_gpu"  # below an upstream package: what people call by name
+
+# Shell that gives any user, on any file system, a home that can be written and a name: NLTK stops without the one, absl and
+# etils without the other. Nothing is touched where both are there already. Used by the doors and by an image's entrypoint.
+# A folder in /tmp is taken up again only if it is our own and no one else could have put it there: what pip installed is still found.
+HOME = """\
+# shellcheck disable=SC3065,SC3067 # a shell without -O or -k goes on to mktemp
+rosetta_own() {
+  mkdir -m 700 -- "$1" 2>/dev/null ||
+    { [ ! -L "$1" ] && [ -d "$1" ] && [ -O "$1" ] && [ -k "${1%/*}" ] && chmod 700 -- "$1" 2>/dev/null && [ -w "$1" ]; }
+}
+if [ "${HOME:-/}" = / ] || ! [ -w "$HOME" ]; then
+  if [ -z "${ROSETTA_HOME:-}" ]; then
+    for rosetta_tmp in "${TMPDIR:-/tmp}" /var/tmp /dev/shm; do
+      ROSETTA_HOME=$rosetta_tmp/rosetta-$(id -u)
+      rosetta_own "$ROSETTA_HOME" || ROSETTA_HOME=$(mktemp -d -- "$rosetta_tmp/rosetta-XXXXXXXXXX" 2>/dev/null) || continue
+      [ "$rosetta_tmp" = "${TMPDIR:-/tmp}" ] || export TMPDIR="$ROSETTA_HOME"
+      break
+    done
+  fi
+  if [ -n "${ROSETTA_HOME:-}" ]; then
+    export ROSETTA_HOME
+    if [ "${HOME:-/}" = / ] || ! [ -x "$HOME" ]; then
+      export HOME="$ROSETTA_HOME"
+    else
+      export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$ROSETTA_HOME/cache}" MPLCONFIGDIR="${MPLCONFIGDIR:-$ROSETTA_HOME/matplotlib}"
+    fi
+  fi
+fi
+if [ -z "${LOGNAME:-}${USER:-}" ] && ! id -un >/dev/null 2>&1; then
+  LOGNAME=uid$(id -u)
+  export LOGNAME USER="$LOGNAME"
+fi
+"""
+# Where pip puts what it installs when the environment itself cannot be written: a folder per set of locked packages, so that
+# another release does not meet it. PYTHONPATH, since the image hides the user's own site-packages from Python, with good reason.
+_ON_TOP = """\
+key=
+read -r _ _ key 2>/dev/null <"$here/../constraints.txt" || :
+on_top=${ROSETTA_HOME:-$HOME/.rosetta}/packages/${key:-unknown}
+for site in "$on_top"/lib/python3*/site-packages; do
+  case :${PYTHONPATH:-}: in *":$site:"*) continue ;; esac
+  [ ! -d "$site" ] || export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$site"
+done
+"""
+_HEAD = f"""\
+#!/bin/sh
+unset PYTHONHOME PYTHONPLATLIBDIR
+here=$(dirname -- "$(readlink -f -- "$0")")
+{HOME}"""
+_PYTHON = _HEAD + _ON_TOP + 'exec "$here/../env/bin/python" "$@"\n'
+_ROSETTA = _HEAD + 'exec "$here/../env/bin/python" -I -m rosetta "$@"\n'
+_PIP = (
+    _HEAD
+    + _ON_TOP
+    + """\
+export PIP_CONSTRAINT="${PIP_CONSTRAINT:-$here/../constraints.txt}"
+for site in "$here"/../env/lib/python3*/site-packages; do [ ! -w "$site" ] || on_top=; done
+if [ "${1:-}" = install ] && [ -n "$on_top" ]; then
+  for word in "$@"; do
+    case $word in
+      -t* | --target* | --prefix* | --root* | --user | --dry-run | --help | -h) on_top= ;;
+    esac
+  done
+  if [ -n "$on_top" ]; then
+    echo "pip: the environment is read-only: what is installed goes to $on_top" >&2
+    export PIP_PREFIX="$on_top" PIP_NO_WARN_SCRIPT_LOCATION=1
+  fi
+fi
+exec "$here/../env/bin/python" -m pip "$@"
+"""
+)
+PROGRAMS = {"python": _PYTHON, "python3": _PYTHON, "pip": _PIP, "pip3": _PIP, "rosetta": _ROSETTA}
+
+# bash, since people type `bash NAME`: bash looks for NAME here and then on PATH, and BASH_SOURCE says where it was.
+_SCRIPT = """\
+#!/bin/bash
+# {name} of the patched source.
+here=$(dirname -- "$(readlink -f -- "${{BASH_SOURCE[0]}}")")
+case $PATH in "$here" | "$here":*) ;; *) export PATH="$here:$PATH" ;; esac
+case ${{ENABLE_TE:-0}} in
+  0 | [Ff]alse | FALSE | [Nn]o | [Oo]ff) ;;
+  *) "$here/rosetta" te >/dev/null || exit ;;
+esac
+exec bash "$here/../../{path}" "$@"
+"""
+# Read by sh up to its third line, and by Python, for which that line is a string. Run by its path: importing its package takes seconds.
+_MODULE = """\
+#!/bin/sh
+# {name} of the patched source.
+''''exec "$(dirname -- "$(readlink -f -- "$0")")/python" "$0" "$@" # '''
+import os
+import runpy
+
+runpy.run_path(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_name="__main__")
+"""
+TEXTS = {**PROGRAMS, "script": _SCRIPT, "module": _MODULE}  # all that decides a door, but for its tree
+
+
+def of_tree(tree: Path, folder: str) -> dict[str, str]:
+    """Name -> text of a door for every script that the patched tree has for people; `folder` is the tree's place below opt/."""
+    found = {}
+    for path in sorted(tree.glob(f"*/{SCRIPTS}/*")):
+        inside = path.relative_to(tree)
+        if path.suffix == ".sh":
+            found[path.name] = _SCRIPT.format(name=path.name, path=f"{folder}/{inside.as_posix()}")
+        elif path.suffix == ".py" and path.name.startswith("download_"):
+            found[path.name] = _MODULE.format(name=path.name, path=f"{folder}/{inside.as_posix()}")
+    return found

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.env import known_issues
+from builder.errors import FatalError
+
+RECORD: dict[str, Any] = {"distribution": "t5x", "accelerator": "cuda13", "architecture": "amd64", "transformer_engine": None}
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "nvidia-nccl-cu12": "2.30.1"}
+
+
+def ids(record: dict[str, Any] = RECORD, versions: dict[str, str] = VERSIONS, **changes: Any) -> set[str]:
+    return {issue["id"] for issue in known_issues.applying(known_issues.load(), {**record, **changes}, versions)}
+
+
+def test_ours_by_version_and_place() -> None:
+    assert {"pile-offline", "shm-too-small", "flag-simplify-fp-conversions"} <= ids()
+    assert "nvls-memory" not in ids(), "our NCCL is newer"
+    assert "nvls-memory" in ids(versions={**VERSIONS, "nvidia-nccl-cu12": "2.17.1"})
+    assert "flag-graph-level" not in ids()
+    assert "flag-graph-level" in ids(distribution="pax")
+    assert "te-shardy" not in ids()
+    assert "te-shardy" in ids(transformer_engine={"version": "2.20.2"})
+    assert "flag-simplify-fp-conversions" not in ids(versions={"jaxlib": "0.4.26"})
+    assert ids(accelerator="cpu") == {"pile-offline"}, "what is about GPUs is not said where there are none"
+    assert "lingvo-arm64" in ids(architecture="arm64", versions={"lingvo": "0.14.2"})
+
+
+def test_rendered_as_json() -> None:
+    document = json.loads(known_issues.render(RECORD, VERSIONS))
+    assert document["schema"] == 1
+    assert all(set(issue) == {"id", "line", "see"} for issue in document["issues"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("issues: {}", "no list"),
+        ("issues: [3]", "other keys"),
+        ("issues: [{id: a, line: b}]", "one line"),
+        ('issues: [{id: a, line: "b\\nc", see: d}]', "one line"),
+        ("issues: [{id: a, line: b, see: c, colour: red}]", "other keys"),
+        ("issues: [{id: a, line: b, see: c}, {id: a, line: b, see: c}]", "twice"),
+        ("issues: [{id: a, line: b, see: c, accelerators: cpu}]", "are lists"),
+        ("issues: [{id: a, line: b, see: c, when: {jax: new}}]", "versions"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "known_issues.yaml"
+    file.write_text(text)
+    with pytest.raises(FatalError, match=problem):
+        known_issues.load(file)

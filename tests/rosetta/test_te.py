@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta import lock, te
+from rosetta.errors import UserError
+
+
+@pytest.fixture
+def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lock, "path", lambda: tmp_path / "lock.json")
+    return tmp_path / "lock.json"
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    def found(name: str) -> str:
+        assert name == "transformer-engine-jax"
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", found)
+
+
+@pytest.mark.parametrize(
+    ("known", "word"),
+    [
+        ({"transformer_engine": None, "transformer_engine_reason": "for CPUs"}, "for CPUs"),
+        ({}, "not asked for"),
+        ({"transformer_engine": {"version": "2.20.2"}}, "not installed any more"),
+        (None, "not asked for"),
+    ],
+)
+def test_the_reason_why_there_is_none(locked: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, word: str) -> None:
+    installed(monkeypatch, None)
+    if known is not None:
+        locked.write_text(json.dumps(known))
+    with pytest.raises(UserError, match=word) as caught:
+        te.require()
+    assert "ENABLE_TE=0" in caught.value.do
+
+
+def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked.write_text("{}")
+    installed(monkeypatch, "2.20.2")
+    assert te.require() == "2.20.2"
+    assert te.reason() is None
+
+
+@pytest.mark.parametrize(("value", "asked"), [("1", True), ("True", True), ("0", False), ("", False), ("off", False)])
+def test_what_people_write(monkeypatch: pytest.MonkeyPatch, value: str, asked: bool) -> None:
+    monkeypatch.setenv("ENABLE_TE", value)
+    assert te.asked() is asked
+
+
+def test_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENABLE_TE", "2")
+    with pytest.raises(UserError, match="'2'"):
+        te.asked()
