@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import __version__, log, manifest, python
+from builder import log, manifest, python
 from builder.cache import stage_key, write_atomic
 from builder.env import bake, packages, parts
 from builder.errors import FatalError
+from builder.image import command, output
 from builder.sources import source, sourcelock, tree
 from builder.verb import Context, Result
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
     from builder.env.bake import Part
+    from builder.env.parts import Tree
     from builder.sources.source import Access
     from builder.sources.tree import PatchedSource
 
@@ -27,8 +29,9 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)")
     parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
-    parser.add_argument("--output", metavar="env:DIR", default="", help="where the bare environment goes (default: env:build/NAME-ACCELERATOR)")
-    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="the Python it stands on (default: the line's own, else the newest at hand that fits)")
+    parser.add_argument("--output", metavar="KIND:PLACE", default="", help=f"env:DIR, {output.FORMS} (default: env:build/NAME-ACCELERATOR)")
+    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="env: the Python it stands on (default: the line's own, else the newest at hand that fits)")
+    command.add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
 
 
@@ -47,6 +50,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     if not arguments.distribution:
         raise FatalError("no distribution was named", "--distribution", f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}")
+    if arguments.output and not arguments.output.startswith("env:"):
+        return command.run(context, arguments)
+    command.refuse_options(arguments)
     plan_ = plan(context, arguments.distribution, arguments.accelerator, output_folder(arguments), arguments.python)
     if arguments.dry_run:
         return _dry_run(plan_)
@@ -61,11 +67,11 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
-        raise FatalError(f"{text!r} is no kind of output", "--output", "give env:DIR")
+        raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {output.FORMS}")
     return Path(folder).absolute()
 
 
-def plan(context: Context, distribution: str, accelerator: str, output: Path, asked_python: str = "") -> Plan:
+def plan(context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = "") -> Plan:
     """Check the request against the manifest and this machine; reads files, changes nothing."""
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(distribution)
@@ -75,14 +81,14 @@ def plan(context: Context, distribution: str, accelerator: str, output: Path, as
     if platform.system() != "Linux" or architecture not in entry.architectures:
         raise FatalError(f"{distribution} does not run on {platform.system()} {platform.machine()}", "this machine", f"it runs on Linux {' and '.join(entry.architectures)}")
     line = loaded.lines[entry.line]
-    if output.resolve().is_relative_to(context.cache.root.resolve()):
-        raise FatalError("lies inside the builder's cache, where it would be pruned", str(output), "give another --output env:DIR")
+    if into.resolve().is_relative_to(context.cache.root.resolve()):
+        raise FatalError("lies inside the builder's cache, where it would be pruned", str(into), "give another --output env:DIR")
     interpreter = python.find(line.pythons, line.python, asked_python)
     locks = loaded.folder("locks")
     wanted = packages.Packages(
         distribution, entry.line, accelerator, architecture, interpreter, locks / f"{distribution}-{accelerator}.txt", locks / "build.txt", loaded
     )
-    return Plan(distribution, loaded, wanted, source.access(context, loaded), output)
+    return Plan(distribution, loaded, wanted, source.access(context, loaded), into)
 
 
 def bake_environment(plan_: Plan) -> dict[str, Any]:
@@ -94,10 +100,10 @@ def bake_environment(plan_: Plan) -> dict[str, Any]:
     if not bake.is_current(plan_.output, wanted):
         bake.refuse(plan_.output, plan_.distribution)
         _prepare(plan_, sources)
-        with bake.locked(plan_.output) as output:
-            if not bake.is_current(output, wanted):
+        with bake.locked(plan_.output) as place:
+            if not bake.is_current(place, wanted):
                 with log.stage(f"put together {plan_.output}"):
-                    changed = bake.assemble(output, wanted)
+                    changed = bake.assemble(place, wanted)
     return {
         "distribution": plan_.distribution, "accelerator": plan_.packages.accelerator, "python": plan_.packages.python.full, "output": str(plan_.output),
         "packages": plan_.packages.key, "sources": [state.as_json() for state in sources.values()], "changed": changed,
@@ -111,43 +117,31 @@ def _patched(plan_: Plan) -> dict[str, PatchedSource]:
 def _prepare(plan_: Plan, sources: dict[str, PatchedSource]) -> None:
     """Make what takes long before the output is held: packages and trees, in the cache."""
     site = packages.site_packages(packages.environment(plan_.access.cache, plan_.packages, offline=plan_.access.offline))
-    for name, state in sources.items():
-        made = tree.folder(plan_.manifest.source(name), state, plan_.access, plan_.packages.python)
-        for module in sorted(path.parent.name for path in made.glob("*/*.py")):
-            if (site / module).exists() or (site / f"{module}.py").exists():
-                raise FatalError(f"a locked package ships the module {module}, which would hide the patched source", plan_.packages.lock.name, "drop that package by an override")
-    if (site / "rosetta").exists() or (site / "rosetta.py").exists():
-        raise FatalError("a locked package ships the module rosetta, which would hide ours", plan_.packages.lock.name, "drop that package by an override")
+    parts.refuse_hidden(site, parts.trees(plan_.manifest, sources, plan_.access, plan_.packages.python), plan_.packages.lock.name)
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
     """The parts of the output, in the order of contracts: packages, patched sources, rosetta, then what describes them."""
     wanted, cache = plan_.packages, plan_.access.cache
-    folders = [state.folder for state in sources.values()]
+    trees = parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
+    paths = parts.pth([each.folder for each in trees])
+
+    def baked() -> Path:
+        return packages.environment(cache, wanted, offline=plan_.access.offline)
 
     def environment(into: Path) -> None:
-        bake.link_tree(packages.environment(cache, wanted, offline=plan_.access.offline), into)
-        write_atomic(packages.site_packages(into) / "rosetta-sources.pth", parts.pth(folders))  # never into a file that the cache shares
+        bake.link_tree(baked(), into)
+        write_atomic(packages.site_packages(into) / "rosetta-sources.pth", paths)  # never into a file that the cache shares
 
-    result = [bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "folders": folders}), environment)]
-    for name, state in sources.items():
-        entry = plan_.manifest.source(name)
+    def exported(each: Tree) -> Part:
+        return bake.Part(f"opt/{each.folder}", stage_key("tree", {"tree": each.key, "python": wanted.python.full}), lambda into: bake.copy_tree(each.path(), into))
 
-        def exported(into: Path, entry: Any = entry, state: PatchedSource = state) -> None:
-            bake.copy_tree(tree.folder(entry, state, plan_.access, wanted.python), into)
-
-        result.append(bake.Part(f"opt/{state.folder}", stage_key("tree", {"tree": state.exported_tree, "python": wanted.python.full}), exported))
-    return [*result, *parts.of_rosetta(wanted.python), *parts.of_record(_record(plan_, sources), plan_.manifest, wanted.pins())]
-
-
-def _record(plan_: Plan, sources: dict[str, PatchedSource]) -> dict[str, Any]:
-    """lock.json: what this environment is made of."""
-    wanted = plan_.packages
-    return {
-        "schema": 1, "distribution": plan_.distribution, "line": wanted.line, "accelerator": wanted.accelerator, "architecture": wanted.architecture,
-        "python": wanted.python.version, "builder": __version__, "sources": {name: state.as_json() for name, state in sources.items()},
-        "requirements": {"file": wanted.lock.name, "sha256": wanted.digest},
-    }  # fmt: skip
+    return [
+        bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "paths": paths}), environment),
+        *(exported(each) for each in trees),
+        *parts.of_rosetta(wanted.python, trees),
+        *parts.of_record(parts.record(wanted, sources), plan_.manifest, wanted.pins(), lambda: packages.site_packages(baked()), trees),
+    ]
 
 
 def _dry_run(plan_: Plan) -> Result:

@@ -32,6 +32,9 @@ VERBS = {
     "test": ("selfcheck", "run this repository's checks and tests"),
     "lock": ("lock", "resolve the packages of every line into hashed locks"),
     "patches": ("patches", "check, refresh, import and list the patches"),
+    "wheel": ("wheel", "compile the one wheel that nobody ships: Transformer Engine for JAX"),
+    "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
+    "reproduce": ("reproduce", "build an image again from its own lock and compare"),
     "cache": ("cachetool", "show or shrink the builder's cache"),
     "docs": ("docs", "write the pages that are generated from the code"),
 }

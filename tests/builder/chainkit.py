@@ -20,6 +20,26 @@ ROOT = Path(__file__).parents[2]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
 
+# Counts what can be interrupted (renames, replaces, links, programs started) and kills the builder, and all it started, before the Nth.
+KILLED = """
+import os, signal, subprocess, sys
+count, stop = 0, int(os.environ["KILL_AT"])
+def counted(function):
+    def call(*args, **kwargs):
+        global count
+        count += 1
+        if count == stop: os.killpg(0, signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+os.rename, os.replace, os.link = counted(os.rename), counted(os.replace), counted(os.link)
+subprocess.run = counted(subprocess.run)
+root = sys.argv.pop(1); sys.path.insert(0, root)
+from builder.cli import main
+status = main(sys.argv[1:])
+print(count, file=sys.stderr)
+sys.exit(status)
+"""
+
 _BACKEND = """
 import os, zipfile
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -75,7 +95,7 @@ class Chain:
         return kept | own | self.extra
 
     def argv(self, *more: str) -> list[str]:
-        output = () if any(part.startswith("env:") for part in more) else ("--output", f"env:{self.output}")
+        output = () if "--output" in more else ("--output", f"env:{self.output}")
         common = ("--manifest", str(self.folder / "manifest.yaml"), "--json")
         mirror = () if "--no-mirror" in more else ("--mirror", str(self.mirror))
         return ["--distribution", "thing", *output, *common, *mirror, *(part for part in more if part != "--no-mirror")]

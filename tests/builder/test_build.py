@@ -82,7 +82,7 @@ def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
     chain.run()
     chain.write_patch("good evening")
     _, document, _ = chain.run()
-    assert document["result"]["changed"] == ["opt/thing", "opt/rosetta/sources", "opt/rosetta/lock.json"]
+    assert document["result"]["changed"] == ["opt/thing", "opt/rosetta/bin", "opt/rosetta/sources", "opt/rosetta/LICENSES", "opt/rosetta/lock.json"]
     assert chain.greeting() == "good evening"
 
 
@@ -220,31 +220,10 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-# Counts what can be interrupted (renames, replaces, links, programs started) and kills the builder, and all it started, before the Nth.
-_KILLED = """
-import os, signal, subprocess, sys
-count, stop = 0, int(os.environ["KILL_AT"])
-def counted(function):
-    def call(*args, **kwargs):
-        global count
-        count += 1
-        if count == stop: os.killpg(0, signal.SIGKILL)
-        return function(*args, **kwargs)
-    return call
-os.rename, os.replace, os.link = counted(os.rename), counted(os.replace), counted(os.link)
-subprocess.run = counted(subprocess.run)
-root = sys.argv.pop(1); sys.path.insert(0, root)
-from builder.cli import main
-status = main(sys.argv[1:])
-print(count, file=sys.stderr)
-sys.exit(status)
-"""
-
-
 def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
     """SIGKILL at twelve points spread over the whole build; after each, one more run gives what an undisturbed build gives."""
     chain.extra["KILL_AT"] = "0"
-    status, _, stderr = chain.run(program=_KILLED)
+    status, _, stderr = chain.run(program=chainkit.KILLED)
     assert status == 0, stderr
     total, wanted = int(stderr.split()[-1]), content(chain.output)
     assert total > 12
@@ -253,7 +232,7 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
         for folder in (chain.output, chain.cache):
             shutil.rmtree(folder, ignore_errors=True)
         chain.extra["KILL_AT"] = str(point)
-        argv = [sys.executable, "-I", "-c", _KILLED, str(ROOT), *chain.argv()]
+        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv()]
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
         assert done.returncode == -signal.SIGKILL, (point, done.stderr)
         assert not (chain.output / "opt/rosetta/lock.json").exists()
@@ -266,7 +245,7 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
 
 def test_interrupted_by_the_user(chain: Chain) -> None:
     chain.extra["KILL_AT"] = "8"
-    program = _KILLED.replace("os.killpg(0, signal.SIGKILL)", "raise KeyboardInterrupt")
+    program = chainkit.KILLED.replace("os.killpg(0, signal.SIGKILL)", "raise KeyboardInterrupt")
     status, _, stderr = chain.run(program=program)
     assert status == 130
     assert "Traceback" not in stderr

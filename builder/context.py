@@ -1,0 +1,74 @@
+"""Prepare the folders that Dockerfile.t5x and Dockerfile.pax copy: the content of an image's layers, for people who build their own way."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import log
+from builder.cache import remove
+from builder.errors import FatalError
+from builder.image import command, compress, content, layer, output
+from builder.image import make as images
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+    from builder.cache import Cache
+    from builder.image.layer import Layer
+
+LAYERS = (*content.ORDER, "sources", "rosetta")
+_MARK = ".rosetta-context"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("distribution", metavar="NAME", help="t5x, pax or pax-1.4")
+    parser.add_argument("folder", metavar="DIR", help="where the folders go")
+    parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
+    command.add_arguments(parser)
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    folder = Path(arguments.folder).absolute()
+    _refuse(folder)
+    asked = command.request(context, arguments, output.Output("image", ""))
+    if len(asked.architectures) != 1:
+        raise FatalError("a context is for one platform", "--platform", "give linux/amd64 or linux/arm64")
+    built = images.build(asked)
+    (image,) = built.index.images
+    fresh = folder.with_name(f".{folder.name}.rosetta-new")
+    remove(fresh)
+    fresh.mkdir(parents=True)
+    try:
+        with log.stage(f"unpack the layers into {folder}"):
+            for name in LAYERS:
+                (fresh / name).mkdir()
+            for each in image.layers:
+                if each.name in LAYERS:
+                    unpack(context.cache, each, fresh / each.name)
+        labels = json.loads(image.config)["config"]["Labels"]
+        (fresh / "labels").write_text("".join(f"--label={key}={value}\n" for key, value in sorted(labels.items())), encoding="utf-8")
+        (fresh / _MARK).touch()
+        remove(folder)
+        fresh.rename(folder)
+    except BaseException:
+        remove(fresh)
+        raise
+    recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
+    lines = f"{folder} is ready. An engine makes an image of it:\n  xargs -a {folder}/labels docker build -f {recipe} --build-arg BASE=my-base -t my-{arguments.distribution} {folder}"
+    return Result({"folder": str(folder), "recipe": str(recipe), "platform": f"linux/{image.architecture}", "labels": labels}, lines)
+
+
+def _refuse(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()))):
+        raise FatalError("holds files that are no context of ours", str(folder), "give a new or an empty folder; nothing was touched")
+
+
+def unpack(cache: Cache, each: Layer, into: Path) -> None:
+    """The files of one layer below `into`, with their modes."""
+    with open(layer.blob(cache, each.digest), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        archive.extractall(into, filter="fully_trusted")  # noqa: S202 - ours: the modes of a folder that anyone may write count

@@ -1,0 +1,73 @@
+"""Look at a finished image wherever it is: in an OCI layout, a registry or an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from builder.engine import engine as engines
+from builder.engine import export
+from builder.errors import FatalError
+from builder.image import compress, layer, layout, oci, pull, runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from builder.image.layer import Layer
+    from builder.image.oci import Image
+
+_LOCK = f"{runtime.HOME}/lock.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An image: its platforms and how to read a layer. `digest` is that of its index; empty where an engine keeps none."""
+
+    images: tuple[Image, ...]
+    digest: str
+    opener: Callable[[Image, Layer], IO[bytes]]
+
+    @contextlib.contextmanager
+    def open(self, image: Image, one: Layer) -> Iterator[IO[bytes]]:
+        """The blob of a layer, packed as it is stored."""
+        stream = self.opener(image, one)
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def lock(self, image: Image) -> dict[str, Any]:
+        """Its lock.json, from the highest layer that has one."""
+        for one in reversed(image.layers):
+            with self.open(image, one) as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+                for member in archive:
+                    file = archive.extractfile(member) if member.name == _LOCK else None
+                    if file:
+                        return dict(json.loads(file.read()))
+        raise FatalError("has no lock.json", f"the image for linux/{image.architecture}", "it is no image that this builder made")
+
+
+@contextlib.contextmanager
+def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
+    """The image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine. What has to be copied goes into `scratch`."""
+    kind, _, rest = text.partition(":")
+    if kind in ("oci", "registry") and rest:
+        folder = Path(rest).absolute()
+        if kind == "registry":
+            folder = scratch / "pulled"
+            pull.pull(rest, folder, layers=True)
+        read = layout.read(folder)
+        yield Found(read.index.images, read.index.digest, lambda _, one: open(layout.blob(folder, one), "rb"))  # noqa: SIM115 - Found.open closes it
+        return
+    taken = engines.choose(engine)
+    if not taken.digest(text):
+        raise FatalError("is no image of the engine's", text, f"give a name that {taken.name} has, oci:PATH or registry:HOST/NAME:TAG")
+    file = scratch / "saved.tar"
+    taken.save(text, file)
+    saved = export.saved(file)
+    layers = tuple(layer.Layer("", diff_id, "", 0, 0, "", str(number)) for number, diff_id in enumerate(saved.diff_ids))
+    yield Found((oci.Image(str(saved.config["architecture"]), layers, saved.raw, b""),), "", lambda _, one: saved.layers[int(one.key)]())

@@ -1,0 +1,61 @@
+"""Where an image goes: into an engine, an OCI layout, a bundle for a site without internet, or a registry."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KINDS = ("image", "oci", "bundle", "registry")
+FORMS = "image[:NAME:TAG], oci:PATH, bundle:DIR or registry:HOST/NAME:TAG"
+_REFERENCE = re.compile(r"([a-z0-9.-]+(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?")
+_HOST = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of KINDS with its place: `name` is the image's name and tag, `path` the folder or file."""
+
+    kind: str
+    name: str
+    path: Path | None = None
+
+    @property
+    def compression(self) -> str:
+        """Gzip, for what leaves this machine: an enroot before 4.0 cannot read zstd."""
+        return "zstd" if self.kind == "image" else "gzip"
+
+
+def parse(text: str, distribution: str, accelerator: str) -> Output:
+    """What --output names; FatalError for anything else."""
+    kind, colon, rest = text.partition(":")
+    name = f"{distribution}:{accelerator}"
+    if kind not in KINDS or (colon and not rest) or (kind != "image" and not rest):
+        raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {FORMS}")
+    if kind in ("oci", "bundle"):
+        return Output(kind, name, Path(rest).absolute())
+    if rest and not _REFERENCE.fullmatch(rest):
+        raise FatalError(f"{rest!r} is no name of an image", "--output", "lower-case letters, digits, and . _ - / between them, then :TAG")
+    return Output(kind, rest or name)
+
+
+def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
+    """The architectures that --platform asks for; without it all that are offered, for `image` this machine's own."""
+    if not text:
+        own = _HOST.get(platform.machine(), platform.machine())
+        return (own,) if kind == "image" and own in offered else tuple(offered)
+    found = []
+    for part in text.split(","):
+        system, _, architecture = part.strip().partition("/")
+        if system != "linux" or architecture not in ("amd64", "arm64"):
+            raise FatalError(f"{part.strip()!r} is no platform of ours", "--platform", "give linux/amd64, linux/arm64 or both with a comma between them")
+        if architecture not in found:
+            found.append(architecture)
+    return tuple(sorted(found))

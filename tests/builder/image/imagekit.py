@@ -1,0 +1,69 @@
+"""A base for images of a test's small distribution: an OCI layout with the running Python in it, and for the other architecture one that only looks so."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from builder.base import bootstrap
+from builder.cache import Cache
+from builder.image import layer, layout, oci
+from builder.image.entry import Entry, file
+from tests.builder.base import basekit
+from tests.builder.chainkit import Chain
+
+_KEPT = tempfile.TemporaryDirectory(prefix="rosetta-test-base-")
+FULL = platform.python_version()
+OWN = bootstrap.MACHINES.get(platform.machine(), "")
+OTHER = {"amd64": "arm64", "arm64": "amd64"}.get(OWN, "")
+
+
+def _looks(architecture: str) -> list[Entry]:
+    """What is looked at in a base, of an architecture whose programs do not run here."""
+    elf = b"\x7fELF".ljust(18, b"\0") + {"amd64": 62, "arm64": 183}[architecture].to_bytes(2, "little")
+    version = FULL.rpartition(".")[0]
+    return [
+        file("usr/lib/libc.so.6", elf + b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n..", 0o755),
+        file(f"usr/bin/python{version}", elf + b"\0" + FULL.encode() + b"\0", 0o755),
+        *(file(f"usr/lib/python{version}/{name}", b"") for name in basekit.STDLIB),
+        Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
+    ]
+
+
+def base(folder: Path) -> Path:
+    """The layout in this folder: made once for all tests, so that a test may damage its copy."""
+    basekit.need("ldd")
+    if not OWN or platform.libc_ver()[0] != "glibc":
+        pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
+    place = folder / "base-layout"
+    if not place.exists():
+        shutil.copytree(_made(), place)
+    return place
+
+
+@functools.cache
+def _made() -> Path:
+    """Kept until the tests end."""
+    folder = Path(_KEPT.name)
+    place, cache = folder / "layout", Cache(folder / "cache")
+    if not place.exists():
+        made = {OWN: layer.write(cache, "own", "base", "gzip", basekit.running), OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER))}
+        images = [oci.image(architecture, [each], "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}) for architecture, each in made.items()]
+        layout.write(cache, oci.index(images, {}), place, name="thebase:1")
+    return place
+
+
+def images(chain: Chain, *more: str, output: str = "", before: tuple[str, ...] = ()) -> tuple[int, dict[str, object], str]:
+    """Run the builder with an image as output; its status, its JSON document and its stderr."""
+    manifest = chain.folder / "manifest.yaml"
+    text = manifest.read_text()
+    if "bases:" not in text:
+        text = text.replace("common: locks/line/common.in}", "common: locks/line/common.in, base: any}")
+        manifest.write_text(text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n')
+    place = ["--base", f"oci:{base(chain.folder)}"]
+    return chain.run("--output", output or f"oci:{chain.folder}/image", *place, *more, before=before)

@@ -1,0 +1,306 @@
+"""An image of the small distribution, whole: real git, real uv, the running Python as its base; both architectures, without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.image import compress, layout
+from tests.builder import chainkit
+from tests.builder.chainkit import ROOT, Chain
+from tests.builder.image import imagekit
+from tests.builder.image.imagekit import OTHER, OWN, images
+from tests.builder.indexkit import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.image.layout import Layout
+    from builder.image.oci import Image
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Chain]:
+    with serving() as index:
+        made = chainkit.make(tmp_path, index)
+        imagekit.base(tmp_path)
+        yield made
+
+
+def _read(chain: Chain, name: str = "image") -> Layout:
+    return layout.read(chain.folder / name)
+
+
+def _image(read: Layout, architecture: str = OWN) -> Image:
+    return next(image for image in read.index.images if image.architecture == architecture)
+
+
+def _members(read: Layout, image: Image, layers: tuple[str, ...] = ()) -> dict[str, tuple[str, tarfile.TarInfo, bytes]]:
+    """Path -> the layer it is in, its header, its content."""
+    found = {}
+    for one in image.layers:
+        if layers and one.name not in layers:
+            continue
+        with open(layout.blob(read.folder, one), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isreg() else None
+                found[member.name] = (one.name, member, file.read() if file else b"")
+    return found
+
+
+def _digest(chain: Chain, *more: str) -> str:
+    status, document, stderr = images(chain, *more)
+    assert status == 0, stderr
+    result: dict[str, Any] = document["result"]  # type: ignore[assignment]
+    return str(result["digest"])
+
+
+def test_both_architectures_in_one_index(chain: Chain) -> None:
+    digest = _digest(chain)
+    read = _read(chain)
+    assert read.index.digest == digest
+    assert [image.architecture for image in read.index.images] == ["amd64", "arm64"]
+    for image in read.index.images:
+        assert [one.name for one in image.layers] == ["base", "python", "sources", "rosetta"]
+        members = _members(read, image)
+        lock = json.loads(members["opt/rosetta/lock.json"][2])
+        assert lock["architecture"] == image.architecture
+        assert lock["base"]["name"] == "thebase:1"
+        assert [row["diff_id"] for row in lock["layers"]] == [one.diff_id for one in image.layers[:-1]]
+        assert members["opt/thing/thing/__init__.py"][2].endswith(b'"good morning"\n')
+        assert members["opt/rosetta/entrypoint"][1].mode == 0o755
+        config = json.loads(image.config)
+        assert config["config"]["Entrypoint"] == ["/opt/rosetta/entrypoint"]
+        assert {line.partition("=")[0] for line in config["config"]["Env"]} == {"PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONNOUSERSITE", "PIP_CONSTRAINT"}
+        assert config["config"]["Labels"]["io.rosetta.te.version"].startswith("none: ")
+    one, other = (_members(read, image, ("python", "sources")) for image in read.index.images)
+    assert one.keys() == other.keys(), "the packages of this test are the same on both"
+    assert any(name.endswith("__pycache__/helper.cpython-" + chainkit.HERE.replace(".", "") + ".pyc") for name in other)
+
+
+def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
+    """Unpacked and started by the base's own loader, the packages, the source and rosetta are found."""
+    _digest(chain)
+    read = _read(chain)
+    members = _members(read, _image(read))
+    site = f"opt/rosetta/env/lib/python{chainkit.HERE}/site-packages"
+    assert members["opt/rosetta/env/bin/python"][1].linkname == f"/usr/bin/python{chainkit.HERE}"
+    assert {f"{site}/helper.py", f"{site}/fromsource.py", f"{site}/rosetta-sources.pth"} <= members.keys()
+    root = chain.folder / "root"
+    for one in _image(read).layers:
+        with open(layout.blob(read.folder, one), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+            archive.extractall(root, filter="tar")
+    found = next(path for path in sorted(chain.cache.glob("base/python-*/python")))
+    code = f"import site; site.addsitedir({str(root / site)!r}); import thing, helper, fromsource, rosetta; print(thing.GREETING, rosetta.__file__)"
+    done = subprocess.run([found, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["good", "morning", str(root / "opt/rosetta/rosetta/rosetta/__init__.py")] or done.stdout.startswith("good morning")
+
+
+def test_no_path_of_this_machine_in_any_layer(chain: Chain) -> None:
+    _digest(chain)
+    read = _read(chain)
+    for image in read.index.images:
+        members = _members(read, image, ("python", "own", "sources", "rosetta"))
+        assert [name for name, (_, member, data) in members.items() if str(chain.folder).encode() in data or str(chain.folder) in member.linkname] == []
+        assert {(member.uid, member.gid, member.uname, member.mtime) for _, member, _ in members.values()} == {(0, 0, "", 315532800)}
+        assert str(chain.folder).encode() not in image.config + image.manifest
+
+
+def test_nothing_changed_writes_nothing(chain: Chain) -> None:
+    first = _digest(chain)
+    before = {path: path.stat().st_mtime_ns for path in (chain.folder / "image").rglob("*") if path.is_file()}
+    shutil.rmtree(chain.folder / "uv")  # nothing is installed again
+    chain.index.files.clear()
+    assert _digest(chain, "--offline", "--no-mirror") == first
+    assert before == {path: path.stat().st_mtime_ns for path in (chain.folder / "image").rglob("*") if path.is_file()}
+
+
+def test_another_source_changes_the_last_two_layers_alone(chain: Chain) -> None:
+    _digest(chain)
+    before = _read(chain)
+    old = {image.architecture: [one.digest for one in image.layers] for image in before.index.images}
+    chain.write_patch("good evening")
+    _digest(chain)
+    for image in _read(chain).index.images:
+        assert [one.digest for one in image.layers[:-2]] == old[image.architecture][:-2]
+        assert not {one.digest for one in image.layers[-2:]} & set(old[image.architecture])
+
+
+def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) -> None:
+    """A second distribution with one package more: all of the first's lower layers are its too, byte for byte, though made in another cache."""
+    _digest(chain)
+    first = _read(chain)
+    extra = chainkit._wheel(chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0")
+    lock = (chain.folder / "locks/thing-cpu.txt").read_text()
+    (chain.folder / "locks/more-cpu.txt").write_text(f"extra==1.0 \\\n    --hash=sha256:{chain.index.add('extra', extra)}\n{lock}")
+    manifest = chain.folder / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("sdists:", "  more: {line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}\nsdists:"))
+    chain.extra["ROSETTA_CACHE"] = str(chain.folder / "cache2")
+    status, _, stderr = images(chain, "--distribution", "more")
+    assert status == 0, stderr
+    for one in first.index.images:
+        other = _image(_read(chain), one.architecture)
+        assert [each.name for each in other.layers] == ["base", "python", "own", "sources", "rosetta"]
+        assert [each.digest for each in other.layers[:2]] == [each.digest for each in one.layers[:2]]
+
+
+def test_the_same_on_another_machine(chain: Chain) -> None:
+    first = _digest(chain)
+    shutil.rmtree(chain.folder / "image")
+    shutil.rmtree(chain.folder / "uv")
+    chain.extra |= {"ROSETTA_CACHE": str(chain.folder / "elsewhere/cache"), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    old = os.umask(0o077)
+    try:
+        assert _digest(chain) == first
+    finally:
+        os.umask(old)
+
+
+def test_compressions_hold_the_same_content(chain: Chain) -> None:
+    _digest(chain)
+    first = _read(chain)
+    status, _, stderr = images(chain, "--compression", "zstd", output=f"oci:{chain.folder}/other")
+    assert status == 0, stderr
+    other = _read(chain, "other")
+    assert [one.diff_id for one in _image(first).layers[:-1]] == [one.diff_id for one in _image(other).layers[:-1]]
+    assert {one.media_type.rpartition("+")[2] for one in _image(other).layers} == {"zstd"}
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (("--platform", "linux/riscv64"), "linux/amd64"),
+        (("--platform", "windows/amd64"), "linux/amd64"),
+        (("--accelerator", "cuda12"), "cpu"),
+        (("--python", "3.11"), "--base"),
+        (("--since", "lock.json"), "bundle"),
+        (("--base", "oci:nowhere"), "index.json"),
+        (("--output", "oci:"), "oci:PATH"),
+        (("--output", "image:Big/Name"), "lower-case"),
+        (("--output", "registry:nohost:1"), "HOST"),
+    ],
+)
+def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
+    status, document, stderr = images(chain, *more)
+    assert status == 2, stderr
+    assert word in json.dumps(document["error"])
+    assert "Traceback" not in stderr
+    assert not (chain.folder / "image").exists()
+
+
+def test_options_of_images_do_not_go_with_an_environment(chain: Chain) -> None:
+    status, document, _ = chain.run("--platform", "linux/amd64")
+    assert status == 2
+    assert "--platform" in document["error"]["where"]
+
+
+def test_one_architecture_that_fails_leaves_nothing(chain: Chain) -> None:
+    manifest = json.loads((chain.folder / "base-layout/index.json").read_text())
+    assert manifest
+    read = layout.read(chain.folder / "base-layout")
+    blob = layout.blob(read.folder, _image(read, OTHER).layers[0])
+    whole = blob.read_bytes()
+    blob.chmod(0o644)
+    blob.write_bytes(whole[:-1] + b"x")
+    status, document, stderr = images(chain)
+    assert status == 2, stderr
+    assert document["result"] is None
+    assert not (chain.folder / "image").exists()
+    blob.write_bytes(whole)
+    _digest(chain)
+    assert len(_read(chain).index.images) == 2
+
+
+def test_a_foreign_folder_is_refused_before_anything_is_made(chain: Chain) -> None:
+    (chain.folder / "image").mkdir()
+    (chain.folder / "image/mine.txt").write_text("mine")
+    status, document, _ = images(chain)
+    assert status == 2
+    assert "nothing was touched" in document["error"]["do"]  # type: ignore[index]
+    assert not (chain.cache / "layers").exists()
+
+
+def test_a_damaged_blob_is_made_again(chain: Chain) -> None:
+    first = _digest(chain)
+    shutil.rmtree(chain.folder / "image")
+    for blob in sorted((chain.cache / "blobs/sha256").iterdir())[:3]:
+        blob.chmod(0o644)
+        blob.write_bytes(blob.read_bytes()[:-1])
+    assert _digest(chain) == first
+    _read(chain)
+
+
+def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
+    if os.geteuid():
+        pytest.skip("a small file system needs root")
+    wanted = _digest(chain)
+    shutil.rmtree(chain.folder / "image")
+    small = chain.folder / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(small)], capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not let us mount")
+    try:
+        status, _, stderr = images(chain, output=f"oci:{small}/image")
+        assert status == 2
+        assert "o space left" in stderr
+        assert "Traceback" not in stderr
+        assert list(small.iterdir()) == []
+        subprocess.run(["mount", "-o", "remount,size=500m", str(small)], check=True)
+        status, document, stderr = images(chain, output=f"oci:{small}/image")
+        assert status == 0, stderr
+        assert document["result"]["digest"] == wanted  # type: ignore[index]
+        layout.read(small / "image")
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
+    """SIGKILL at ten points over the whole build: no half layout, and one more run gives what an undisturbed build gives."""
+    chain.extra["KILL_AT"] = "0"
+    common = ("--output", f"oci:{chain.folder}/image", "--base", f"oci:{imagekit.base(chain.folder)}")
+    wanted = _digest(chain)
+    for folder in (chain.folder / "image", chain.cache):
+        shutil.rmtree(folder)
+    status, _, stderr = chain.run(*common, program=chainkit.KILLED)
+    assert status == 0, stderr
+    total = int(stderr.split()[-1])
+    assert total > 10
+    for point in sorted({1 + total * part // 10 for part in range(10)}):
+        for folder in (chain.folder / "image", chain.cache):
+            shutil.rmtree(folder, ignore_errors=True)
+        chain.extra["KILL_AT"] = str(point)
+        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv(*common)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        assert done.returncode == -signal.SIGKILL, (point, done.stderr)
+        assert not (chain.folder / "image").exists()
+        chain.extra["KILL_AT"] = "0"
+        assert _digest(chain) == wanted, point
+        _read(chain)
+
+
+def test_killed_while_a_layout_is_replaced(chain: Chain) -> None:
+    """The place holds the old image or the new one, never a mixture, and a rerun brings the new one."""
+    old = _digest(chain)
+    chain.write_patch("good night")
+    new = ""
+    for point in range(1, 400, 12):
+        chain.extra["KILL_AT"] = str(point)
+        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv("--output", f"oci:{chain.folder}/image", "--base", f"oci:{imagekit.base(chain.folder)}")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        if (chain.folder / "image").exists():
+            new = _read(chain).index.digest
+        if done.returncode == 0:
+            break
+    else:
+        pytest.fail("it never came to an end")
+    assert _digest(chain) == new != old
+    assert [path.name for path in chain.folder.iterdir() if path.name.startswith(".image")] == []
