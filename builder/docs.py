@@ -30,6 +30,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "sdists[]": manifest.Sdist,
     "strip[]": manifest.Strip,
     "bases.NAME": manifest.Base,
+    "transformer-engine": manifest.TransformerEngine,
 }
 
 
@@ -53,7 +54,7 @@ def render() -> str:
 
 
 def _table(title: str, model: type[BaseModel]) -> str:
-    rows = [f"| `{name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |" for name, field in model.model_fields.items()]
+    rows = [f"| `{field.alias or name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |" for name, field in model.model_fields.items()]
     return "\n".join([f"## {title}", "", model.__doc__ or "", "", "| key | type | required | meaning |", "|---|---|---|---|", *rows, ""])
 
 

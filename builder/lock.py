@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder import log, manifest, uv
+from builder.base import debian
 from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
 from builder.locks import declared, lockcheck, lockfile, marker, requirements, resolve
 from builder.locks.resolve import Request
 from builder.manifest import GitSource
 from builder.sources import remote, source, sourcelock, track
+from builder.te import headers, pinned
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -42,9 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let this project move ('all': every one); may be repeated",
     )
     parser.add_argument(
-        "--tools", action="store_true", help="make locks/build.txt (what sdists are built with) instead"
+        "--tools", action="store_true", help="make locks/build.txt and te-build.txt (what sdists are built with) instead"
     )
     parser.add_argument("--builder", action="store_true", help="make locks/builder.txt, the builder's own, instead")
+    parser.add_argument(
+        "--base", action="store_true", help="lock today's Debian packages of the bases of these lines instead"
+    )
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """The locks of a line: the joint request first, then each lock as a part of it."""
+    """The locks of a line: the joint request first, then each lock as a part of it, then those that go beside them and must fit."""
 
     line: str
     joint: Request
     wanted: tuple[Wanted, ...]
+    beside: tuple[Wanted, ...] = ()
+
+    @property
+    def all(self) -> tuple[Wanted, ...]:
+        return (*self.wanted, *self.beside)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -71,13 +81,16 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.tools or arguments.builder:
         return _tools(
             loaded,
-            [name for name, asked in (("build", arguments.tools), ("builder", arguments.builder)) if asked],
+            [name for name, asked in (("build", arguments.tools), ("te-build", arguments.tools and loaded.transformer_engine), ("builder", arguments.builder)) if asked],
             context,
         )
     for line in arguments.lines:
         if line not in loaded.lines:
             raise FatalError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
     lines = arguments.lines or list(loaded.lines)
+    if arguments.base:
+        bases = debian.relock(loaded, lines, offline=context.offline) | headers.relock(loaded, offline=context.offline)
+        return Result({"locks": bases}, "\n".join(_shown(path, change) for path, change in bases.items()))
     known = declared.load(loaded.folder(declared.RECORD))
     access = source.access(context, loaded)
     names = [name for entry in loaded.distributions.values() if entry.line in lines for name in entry.sources]
@@ -129,7 +142,11 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
         wanted.append(
             Wanted(path, request, stage_key("lock", {"path": path, "joint": joint.inputs(), "own": request.inputs()}))
         )
-    return Plan(line, joint, tuple(wanted))
+    beside = []
+    for path, needs in pinned.requests(loaded, line, read_in).items():
+        request = Request(needs, rules, everywhere, path)
+        beside.append(Wanted(path, request, stage_key("lock", {"path": path, "fits": joint.inputs(), "own": request.inputs()})))
+    return Plan(line, joint, tuple(wanted), tuple(beside))
 
 
 def read_in(file: Path) -> tuple[str, ...]:
@@ -150,10 +167,10 @@ def _make(
 ) -> Result:
     texts = dict(records)
     changes: dict[str, list[str]] = {}
-    new = [wanted.path for each in plans for wanted in each.wanted if not (loaded.root / wanted.path).exists()]
+    new = [wanted.path for each in plans for wanted in each.all if not (loaded.root / wanted.path).exists()]
     for each in plans:
         for path, pins in resolved(loaded, each, upgrade, offline=offline).items():
-            key = next(wanted.key for wanted in each.wanted if wanted.path == path)
+            key = next(wanted.key for wanted in each.all if wanted.path == path)
             texts[path] = render(pins, key)
             changes[path] = lockfile.difference(existing(loaded.root / path), pins)
     for path, text in texts.items():
@@ -179,7 +196,12 @@ def resolved(
     preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
     with log.stage(f"resolve line {each.line}"):
         constraints = resolve.joint(each.joint, preferred, offline=offline)
-        return {wanted.path: resolve.locked(wanted.request, constraints, offline=offline) for wanted in each.wanted}
+        pins = {wanted.path: resolve.locked(wanted.request, constraints, offline=offline) for wanted in each.wanted}
+        for wanted in each.beside:
+            kept = [] if "all" in upgrade else [pin for pin in existing(loaded.root / wanted.path) if pin.name not in upgrade]
+            fitting = resolve.joint(wanted.request, kept, constraints=constraints, offline=offline)
+            pins[wanted.path] = resolve.locked(wanted.request, fitting, offline=offline)
+    return pins
 
 
 def existing(file: Path) -> list[Pin]:
@@ -208,7 +230,7 @@ def write_changed(file: Path, text: str) -> None:
 def _check(
     loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], recorded: Sequence[str], access: Access
 ) -> Result:
-    problems = lockcheck.files(loaded, plans, records)
+    problems = lockcheck.files(loaded, plans, records) + debian.problems(loaded, [each.line for each in plans]) + headers.problems(loaded)
     lost, unasked = _branches(loaded, access)
     problems += lost
     if not access.offline:
@@ -223,7 +245,7 @@ def _check(
         f"{name}: its source is not at hand, {declared.RECORD} was taken for what it declares" for name in recorded
     ]
     notes += [*unasked, *(["offline: nothing was resolved anew"] if access.offline else [])]
-    counted = sum(len(each.wanted) for each in plans)
+    counted = sum(len(each.all) for each in plans)
     text = "\n".join(
         [
             *problems,
@@ -234,7 +256,7 @@ def _check(
     data: dict[str, Any] = {
         "problems": problems,
         "notes": notes,
-        "locks": [wanted.path for each in plans for wanted in each.wanted],
+        "locks": [wanted.path for each in plans for wanted in each.all],
     }
     return Result(data, text, ok=not problems)
 

@@ -68,12 +68,15 @@ def request(context: Context, arguments: argparse.Namespace, found: Found, locks
     """The build that would give this image, by its lock."""
     record = next(iter(locks.values()))
     try:
-        name, accelerator, base = str(record["distribution"]), str(record["accelerator"]), str(record["base"]["name"])
+        name, accelerator, base, compression = (str(each) for each in (record["distribution"], record["accelerator"], record["base"]["name"], record["compression"]))
     except (KeyError, TypeError) as error:
         raise FatalError(f"its lock.json has no {error}", arguments.image, "it is no image that this builder made") from error
     loaded = manifest.load(context.manifest_path)
     architectures = tuple(image.architecture for image in found.images)
-    compression = "zstd" if all(each.media_type.endswith("zstd") for image in found.images for each in image.layers) else "gzip"
+    if compression not in compress.MEDIA_TYPE:
+        raise FatalError(f"its lock.json names the compression {compression[:20]!r}", arguments.image, "it is no image that this builder made")
+    if base.startswith("bootstrap:"):
+        base = "bootstrap"
     asked = images.Request(context, loaded, name, accelerator, architectures, bool(record.get("transformer_engine")), compression, arguments.base or base, arguments.engine)
     images.check(asked)
     return asked

@@ -26,7 +26,7 @@ def dropped(entry: Entry) -> bool:
     """Has it no place in a minimal system that is to be the same for every machine?"""
     if entry.kind == "dir" and entry.path in _FOLDERS:
         return False
-    return bool(_LITTER.fullmatch(entry.path)) or normalise._dropped(entry)  # noqa: SLF001
+    return bool(_LITTER.fullmatch(entry.path)) or normalise.dropped(entry)
 
 
 def content(entry: Entry) -> bytes:

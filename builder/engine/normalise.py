@@ -157,7 +157,7 @@ def _undone(entry: Entry) -> bool:
     return bool(_DROPPED.fullmatch(entry.path)) or (entry.kind != "dir" and bool(_CACHE.fullmatch(entry.path)))
 
 
-def _dropped(entry: Entry) -> bool:
+def dropped(entry: Entry) -> bool:
     return _undone(entry) or (entry.path.endswith(".pyc") and _timed(entry))
 
 
@@ -175,7 +175,7 @@ def _timed(entry: Entry) -> bool:
 
 
 def _difference(base: dict[str, Entry], sums: dict[str, str], upper: dict[str, Entry], gone: set[str]) -> list[Entry]:
-    kept = {path: entry for path, entry in upper.items() if not _dropped(entry) and not _equal(entry, base.get(path), sums)}
+    kept = {path: entry for path, entry in upper.items() if not dropped(entry) and not _equal(entry, base.get(path), sums)}
     deleted = set()
     for path in gone:
         inside = path if path.endswith("/") else f"{path}/"

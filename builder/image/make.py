@@ -184,7 +184,7 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci.Image, dict[str, 
             below.append(add(name, key, lambda name=name: part_of(name)))  # type: ignore[misc]
         below.append(_sources(wanted, trees, add))
         rows = [{"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size} for each in below]
-        record = {**resolved.record(architecture), "layers": rows}
+        record = {**resolved.record(architecture), "compression": request.compression, "layers": rows}
         top = _top(request, wanted, record, trees, environment, add)
     settings = runtime.settings(record, base.env)
     return oci.image(wanted.architecture, [*below, top], runtime.created(record), settings, runtime.annotated(record)), record

@@ -20,7 +20,7 @@ def test_every_key_is_documented() -> None:
     page = docs.render()
     for model in docs._MODELS.values():
         assert all(field.description for field in model.model_fields.values()), model
-        assert all(f"`{name}`" in page for name in model.model_fields)
+        assert all(f"`{field.alias or name}`" in page for name, field in model.model_fields.items())
 
 
 def test_the_readme_names_what_exists() -> None:

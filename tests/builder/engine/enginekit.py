@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import stage_key
+from builder.cache import Cache, stage_key
 from builder.engine import command, engine
 from builder.errors import FatalError
-from builder.image import compress, layer
+from builder.image import compress, layer, layout, oci
 from builder.image.entry import Entry, file, folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from builder.cache import Cache
     from builder.engine.engine import Engine
     from builder.engine.export import Exported
     from builder.image.layer import Layer
@@ -119,3 +118,13 @@ def repository(root: Path, target: Path, script: str = "", *, before: str = "") 
     if script:
         (target / "docker/install-packages").write_text(script, encoding="utf-8")
     return target
+
+
+def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
+    """Bring one architecture of an image layout into an engine."""
+    scratch = Cache(folder.with_name(f"{folder.name}-taken"))
+    read = layout.read(folder)
+    (image,) = (each for each in read.index.images if each.architecture == architecture)
+    layers = [layer.from_tar(scratch, each.diff_id, each.name, "gzip", lambda path=layout.blob(folder, each): open(path, "rb")) for each in image.layers]  # type: ignore[misc]  # noqa: SIM115
+    document = json.loads(image.config)
+    found.load(scratch, oci.index([oci.image(architecture, layers, document["created"], document["config"], {})], {}), tag)

@@ -1,0 +1,212 @@
+"""The stage that compiles Transformer Engine's bindings for JAX into a wheel, for this architecture or by cross compiler for the other.
+
+The sdist's own setup.py asks the JAX that runs it for paths and the CUDA version, so it cannot be driven for another architecture or Python.
+What it would do is short and stands here: the same sources, include folders in the same order, macros, link and wheel content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import tarfile
+import time
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder import index, log, python, uv
+from builder.cache import Cache, remove, stage_key
+from builder.env import sdist
+from builder.errors import FatalError
+from builder.te import compiler, headers, objects, pinned, wheelfile
+from builder.te.headers import TRIPLETS
+from builder.te.wheelfile import Target
+
+if TYPE_CHECKING:
+    from builder.base.debs import Deb
+    from builder.locks.lockfile import Pin
+    from builder.manifest import Manifest
+    from builder.te.compiler import Compiler
+
+RECORD = "wheel.json"
+# What build_tools/jax.py and pybind11's helpers give the compiler, and what Debian's Python adds that matters.
+FLAGS = ("-O3", "-g0", "-DNDEBUG", "-fwrapv", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-DNVTE_WITH_NCCL_EP")
+# Lazy binding even where a compiler has it otherwise: symbols of CUDA's libraries come from those that are loaded before. And libnccl stands beside it.
+LINK = ("-shared", "-s", "-Wl,-O1", "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,--build-id=none", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides a wheel but the compiler: the target, the sdist's sha256, the packages it is compiled against, the headers of Python."""
+
+    target: Target
+    sdist: str
+    pins: tuple[Pin, ...]
+    headers: Deb
+
+    @property
+    def inputs(self) -> str:
+        """The key of it, the same on every machine."""
+        packages = [[pin.name, pin.version, *pin.hashes] for pin in self.pins]
+        flags = [*FLAGS, *LINK]
+        return stage_key("te", {"target": asdict(self.target), "sdist": self.sdist, "packages": packages, "headers": self.headers.sha256, "flags": flags})
+
+    @property
+    def where(self) -> str:
+        return f"{pinned.SOURCE} {self.target.version} ({self.target.accelerator}, {self.target.architecture}, Python {self.target.python})"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A wheel in the cache. `glibc` is the oldest that can load it; `effort` what it took (empty for one made elsewhere)."""
+
+    path: Path
+    sha256: str
+    glibc: str
+    effort: dict[str, Any]
+
+
+def plan(manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str) -> Plan:
+    """Read what the manifest and the locks say; FatalError where it is not for this line, accelerator or Python."""
+    te = pinned.chosen(manifest, line, accelerator)
+    known = manifest.lines[line].pythons
+    if python_version not in known:
+        raise FatalError(f"the line {line!r} has no locks for Python {python_version}", "--python", f"give one of: {', '.join(known)}")
+    target = Target(te.version, accelerator, architecture, python_version)
+    pins = pinned.compiled_against(manifest, line, accelerator, python_version, architecture)
+    return Plan(target, te.sha256, tuple(pins), headers.of(manifest, python_version, architecture))
+
+
+def key(wanted: Plan, by: Compiler) -> str:
+    return stage_key("te-wheel", {"inputs": wanted.inputs, "compiler": by.identity, "layout": 1})
+
+
+def have(cache: Cache, folder: str) -> Made | None:
+    """A wheel that the cache has under this name; None where it has none or a damaged one."""
+    place = cache.path("wheels", folder)
+    try:
+        known = json.loads((place / RECORD).read_text(encoding="ascii"))
+        made = Made(place / known["file"], known["sha256"], known["glibc"], known["effort"])
+        return made if hashlib.sha256(made.path.read_bytes()).hexdigest() == made.sha256 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Made:
+    """The wheel of a plan: from the cache, or compiled now by the machine's compiler, `at_once` files at a time (0: what the machine bears)."""
+    by = compiler.find(wanted.target.architecture)
+    name = f"te-{key(wanted, by)}"
+
+    def make(folder: Path) -> None:
+        start = time.monotonic()
+        with log.stage(f"fetch what {wanted.where} is compiled from and against"):
+            source = _source(cache, wanted, offline=offline)
+            against = _against(cache, wanted, offline=offline)
+            includes = _includes(source, against, headers.folder(cache, wanted.headers, offline=offline), wanted.target)
+        files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
+        kept = cache.folder("wheels", f"te-objects-{name[3:]}", lambda _: None, grows=True)
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        at_once_ = at_once or objects.jobs()
+        with log.stage(f"compile {wanted.where}: {len(files)} files, {at_once_} at a time"):
+            made, effort = objects.compile_all(by, files, [*FLAGS, *_unnamed(cache), *includes], kept, scratch, at_once=at_once_)
+        module = _linked(by, made, against, scratch)
+        _refuse_paths(module, cache, wanted.where)
+        meta = wheelfile.metadata((source / "PKG-INFO").read_text(encoding="utf-8"), wanted.target.accelerator)
+        note = {"inputs": wanted.inputs, "compiler": by.identity, "sdist": wanted.sdist, "against": [pin.text.partition(" ;")[0] for pin in wanted.pins]}
+        path = wheelfile.write(folder, wanted.target, module, meta, (source / "LICENSE").read_bytes(), note)
+        spent = {"seconds": round(time.monotonic() - start, 1), "peak_bytes": effort.peak, "at_once": at_once_, "files": effort.seconds, "compiler": by.identity}
+        record(folder, path, wanted.target, spent)
+        remove(scratch)
+
+    with contextlib.suppress(OSError):
+        if made := have(cache, name):
+            return made
+    cache.folder("wheels", name, make)
+    if made := have(cache, name):
+        remove(cache.path("wheels", f"te-objects-{name[3:]}"))
+        return made
+    raise FatalError("the cached wheel is damaged", str(cache.path("wheels", name)), "delete that folder and run again")
+
+
+def record(folder: Path, path: Path, target: Target, effort: dict[str, Any]) -> None:
+    """Write down beside a wheel what is known of it, for `have`."""
+    with zipfile.ZipFile(path) as archive:
+        module = archive.read(target.module)
+    known = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "glibc": wheelfile.glibc(module), "effort": effort}
+    (folder / RECORD).write_text(json.dumps(known, indent=1, sort_keys=True), encoding="ascii")
+
+
+def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
+    """The sdist, unpacked."""
+
+    def make(folder: Path) -> None:
+        archive = index.fetch(pinned.SOURCE, wanted.target.version, wanted.sdist, cache.path("wheels", "sdist"), part=".tar.gz", offline=offline)
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise FatalError(f"does not unpack ({' '.join(str(error).split())[:200]})", archive.name, "delete it and run again") from error
+
+    folder = cache.folder("wheels", f"te-source-{wanted.sdist}", make)
+    found = folder / f"{wheelfile.PROJECT}-{wanted.target.version}"
+    if not (found / "csrc" / "extensions").is_dir():
+        raise FatalError("its sdist has no csrc/extensions", pinned.SOURCE, "this release is laid out otherwise: see builder/te/build.py")
+    return found
+
+
+def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
+    """The locked packages it is compiled against, unpacked for the target as they would be installed."""
+    target = wanted.target
+    machine = TRIPLETS[target.architecture].partition("-")[0]
+
+    def make(folder: Path) -> None:
+        requirements = folder / "requirements.txt"
+        requirements.write_text("".join(pin.lines() for pin in wanted.pins), encoding="utf-8")
+        uv.run(
+            "pip", "install", "--quiet", "--target", str(folder / "site"), "--python", str(python.own().path), "--python-version", target.python,
+            "--python-platform", f"{machine}-manylinux_2_28", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(requirements),
+            offline=offline, where=wanted.where,
+        )  # fmt: skip
+
+    packages = [[pin.name, pin.version, *pin.hashes] for pin in wanted.pins]
+    return cache.folder("env", stage_key("te-against", {"packages": packages, "python": target.python, "architecture": target.architecture}), make) / "site"
+
+
+def _includes(source: Path, site: Path, python_headers: Path, target: Target) -> list[str]:
+    """The include folders, in the order of the package's own build."""
+    common = source / "common_headers"
+    folders = [
+        *sorted(site.glob("nvidia/*/include")), site / "include", common, common / "common", common / "common" / "include", source / "csrc",
+        site / "jaxlib" / "include", site / "pybind11" / "include", python_headers / "usr" / "include" / f"python{target.python}",
+    ]  # fmt: skip
+    if missing := [each for each in folders if not each.is_dir()]:
+        raise FatalError(f"no folder {missing[0].name} is in what it is compiled against", str(missing[0].parent), "check locks/te-build.in and the te-*.in of the line")
+    # Debian's pyconfig.h asks for <TRIPLET/python3.X/pyconfig.h>; the compiler's own C headers come before this one.
+    return [*(f"-I{each}" for each in folders), "-idirafter", str(python_headers / "usr" / "include")]
+
+
+def _unnamed(cache: Cache) -> list[str]:
+    """No path of this machine in what is compiled: messages of the code name its files."""
+    return [f"-ffile-prefix-map={cache.root}=rosetta"]
+
+
+def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes:
+    out = scratch / "module.so"
+    nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    if not nccl.is_file():
+        raise FatalError("libnccl.so.2 is not in what it is compiled against", str(nccl.parent), "check the locks: nvidia-nccl is missing")
+    argv = [*sdist.cut_off(), by.program, *LINK, *map(str, parts), str(nccl), "-o", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=objects.environment(scratch), cwd=scratch)
+    if done.returncode:
+        raise FatalError(f"does not link: {' '.join(done.stderr.split())[-300:]}", pinned.SOURCE, "check the compiler's libraries")
+    return out.read_bytes()
+
+
+def _refuse_paths(module: bytes, cache: Cache, where: str) -> None:
+    for path in {str(cache.root), str(cache.root.resolve()), str(Path.home())} - {"/"}:
+        if path.encode() + b"/" in module:
+            raise FatalError(f"the compiled module names this machine's folder {path}", where, "use a g++ that knows -ffile-prefix-map")

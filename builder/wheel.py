@@ -1,0 +1,74 @@
+"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made elsewhere."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder import manifest
+from builder.errors import FatalError
+from builder.te import addition, build
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("project", choices=["transformer-engine"], help="what to make")
+    parser.add_argument("--accelerator", required=True, choices=["cuda12", "cuda13"], help="the CUDA it is for")
+    parser.add_argument("--architecture", choices=["amd64", "arm64"], help="where it will run (default: an architecture like this machine's)")
+    parser.add_argument("--line", default="", metavar="LINE", help="the line whose JAX it is for (default: the first that has it)")
+    parser.add_argument("--python", default="", metavar="3.X", help="the Python it is for (default: that of the line's images)")
+    parser.add_argument("--output", default="", metavar="DIR", help="also put the wheel there")
+    parser.add_argument("--jobs", type=int, default=0, metavar="N", help="compilers at once, up to 3 GB each (default: by cores and free memory)")
+    parser.add_argument("--import", dest="file", default="", metavar="FILE", help="take this wheel, made elsewhere, instead of compiling one")
+    parser.add_argument("--sha256", default="", metavar="HEX", help="what the imported wheel must have")
+    parser.add_argument("--drop-import", action="store_true", help="forget an imported wheel")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    loaded = manifest.load(context.manifest_path)
+    if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):
+        raise FatalError("an imported wheel is taken by its sha256: 64 lower-case hex digits", "--sha256", "give the one that its maker names")
+    if arguments.sha256 and not arguments.file:
+        raise FatalError("goes with --import only", "--sha256", "give the wheel by --import FILE")
+    if arguments.jobs < 0:
+        raise FatalError("is no number of compilers", f"--jobs {arguments.jobs}", "give 1 or more, or leave it out")
+    te = loaded.transformer_engine
+    line = arguments.line or (te.lines[0] if te else "")
+    if line and line not in loaded.lines:
+        raise FatalError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
+    architecture = arguments.architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    wanted = build.plan(loaded, line, arguments.accelerator, architecture, arguments.python or (loaded.lines[line].python if line else ""))
+    if arguments.drop_import:
+        gone = addition.drop(context.cache, wanted)
+        return Result({"dropped": gone}, "forgotten" if gone else "there was no imported wheel")
+    brought = addition.take(context.cache, wanted, Path(arguments.file), arguments.sha256) if arguments.file else addition.imported(context.cache, wanted)
+    made = brought or build.wheel(context.cache, wanted, offline=context.offline, at_once=arguments.jobs)
+    data = addition.described(wanted, made, brought=brought is not None)
+    text = [f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc {made.glibc}{', imported' if brought else ''}"]
+    if made.effort:
+        text.append(f"compiled in {made.effort['seconds']:.0f} s, {made.effort['at_once']} files at a time, at most {made.effort['peak_bytes'] / 1e9:.1f} GB of memory each")
+    if arguments.output:
+        data["output"] = str(_copied(made.path, Path(arguments.output)))
+        text.append(data["output"])
+    return Result(data, "\n".join(text))
+
+
+def _copied(wheel: Path, folder: Path) -> Path:
+    """The wheel in a folder of the user's: whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder.absolute() / wheel.name
+    temporary = target.with_name(f".tmp-{os.getpid()}-{wheel.name}")
+    try:
+        shutil.copyfile(wheel, temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

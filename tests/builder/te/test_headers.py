@@ -1,0 +1,89 @@
+"""The lock of Debian's headers of Python, and the package unpacked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.te import headers
+from tests.builder.te import tekit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.cache import Cache
+    from tests.builder.indexkit import Index
+    from tests.builder.te.tekit import Te
+
+
+@pytest.fixture
+def te(tmp_path: Path, index: Index) -> Te:
+    tekit.need()
+    return tekit.make(tmp_path / "repo", index)
+
+
+def test_what_was_locked_is_read_again(te: Te) -> None:
+    known = headers.load(te.manifest())
+    assert list(known) == [("3.13", "amd64")]
+    assert headers.render(known) == (te.root / headers.FILE).read_text()
+    assert headers.of(te.manifest(), "3.13", "amd64").name == "libpython3.13-dev"
+
+
+def test_it_is_unpacked(te: Te, cache: Cache) -> None:
+    te.with_headers(cache)
+    made = headers.folder(cache, headers.of(te.manifest(), "3.13", "amd64"), offline=True)
+    assert (made / "usr/include/python3.13/Python.h").is_file()
+    assert (made / "usr/include/x86_64-linux-gnu/python3.13/pyconfig.h").is_file()
+
+
+def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
+    te.with_headers(cache)
+    for file in cache.path("debs").glob("*.deb"):
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(FatalError, match=r"are not in the cache.*without --offline"):
+        headers.folder(cache, headers.of(te.manifest(), "3.13", "amd64"), offline=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "is not a lock of Python's headers"),
+        ('{"schema": 2, "pythons": {}}', "is not a lock of Python's headers"),
+        ('{"schema": 1, "pythons": {"3.13": [{"name": "x"}]}}', "is not a lock of Python's headers"),
+    ],
+)
+def test_a_broken_lock(te: Te, text: str, message: str) -> None:
+    (te.root / headers.FILE).write_text(text)
+    with pytest.raises(FatalError, match=message):
+        headers.load(te.manifest())
+    assert any(message in problem for problem in headers.problems(te.manifest()))
+
+
+def test_a_name_that_leaves_the_archive(te: Te) -> None:
+    file = te.root / headers.FILE
+    data = json.loads(file.read_text())
+    data["pythons"]["3.13"][0]["filename"] = "pool/../../etc/passwd.deb"
+    file.write_text(json.dumps(data))
+    with pytest.raises(FatalError, match="is not a lock of Python's headers"):
+        headers.load(te.manifest())
+
+
+def test_what_is_lacking(te: Te) -> None:
+    assert headers.problems(te.manifest()) == []
+    (te.root / headers.FILE).unlink()
+    assert headers.problems(te.manifest()) == ["locks/te-python.json: lacks the headers of Python 3.13 on amd64 -> python build.py lock --base"]
+    with pytest.raises(FatalError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"):
+        headers.of(te.manifest(), "3.13", "amd64")
+
+
+def test_nothing_is_looked_up_offline(te: Te) -> None:
+    before = (te.root / headers.FILE).read_text()
+    with pytest.raises(FatalError, match="offline"):
+        headers.relock(te.manifest(), offline=True)
+    assert (te.root / headers.FILE).read_text() == before
+    shutil.rmtree(te.root / "debs")

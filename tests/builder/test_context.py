@@ -1,0 +1,147 @@
+"""The folders for Dockerfile.t5x and Dockerfile.pax, and that what these make is what the builder writes itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.context import LAYERS
+from builder.image import compress, layout, runtime
+from tests.builder import chainkit
+from tests.builder.chainkit import ROOT, Chain
+from tests.builder.engine import enginekit
+from tests.builder.image import imagekit
+from tests.builder.indexkit import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.image.oci import Image
+
+RECIPES = {"t5x": ROOT / "Dockerfile.t5x", "pax": ROOT / "Dockerfile.pax"}
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Iterator[Chain]:
+    with serving() as index:
+        made = chainkit.make(tmp_path, index)
+        status, _, stderr = imagekit.images(made, "--platform", f"linux/{imagekit.OWN}")
+        assert status == 0, stderr
+        yield made
+
+
+def _context(chain: Chain, folder: Path) -> tuple[int, dict[str, Any], str]:
+    common = ["--manifest", str(chain.folder / "manifest.yaml"), "--mirror", str(chain.mirror), "--json", "--base", f"oci:{chain.folder}/base-layout"]
+    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), "context", "thing", str(folder), *common]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def _tree(stream: Any, found: dict[str, tuple[Any, ...]]) -> None:
+    """What a layer says of each path, but for times: an engine gives files its own."""
+    with compress.reader(stream) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        for member in archive:
+            data = archive.extractfile(member) if member.isreg() else None
+            name = member.name.strip("/")
+            name = name.removeprefix("./")
+            found[name] = (member.type, member.mode & 0o7777, member.uid, member.gid, member.linkname, hashlib.sha256(data.read()).hexdigest() if data else "")
+
+
+def _of_image(folder: Path) -> tuple[Image, dict[str, tuple[Any, ...]]]:
+    read = layout.read(folder)
+    (image,) = read.index.images
+    found: dict[str, tuple[Any, ...]] = {}
+    for one in image.layers:
+        if one.name in LAYERS:
+            with open(layout.blob(folder, one), "rb") as stream:
+                _tree(stream, found)
+    return image, found
+
+
+def test_the_folders_hold_the_layers(chain: Chain) -> None:
+    folder = chain.folder / "context"
+    status, document, stderr = _context(chain, folder)
+    assert status == 0, stderr
+    _, wanted = _of_image(chain.folder / "image")
+    found = {}
+    for name in LAYERS:
+        for path in (folder / name).rglob("*"):
+            if path.is_symlink() or not path.is_dir():
+                found[str(path.relative_to(folder / name))] = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+    files = {name: row[4] or row[5] for name, row in wanted.items() if row[0] != tarfile.DIRTYPE and name != "opt/rosetta/lock.json"}
+    lock = found.pop("opt/rosetta/lock.json")
+    changed = {name for name in files if files[name] != found.get(name)}
+    # The context is made of zstd layers, whose digests lock.json lists, and what hangs on its text.
+    assert changed <= {"opt/rosetta/sources/thing/PATCHES.json"}
+    assert files.keys() == found.keys()
+    assert lock
+    assert (folder / "labels").read_text().startswith("--label=io.rosetta.accelerator=cpu\n")
+    assert document["result"]["folder"] == str(folder)
+
+
+def test_a_foreign_folder_is_refused(chain: Chain) -> None:
+    folder = chain.folder / "context"
+    folder.mkdir()
+    (folder / "mine").touch()
+    status, document, _ = _context(chain, folder)
+    assert status == 2
+    assert "nothing was touched" in document["error"]["do"]
+    assert (folder / "mine").exists()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
+    text = RECIPES[name].read_text().replace("\\\n", " ")
+    env = dict(pair.split("=", 1) for pair in next(re.findall(r"\S+=\S+", line) for line in text.splitlines() if line.startswith("ENV ")))
+    record = {"distribution": name}
+    assert [f"{key}={value}" for key, value in env.items()] == runtime.environment()
+    assert f"\nWORKDIR /{runtime.work(record)}\n" in text
+    assert json.loads(next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]) == [runtime.ENTRYPOINT]
+    assert "\nCMD [\"bash\"]\n" in text
+    assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
+
+
+@pytest.mark.parametrize("name", ["docker", "buildah"])
+def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str) -> None:
+    """The layers that the engine's COPY steps add, against those that the builder wrote: every path, mode, owner, target and byte."""
+    engine = enginekit.needed(name, builds=True)
+    folder = chain.folder / "context"
+    status, _, stderr = _context(chain, folder)
+    assert status == 0, stderr
+    place = chain.folder / "zstd"
+    status, _, stderr = imagekit.images(chain, "--platform", f"linux/{imagekit.OWN}", "--compression", "zstd", output=f"oci:{place}")
+    assert status == 0, stderr
+    image, wanted = _of_image(place)
+    base, tag = "localhost/rosetta-test-context:base", "localhost/rosetta-test-context:made"
+    try:
+        enginekit.take(engine, chain.folder / "base-layout", base, imagekit.OWN)
+        argv = ["docker", "build"] if name == "docker" else ["buildah", "bud", "--isolation", "chroot", "--layers=false"]
+        argv += ["--file", str(RECIPES["t5x"]), "--build-arg", f"BASE={base}", "--tag", tag, *(folder / "labels").read_text().split("\n")[:-1], str(folder)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+        assert done.returncode == 0, done.stderr
+        engine.save(tag, chain.folder / "made.tar")
+        from builder.engine import export
+
+        made = export.saved(chain.folder / "made.tar")
+        found: dict[str, tuple[Any, ...]] = {}
+        for open_ in made.layers[1:]:
+            with open_() as stream:
+                _tree(stream, found)
+        files = {path: row for path, row in found.items() if row[0] != tarfile.DIRTYPE}
+        assert files == {path: row for path, row in wanted.items() if row[0] != tarfile.DIRTYPE}
+        folders = {path: row for path, row in wanted.items() if row[0] == tarfile.DIRTYPE}
+        assert {path: row for path, row in found.items() if path in folders} == folders
+        theirs, ours = made.config["config"], json.loads(image.config)["config"]
+        assert {key: theirs[key] for key in ("Env", "Entrypoint", "Cmd")} == {key: ours[key] for key in ("Env", "Entrypoint", "Cmd")}
+        assert ours["Labels"].items() <= theirs["Labels"].items()
+    finally:
+        engine.remove([tag, base])
