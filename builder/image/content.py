@@ -33,12 +33,15 @@ _PYC = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc")
 
 
 def groups(wanted: Packages) -> dict[str, str]:
-    """Project -> the layer it lies in. `own` holds what another distribution of the line does not have, or has otherwise."""
-    shared = _shared(wanted)
+    """Project -> the layer it lies in. `own` holds what another distribution of the line does not have, or has otherwise.
+
+    What Transformer Engine brings lies with it, so that all other layers are the same with it and without.
+    """
+    shared, extra = _shared(wanted), set(wanted.extra) - set(lockfile.read(wanted.lock))
     found = {}
     for pin in wanted.pins():
         named = next((layer for layer, pattern in _GROUPS if pattern.fullmatch(pin.name)), "python")
-        found[pin.name] = named if pin in shared or named == "jax" else "own"
+        found[pin.name] = "jax" if pin in extra or named == "jax" else named if pin in shared else "own"
     for path, _ in wanted.wheels:
         found[path.name.split("-")[0].lower().replace("_", "-")] = "jax"
     return found

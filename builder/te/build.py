@@ -21,7 +21,7 @@ from builder import index, log, python, uv
 from builder.cache import Cache, remove, stage_key
 from builder.env import sdist
 from builder.errors import FatalError
-from builder.te import compiler, headers, objects, pinned, wheelfile
+from builder.te import compiler, headers, loader, objects, pinned, wheelfile
 from builder.te.headers import TRIPLETS
 from builder.te.wheelfile import Target
 
@@ -50,9 +50,13 @@ class Plan:
     @property
     def inputs(self) -> str:
         """The key of it, the same on every machine."""
+        return stage_key("te", {"compiled": self.compiled, "link": LINK, "loader": loader.PLACES[self.target.accelerator]})
+
+    @property
+    def compiled(self) -> str:
+        """The key of what is linked into it."""
         packages = [[pin.name, pin.version, *pin.hashes] for pin in self.pins]
-        flags = [*FLAGS, *LINK]
-        return stage_key("te", {"target": asdict(self.target), "sdist": self.sdist, "packages": packages, "headers": self.headers.sha256, "flags": flags})
+        return stage_key("te-compiled", {"target": asdict(self.target), "sdist": self.sdist, "packages": packages, "headers": self.headers.sha256, "flags": FLAGS})
 
     @property
     def where(self) -> str:
@@ -99,6 +103,7 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
     """The wheel of a plan: from the cache, or compiled now by the machine's compiler, `at_once` files at a time (0: what the machine bears)."""
     by = compiler.find(wanted.target.architecture)
     name = f"te-{key(wanted, by)}"
+    halfway = f"te-objects-{stage_key('te-objects', {'compiled': wanted.compiled, 'compiler': by.identity})}"
 
     def make(folder: Path) -> None:
         start = time.monotonic()
@@ -107,17 +112,19 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
             against = _against(cache, wanted, offline=offline)
             includes = _includes(source, against, headers.folder(cache, wanted.headers, offline=offline), wanted.target)
         files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
-        kept = cache.folder("wheels", f"te-objects-{name[3:]}", lambda _: None, grows=True)
+        kept = cache.folder("wheels", halfway, lambda _: None, grows=True)
         scratch = folder / "scratch"
         scratch.mkdir()
         at_once_ = at_once or objects.jobs()
         with log.stage(f"compile {wanted.where}: {len(files)} files, {at_once_} at a time"):
             made, effort = objects.compile_all(by, files, [*FLAGS, *_unnamed(cache), *includes], kept, scratch, at_once=at_once_)
         module = _linked(by, made, against, scratch)
-        _refuse_paths(module, cache, wanted.where)
         meta = wheelfile.metadata((source / "PKG-INFO").read_text(encoding="utf-8"), wanted.target.accelerator)
         note = {"inputs": wanted.inputs, "compiler": by.identity, "sdist": wanted.sdist, "against": [pin.text.partition(" ;")[0] for pin in wanted.pins]}
-        path = wheelfile.write(folder, wanted.target, module, meta, (source / "LICENSE").read_bytes(), note)
+        place, library = loader.make(by, wanted.target.accelerator, against, scratch)
+        content = {wanted.target.module: module, place: library}
+        _refuse_paths(content, cache, wanted.where)
+        path = wheelfile.write(folder, wanted.target, content, meta, (source / "LICENSE").read_bytes(), note)
         spent = {"seconds": round(time.monotonic() - start, 1), "peak_bytes": effort.peak, "at_once": at_once_, "files": effort.seconds, "compiler": by.identity}
         record(folder, path, wanted.target, spent)
         remove(scratch)
@@ -127,7 +134,7 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
             return made
     cache.folder("wheels", name, make)
     if made := have(cache, name):
-        remove(cache.path("wheels", f"te-objects-{name[3:]}"))
+        remove(cache.path("wheels", halfway))
         return made
     raise FatalError("the cached wheel is damaged", str(cache.path("wheels", name)), "delete that folder and run again")
 
@@ -206,7 +213,8 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
     return out.read_bytes()
 
 
-def _refuse_paths(module: bytes, cache: Cache, where: str) -> None:
+def _refuse_paths(content: dict[str, bytes], cache: Cache, where: str) -> None:
     for path in {str(cache.root), str(cache.root.resolve()), str(Path.home())} - {"/"}:
-        if path.encode() + b"/" in module:
-            raise FatalError(f"the compiled module names this machine's folder {path}", where, "use a g++ that knows -ffile-prefix-map")
+        for name, data in content.items():
+            if path.encode() + b"/" in data:
+                raise FatalError(f"{name} names this machine's folder {path}", where, "use a g++ that knows -ffile-prefix-map")

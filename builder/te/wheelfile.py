@@ -65,11 +65,11 @@ def metadata(text: str, accelerator: str) -> str:
     return changed
 
 
-def write(folder: Path, target: Target, module: bytes, meta: str, licence: bytes, note: Mapping[str, Any]) -> Path:
-    """The wheel, in `folder`: sorted, with constant times, stored (another zlib would give other bytes)."""
+def write(folder: Path, target: Target, content: Mapping[str, bytes], meta: str, licence: bytes, note: Mapping[str, Any]) -> Path:
+    """The wheel with `content` (by its path below site-packages), in `folder`: sorted, with constant times, stored (another zlib would give other bytes)."""
     info = f"{PROJECT}-{target.version}.dist-info"
     files = {
-        target.module: module,
+        **content,
         f"{info}/METADATA": meta.encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: rosetta\nRoot-Is-Purelib: false\nTag: {target.tag}\n\n".encode(),
         f"{info}/licenses/LICENSE": licence,
@@ -84,7 +84,7 @@ def write(folder: Path, target: Target, module: bytes, meta: str, licence: bytes
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, data in sorted(files.items(), key=lambda item: (".dist-info/" in item[0], item[0])):
             member = zipfile.ZipInfo(name, _DATE)
-            member.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            member.external_attr = (0o100755 if ".dist-info/" not in name else 0o100644) << 16
             archive.writestr(member, data)
     return path
 

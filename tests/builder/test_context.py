@@ -106,7 +106,7 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
     assert [f"{key}={value}" for key, value in env.items()] == runtime.environment()
     assert f"\nWORKDIR /{runtime.work(record)}\n" in text
     assert json.loads(next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]) == [runtime.ENTRYPOINT]
-    assert "\nCMD [\"bash\"]\n" in text
+    assert '\nCMD ["bash"]\n' in text
     assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
 
 

@@ -125,6 +125,10 @@ def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
     scratch = Cache(folder.with_name(f"{folder.name}-taken"))
     read = layout.read(folder)
     (image,) = (each for each in read.index.images if each.architecture == architecture)
-    layers = [layer.from_tar(scratch, each.diff_id, each.name, "gzip", lambda path=layout.blob(folder, each): open(path, "rb")) for each in image.layers]  # type: ignore[misc]  # noqa: SIM115
+
+    def taken(each: Layer) -> Layer:
+        return layer.from_tar(scratch, each.diff_id, each.name, "gzip", lambda: open(layout.blob(folder, each), "rb"))
+
+    layers = [taken(each) for each in image.layers]
     document = json.loads(image.config)
     found.load(scratch, oci.index([oci.image(architecture, layers, document["created"], document["config"], {})], {}), tag)

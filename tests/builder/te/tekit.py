@@ -82,12 +82,11 @@ def make(root: Path, index: Index, architecture: str = "amd64", sources: Mapping
         folder.mkdir(parents=True)
     (root / "patches/series").touch()
     machine = headers.TRIPLETS[architecture].partition("-")[0]
-    nccl = _library(made, architecture)
     tag = f"py3-none-manylinux_2_17_{machine}"
     packages = {
         "jaxlib": (tag, {"jaxlib/include/xla/ffi.h": b""}),
-        "nvidia-cuda-runtime": (tag, {"nvidia/cu13/include/cuda.h": b""}),
-        "nvidia-nccl-cu13": (tag, {"nvidia/nccl/include/nccl.h": b"", "nvidia/nccl/lib/libnccl.so.2": nccl}),
+        "nvidia-cuda-runtime": (tag, {"nvidia/cu13/include/cuda.h": b"", "nvidia/cu13/lib/libcudart.so.13": _library(made, architecture, "libcudart.so.13", "cudaFree")}),
+        "nvidia-nccl-cu13": (tag, {"nvidia/nccl/include/nccl.h": b"", "nvidia/nccl/lib/libnccl.so.2": _library(made, architecture, "libnccl.so.2", "ncclGroupStart")}),
         "nvidia-nccl-cu12": (tag, {"nvidia/nccl/include/nccl.h": b"#error CUDA 12\n"}),
         "nvidia-nvtx": (tag, {"nvidia/cu13/include/nvtx.h": b""}),
         "nvidia-cudnn-frontend": (tag, {"nvidia_cudnn_frontend-1.data/data/include/cudnn_frontend.h": b""}),
@@ -148,11 +147,11 @@ def _sdist(folder: Path, sources: Mapping[str, str]) -> Path:
     return path
 
 
-def _library(folder: Path, architecture: str) -> bytes:
-    """A libnccl.so.2 of one function."""
-    source, out = folder / "nccl.c", folder / "libnccl.so.2"
-    source.write_text('extern "C" int ncclGroupStart() { return 0; }\n')
-    subprocess.run([_program(architecture), "-x", "c++", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", str(out), str(source)], check=True)
+def _library(folder: Path, architecture: str, name: str, function: str) -> bytes:
+    """A shared library of one function."""
+    source, out = folder / f"{name}.c", folder / name
+    source.write_text(f'extern "C" int {function}() {{ return 0; }}\n')
+    subprocess.run([_program(architecture), "-x", "c++", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(out), str(source)], check=True)
     return out.read_bytes()
 
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import shutil
 import subprocess
+import sys
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pytest
 
 from builder.cache import Cache
 from builder.errors import FatalError
-from builder.te import addition, build
+from builder.te import addition, build, compiler, loader
 from tests.builder.te import tekit
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 WANTED = ("l", "cuda13", "amd64", "3.13")
 MODULE = "transformer_engine/wheel_lib/transformer_engine_jax.cpython-313-x86_64-linux-gnu.so"
+LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"
 INFO = f"transformer_engine_jax-{tekit.VERSION}.dist-info"
 
 
@@ -47,7 +49,7 @@ def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
     assert hashlib.sha256(made.path.read_bytes()).hexdigest() == made.sha256
     with zipfile.ZipFile(made.path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    assert list(files) == [MODULE, *(f"{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "rosetta-build.json", "top_level.txt"))]
+    assert list(files) == [LOADER, MODULE, *(f"{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "rosetta-build.json", "top_level.txt"))]
     assert f"Requires-Dist: transformer_engine_cu13=={tekit.VERSION}" in files[f"{INFO}/METADATA"].decode().splitlines()
     assert b"cu12" not in files[f"{INFO}/METADATA"]
     rows = {row[0]: row[1] for row in csv.reader(io.StringIO(files[f"{INFO}/RECORD"].decode()))}
@@ -70,6 +72,24 @@ def test_the_module_loads_and_names_no_folder_of_this_machine(te: Te, cache: Cac
     note = tekit.note(made.path)
     assert note["inputs"] == build.plan(te.manifest(), *WANTED).inputs
     assert note["against"] == ["jaxlib==1", "nvidia-cuda-runtime==1", "nvidia-cudnn-frontend==1", "nvidia-nccl-cu13==1", "nvidia-nvtx==1", "pybind11==1"]
+
+
+def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Path) -> None:
+    """As transformer_engine.common loads it: by its path, from a site-packages folder, with nothing on LD_LIBRARY_PATH."""
+    made = _wheel(te, cache)
+    shutil.unpack_archive(made.path, tmp_path / "site", "zip")
+    for wheel in (tmp_path / "made-repo").glob("nvidia_[cn]*.whl"):
+        if "cu12" not in wheel.name:
+            shutil.unpack_archive(wheel, tmp_path / "site", "zip")
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL); here = ctypes.CDLL(None); print(here.ncclGroupStart(), here.cudaFree())"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "site" / LOADER)], capture_output=True, text=True, check=False, env={})
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+
+
+def test_cudart_is_not_there(tmp_path: Path) -> None:
+    tekit.need()
+    with pytest.raises(FatalError, match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against"):
+        loader.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
 
 
 def test_the_same_bytes_in_another_place(te: Te, cache: Cache, tmp_path: Path) -> None:

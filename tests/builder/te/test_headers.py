@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,4 +85,3 @@ def test_nothing_is_looked_up_offline(te: Te) -> None:
     with pytest.raises(FatalError, match="offline"):
         headers.relock(te.manifest(), offline=True)
     assert (te.root / headers.FILE).read_text() == before
-    shutil.rmtree(te.root / "debs")

@@ -98,7 +98,7 @@ def _pins(root: Path, name: str) -> list[str]:
 
 def test_its_lock_fits_that_of_the_line(repo: Path, cache: Cache) -> None:
     assert _run(repo, cache).ok
-    assert _pins(repo, "one-cuda13.txt") == ["base==1", "dep==1", "one==1.0", "plugin==1"] or _pins(repo, "one-cuda13.txt") == ["base==1", "dep==1", "plugin==1"]
+    assert _pins(repo, "one-cuda13.txt") == ["base==1", "dep==1", "plugin==1"]
     assert _pins(repo, "l/te-cuda13.txt") == ["dep==1", "own==2", "transformer-engine==5.0", "transformer-engine-cu13==5.0"]
     assert "transformer-engine" not in (repo / "locks/l/common.txt").read_text()
 

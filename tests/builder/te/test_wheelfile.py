@@ -48,7 +48,7 @@ def test_the_same_bytes_at_any_time_and_umask(tmp_path: Path, monkeypatch: pytes
         time.tzset()
         old = os.umask(mask)
         try:
-            made.append(wheelfile.write(folder, TARGET, b"\x7fELF", "Name: x\n", b"licence", {"b": 1, "a": 2}).read_bytes())
+            made.append(wheelfile.write(folder, TARGET, {"transformer_engine/x.so": b"\x7fELF"}, "Name: x\n", b"licence", {"b": 1, "a": 2}).read_bytes())
         finally:
             os.umask(old)
     monkeypatch.undo()
