@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--mirror", default="")
     parser.add_argument("--engine", default="docker")
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--last", action="store_true", help="also the plain way with the sources copied last")
     arguments = parser.parse_args()
     engine = choose(arguments.engine)
     (ROOT / "build").mkdir(exist_ok=True)
@@ -112,9 +113,7 @@ def main() -> None:
                 edit_a_patch(folder, arguments.distribution, number)
                 note("ours_pin", timed(build, env=env, cwd=folder))
                 shutil.rmtree(cache)
-                for name in ("plain", "plain_last"):
-                    if name == "plain_last" and number:
-                        continue
+                for name in ("plain", "plain_last") if arguments.last else ("plain",):
                     note(f"{name}_cold", by_engine(name, "--no-cache"))
                     edited = next((plain / "sources").rglob("*.py"))
                     edited.write_text(edited.read_text() + f"# edit {number}\n")
@@ -125,10 +124,7 @@ def main() -> None:
         finally:
             engine.remove(list(tags.values()))
         middle = {name: statistics.median(times) for name, times in rows.items()}
-        ratios = {
-            "cold": round(middle["plain_cold"] / middle["ours_cold"], 2), "pin": round(middle["plain_pin"] / middle["ours_pin"], 2),
-            "pin_sources_last": round(middle["plain_last_pin"] / middle["ours_pin"], 2),
-        }  # fmt: skip
+        ratios = {f"{name}_{what}": round(middle[f"{name}_{what}"] / middle[f"ours_{what}"], 2) for name in ("plain", "plain_last") for what in ("cold", "pin") if f"{name}_{what}" in middle}
         print(json.dumps({"distribution": arguments.distribution, "accelerator": arguments.accelerator, "engine": arguments.engine, "seconds": rows, "ratios": ratios}, indent=1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import posixpath
 import re
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 from builder import __version__
 from builder.cache import stage_key
 from builder.env import packages
-from builder.image.entry import Entry
 from builder.image.site import PREFIX
+from builder.image.tar import walk
 from builder.locks import lockfile
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.env.packages import Packages
+    from builder.image.entry import Entry
 
 # From the bottom up, above the base and its OS packages, below the patched sources and rosetta.
 ORDER = ("cuda", "jax", "tensorflow", "python", "own")
@@ -76,7 +76,9 @@ def split(environment: Path, wanted: Packages) -> dict[str, list[Entry]]:
     where = groups(wanted)
     owners = _owners(packages.site_packages(environment), where)
     result: dict[str, list[Entry]] = {layer: [] for layer in ORDER}
-    for entry in _walk(str(environment)):
+    for entry in walk(environment, ""):
+        if entry.kind == "dir":
+            continue  # folders come of themselves
         path = entry.path
         if match := _PYC.fullmatch(path):
             path = f"{match[1] or ''}{match[2]}.py"
@@ -99,21 +101,6 @@ def _owners(site: Path, where: Mapping[str, str]) -> dict[str, str]:
                     known = found.get(path)
                     found[path] = layer if known is None else min(known, layer, key=ORDER.index)
     return found
-
-
-def _walk(root: str) -> Iterator[Entry]:
-    """Every file and link below `root`, at its path below it; folders come of themselves."""
-    start, waiting = len(root) + 1, [root]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    yield Entry(entry.path[start:], "link", 0o777, target=os.readlink(entry.path))
-                elif entry.is_dir():
-                    waiting.append(entry.path)
-                else:
-                    state = entry.stat()
-                    yield Entry(entry.path[start:], "file", 0o755 if state.st_mode & 0o100 else 0o644, source=entry.path, size=state.st_size)
 
 
 def placed(entries: list[Entry], prefix: str = PREFIX) -> Iterator[Entry]:

@@ -124,6 +124,35 @@ def test_nothing_changed_writes_nothing(chain: Chain) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in (chain.folder / "image").rglob("*") if path.is_file()}
 
 
+def test_a_tar_is_not_written_twice(chain: Chain) -> None:
+    place = chain.folder / "image.tar"
+    status, _, stderr = images(chain, output=f"oci:{place}")
+    assert status == 0, stderr
+    first, state = place.read_bytes(), place.stat()
+    status, _, stderr = images(chain, output=f"oci:{place}")
+    assert (status, place.stat().st_mtime_ns, place.stat().st_ino) == (0, state.st_mtime_ns, state.st_ino), stderr
+    place.write_bytes(first[:-512])
+    status, _, stderr = images(chain, output=f"oci:{place}")
+    assert status == 0, stderr
+    assert place.read_bytes() == first
+
+
+def test_dry_run_says_what_is_done_and_does_nothing(chain: Chain) -> None:
+    def steps() -> dict[str, bool]:
+        status, document, stderr = images(chain, "--dry-run")
+        assert status == 0, stderr
+        return {step["stage"]: step["done"] for step in document["result"]["steps"]}  # type: ignore[index]
+
+    assert not any(steps().values())
+    assert [path for path in chain.cache.rglob("*") if path.is_file() and path.name not in ("CACHEDIR.TAG", "use")] == []
+    _digest(chain)
+    shutil.rmtree(chain.folder / "image")
+    done = steps()
+    assert all(done.values())
+    assert f"layer python for linux/{OTHER}" in done
+    assert not (chain.folder / "image").exists()
+
+
 def test_another_source_changes_the_last_two_layers_alone(chain: Chain) -> None:
     _digest(chain)
     before = _read(chain)
