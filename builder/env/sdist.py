@@ -34,7 +34,7 @@ def wheel(cache: Cache, pin: lockfile.Pin, python: Interpreter, build_lock: Path
             "--out-dir", str(folder), str(source),
         ]  # fmt: skip
         passed = {name: os.environ[name] for name in ("PATH", "HOME", "UV_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}  # no token, no index
-        env = passed | {"SOURCE_DATE_EPOCH": "315532800", "PYTHONHASHSEED": "0", "TMPDIR": str(work), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
+        env = passed | {"SOURCE_DATE_EPOCH": "315532800", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(work), "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env, cwd=work)
         if done.returncode:
             what, _ = uv.explain(done.stderr, offline=True)
