@@ -68,8 +68,11 @@ def verify(environment: Path, *, steps: int, devices: str, workdir: str, root: P
 
 def verify_image(name: str, engine: str, user: str, *, steps: int, devices: str) -> dict[str, Any]:
     """Run an image's own self-test as a user that the image does not know, on a read-only root without network."""
+    taken = choose(engine)
+    if not taken.digest(name):
+        raise FatalError("is no image of the engine's", f"image:{name}", f"give a name that {taken.name} has, or make one: --output image:{name}")
     limits = Limits(user=user, read_only=True, memory_folders=("/tmp",))  # noqa: S108 - inside the container
-    done = choose(engine).run(name, ["rosetta", "selftest", "--json", "--steps", str(steps), "--devices", devices], limits)
+    done = taken.run(name, ["rosetta", "selftest", "--json", "--steps", str(steps), "--devices", devices], limits)
     for line in done.stderr.splitlines():
         log.info(line)
     return _report(done.stdout, done.returncode, f"image:{name}")

@@ -39,6 +39,8 @@ def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> 
     """What the command line asks for, checked against the manifest."""
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(arguments.distribution)
+    if arguments.transformer_engine == "yes" and arguments.accelerator == "cpu":
+        raise FatalError("Transformer Engine needs CUDA", "--transformer-engine", "give --accelerator cuda12 or cuda13, or leave it out")
     asked = make.Request(
         context, loaded, arguments.distribution, arguments.accelerator, output.platforms(arguments.platform, entry.architectures, wanted.kind),
         arguments.transformer_engine != "no" and arguments.accelerator != "cpu", arguments.compression or wanted.compression, arguments.base, arguments.engine,

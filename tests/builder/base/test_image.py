@@ -18,15 +18,15 @@ import pytest
 
 from builder.base import base, debs
 from builder.cache import Cache
-from builder.engine import command, engine
+from builder.engine import command
 from builder.engine.engine import Engine
-from builder.errors import FatalError
 from builder.image import layer, layout, oci
 from builder.image.entry import Entry, file, folder
 from builder.image.layer import Layer
 from builder.manifest import Manifest
 from builder.verb import Context
 from tests.builder.base import basekit
+from tests.builder.engine import enginekit
 
 ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
 TAG = "localhost/rosetta-test-base:1"
@@ -46,10 +46,7 @@ def chosen(request: pytest.FixtureRequest) -> Engine:
     basekit.need("ldd")
     if os.uname().machine != "x86_64":
         pytest.skip("NOT CHECKED: the image of this test is for x86_64")
-    try:
-        return engine.choose(request.param)
-    except FatalError as error:
-        pytest.skip(f"NOT CHECKED: {error.what}")
+    return enginekit.needed(request.param, builds=True)
 
 
 def _resolve(cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False) -> base.Base:

@@ -212,6 +212,7 @@ def test_compressions_hold_the_same_content(chain: Chain) -> None:
         (("--accelerator", "cuda12"), "cpu"),
         (("--python", "3.11"), "--base"),
         (("--since", "lock.json"), "bundle"),
+        (("--transformer-engine", "yes"), "CUDA"),
         (("--base", "oci:nowhere"), "index.json"),
         (("--output", "oci:"), "oci:PATH"),
         (("--output", "image:Big/Name"), "lower-case"),
