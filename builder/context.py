@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import log
-from builder.cache import remove
+from builder.env import bake
 from builder.errors import FatalError
 from builder.image import command, compress, content, layer, output
 from builder.image import make as images
@@ -40,24 +40,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise FatalError("a context is for one platform", "--platform", "give linux/amd64 or linux/arm64")
     built = images.build(asked)
     (image,) = built.index.images
-    fresh = folder.with_name(f".{folder.name}.rosetta-new")
-    remove(fresh)
-    fresh.mkdir(parents=True)
-    try:
-        with log.stage(f"unpack the layers into {folder}"):
-            for name in LAYERS:
-                (fresh / name).mkdir()
-            for each in image.layers:
-                if each.name in LAYERS:
-                    unpack(context.cache, each, fresh / each.name)
-        labels = json.loads(image.config)["config"]["Labels"]
+    labels = json.loads(image.config)["config"]["Labels"]
+    with bake.locked(folder) as place, bake.exchanged(place) as fresh, log.stage(f"unpack the layers into {folder}"):
+        for name in LAYERS:
+            (fresh / name).mkdir(parents=True)
+        for each in image.layers:
+            if each.name in LAYERS:
+                unpack(context.cache, each, fresh / each.name)
         (fresh / "labels").write_text("".join(f"--label={key}={value}\n" for key, value in sorted(labels.items())), encoding="utf-8")
         (fresh / _MARK).touch()
-        remove(folder)
-        fresh.rename(folder)
-    except BaseException:
-        remove(fresh)
-        raise
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
     lines = f"{folder} is ready. An engine makes an image of it:\n  xargs -a {folder}/labels docker build -f {recipe} --build-arg BASE=my-base -t my-{arguments.distribution} {folder}"
     return Result({"folder": str(folder), "recipe": str(recipe), "platform": f"linux/{image.architecture}", "labels": labels}, lines)

@@ -95,6 +95,23 @@ def locked(output: Path) -> Iterator[Path]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def exchanged(place: Path) -> Iterator[Path]:
+    """Yields a free path beside `place`; what is made there, a file or a folder, takes the place of what is at `place` if all went well."""
+    new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
+    remove(new)
+    remove(old)
+    try:
+        yield new
+        if place.is_dir():
+            os.rename(place, old)
+        os.rename(new, place)
+    except BaseException:
+        remove(new)
+        raise
+    remove(old)
+
+
 def _bring(where: Path, parts: list[Part]) -> list[str]:
     keys = _keys(where)
     wanted = {part.path: part for part in parts}

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import log
-from builder.cache import remove
 from builder.env import bake
 from builder.errors import FatalError
 from builder.image import layout, oci
@@ -75,10 +74,7 @@ def write(cache: Cache, index: Index, folder: Path, *, name: str, records: Mappi
 
 
 def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
-    new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
-    remove(new)
-    remove(old)
-    try:
+    with bake.exchanged(place) as new:
         (new / "image/blobs/sha256").mkdir(parents=True)
         _bring(blobs, new / "image")
         for file, text in texts.items():
@@ -86,13 +82,6 @@ def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> No
             os.chmod(new / file, 0o755 if file.endswith(".sh") else 0o644)
         for each in ("image/blobs/sha256", "image/blobs", "image", ""):
             os.chmod(new / each, 0o755)  # noqa: S103 - others may read it, whatever the umask
-        if place.exists():
-            os.rename(place, old)
-        os.rename(new, place)
-    except BaseException:
-        remove(new)
-        raise
-    remove(old)
 
 
 def _sums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:

@@ -10,7 +10,6 @@ import shutil
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from builder.cache import remove
 from builder.env import bake
 from builder.errors import FatalError
 from builder.image import layer, oci, tar
@@ -94,23 +93,13 @@ def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
     """
     with bake.locked(folder) as place:
         refuse(place)
-        new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
-        remove(new)
-        remove(old)
-        try:
+        with bake.exchanged(place) as new:
             if place.suffix == ".tar":
                 with open(new, "wb") as out:
                     tar.write(entries(cache, index, name), tar.Plain(out))
             else:
                 new.mkdir()
                 fill(cache, index, new, name=name)
-                if place.exists():
-                    os.rename(place, old)
-            os.rename(new, place)
-        except BaseException:
-            remove(new)
-            raise
-        remove(old)
 
 
 def is_current(cache: Cache, index: Index, place: Path, name: str) -> bool:
