@@ -59,6 +59,7 @@ def layers(cache: Cache, lock: BaseLock, root: Path, compression: str, *, offlin
         _able(lock)
         folder = debs.fetch(cache, lock, offline=offline)
         scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
+        _refuse_mounts(scratch)
         remove(scratch)
         scratch.mkdir()
         try:
@@ -66,7 +67,16 @@ def layers(cache: Cache, lock: BaseLock, root: Path, compression: str, *, offlin
                 lower, upper = _run(scratch, folder, lock, root)
             return _write(cache, wanted, compression, lock, scratch, lower, upper)
         finally:
+            _refuse_mounts(scratch)
             remove(scratch)
+
+
+def _refuse_mounts(scratch: Path) -> None:
+    """FatalError where something is mounted below a folder that is about to be deleted."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        below = sorted(line.split()[4] for line in file if line.split()[4].startswith(f"{scratch.resolve()}/"))
+    if below:
+        raise FatalError(f"a killed run left {len(below)} mounts there", str(scratch), f"umount --lazy {' '.join(reversed(below))}, then run again")
 
 
 def at_hand(cache: Cache, lock: BaseLock, root: Path) -> bool:
@@ -131,8 +141,8 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
         *(f"--dpkgopt={option}" for option in _SLIM), f"--customize-hook={hook}", "--", "", str(upper), f"deb [trusted=yes] copy:{repository} ./",
     ]  # fmt: skip
     if os.geteuid() == 0 and shutil.which("setpriv") and shutil.which("unshare"):
-        # Nothing of it survives this process: a rerun would meet it.
-        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child=KILL", *argv]
+        # Nothing of it survives this process, neither a program nor a mount: a rerun would meet it, and delete through /proc and /sys.
+        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", *argv]
     env = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": str(temporary), "HOME": str(temporary), "SOURCE_DATE_EPOCH": str(EPOCH)}
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, env=env, umask=0o022)
     if done.returncode:

@@ -85,10 +85,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         os.link(packages / deb.file, again.path("debs") / f"{deb.sha256}.deb")
     killed = _start(lock, cache.root, "022")
     scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
-    while killed.poll() is None and not list(scratch.glob("tmp/mmdebstrap.*/usr")):
+    # When packages are set up, /proc and /sys are mounted there.
+    while killed.poll() is None and not list(scratch.glob("tmp/mmdebstrap.*/etc/passwd")):
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
+    assert str(scratch) not in Path("/proc/self/mountinfo").read_text(), "a rerun would delete through a mount that outlived its run"
     (folder / "other tmp").mkdir()
     marked = {"http_proxy": f"http://user:{MARK}@127.0.0.1:9", "HTTPS_PROXY": f"http://user:{MARK}@127.0.0.1:9", "TMPDIR": str(folder / "other tmp"), "SECRET_TOKEN": MARK, "PIP_INDEX_URL": MARK}
     first = _finished(_start(lock, cache.root, "022", **marked))
@@ -118,6 +120,24 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
+    if os.geteuid():
+        pytest.skip("NOT CHECKED: a mount needs root")
+    lock = _lock()
+    scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
+    (scratch / "proc").mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(scratch / "proc")], capture_output=True, check=False).returncode:
+        pytest.skip("NOT CHECKED: this machine does not let us mount")
+    try:
+        (scratch / "proc/kept").touch()
+        with pytest.raises(FatalError, match="left 1 mounts there"):
+            bootstrap._refuse_mounts(scratch)
+        assert (scratch / "proc/kept").exists()
+    finally:
+        subprocess.run(["umount", str(scratch / "proc")], check=True)
+    bootstrap._refuse_mounts(scratch)
 
 
 def test_an_image_can_stand_on_it(made: Made) -> None:
