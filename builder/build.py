@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="KIND:PLACE", default="", help=f"env:DIR, {output.FORMS} (default: env:build/NAME-ACCELERATOR)")
     parser.add_argument("--python", metavar="VERSION|PATH", default="", help="env: the Python it stands on (default: the line's own, else the newest at hand that fits)")
     command.add_arguments(parser)
+    parser.add_argument("--since", metavar="LOCK", default="", help="bundle: leave out the layers of this lock.json or bundle.json, which the site has")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
 
 

@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--engine", default="", choices=["docker", "buildah"], help="what builds the base and takes `image` (default: the first that answers)")
     group.add_argument("--transformer-engine", default="", choices=["yes", "no"], help="with Transformer Engine (default: yes where the accelerator is CUDA)")
     group.add_argument("--compression", default="", choices=["gzip", "zstd"], help="of the layers (default: gzip, which everything reads; zstd for `image`)")
-    group.add_argument("--since", metavar="LOCK", default="", help="bundle: leave out the layers of this lock.json or bundle.json, which the site has")
 
 
 def refuse_options(arguments: argparse.Namespace) -> None:
@@ -56,7 +55,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise FatalError("an image has its base's Python", "--python", "leave it out, or choose the base by --base")
     if arguments.since and wanted.kind != "bundle":
         raise FatalError("goes with bundle:DIR", "--since", "leave it out")
-    if wanted.compression == "zstd" and wanted.kind in ("bundle", "registry") and arguments.compression == "zstd":
+    if arguments.compression == "zstd" and wanted.kind in ("bundle", "registry"):
         log.warn("an enroot before 4.0 cannot read zstd layers")
     asked = request(context, arguments, wanted)
     if arguments.dry_run:

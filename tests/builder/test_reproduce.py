@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.cache import Cache
-from builder.image import compress, layer, layout, oci
+from builder.image import layer, layout, oci
 from builder.image.entry import Entry
 from tests.builder import chainkit
 from tests.builder.chainkit import ROOT, Chain
@@ -153,4 +153,3 @@ def test_members_are_read_as_they_are() -> None:
     (row,) = _rows(raw)
     assert row[0] == "a"
     assert row[1][1:3] == (0o600, (7, 0))
-    assert compress.MEDIA_TYPE

@@ -102,7 +102,7 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     found = next(path for path in sorted(chain.cache.glob("base/python-*/python")))
     code = f"import site; site.addsitedir({str(root / site)!r}); import thing, helper, fromsource, rosetta; print(thing.GREETING, rosetta.__file__)"
     done = subprocess.run([found, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["good", "morning", str(root / "opt/rosetta/rosetta/rosetta/__init__.py")] or done.stdout.startswith("good morning")
+    assert done.stdout == f"good morning {root / 'opt/rosetta/rosetta/__init__.py'}\n"
 
 
 def test_no_path_of_this_machine_in_any_layer(chain: Chain) -> None:
@@ -225,6 +225,14 @@ def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
     assert word in json.dumps(document["error"])
     assert "Traceback" not in stderr
     assert not (chain.folder / "image").exists()
+
+
+def test_zstd_where_it_may_not_be_read_is_said(chain: Chain) -> None:
+    place = f"bundle:{chain.folder}/bundle"
+    for more, said in ((("--compression", "zstd"), True), ((), False)):
+        status, _, stderr = images(chain, *more, output=place)
+        assert status == 0, stderr
+        assert ("cannot read zstd" in stderr) is said
 
 
 def test_options_of_images_do_not_go_with_an_environment(chain: Chain) -> None:

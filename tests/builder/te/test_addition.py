@@ -25,14 +25,6 @@ WANTED = ("l", "cuda13", "amd64", "3.13")
 
 
 @pytest.fixture
-def te(tmp_path: Path, index: Index, cache: Cache) -> Te:
-    tekit.need()
-    made = tekit.make(tmp_path / "repo", index)
-    made.with_headers(cache)
-    return made
-
-
-@pytest.fixture
 def wheel(te: Te, tmp_path: Path) -> Path:
     """One made elsewhere, at a place of the user's."""
     elsewhere = te.with_headers(Cache(tmp_path / "elsewhere"))

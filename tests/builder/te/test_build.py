@@ -31,14 +31,6 @@ LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"
 INFO = f"transformer_engine_jax-{tekit.VERSION}.dist-info"
 
 
-@pytest.fixture
-def te(tmp_path: Path, index: Index, cache: Cache) -> Te:
-    tekit.need()
-    made = tekit.make(tmp_path / "repo", index)
-    made.with_headers(cache)
-    return made
-
-
 def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> build.Made:
     return build.wheel(cache, build.plan(te.manifest(), *WANTED), offline=offline)
 

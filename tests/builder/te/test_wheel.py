@@ -15,18 +15,9 @@ from tests.builder.te import tekit
 
 if TYPE_CHECKING:
     from builder.verb import Result
-    from tests.builder.indexkit import Index
     from tests.builder.te.tekit import Te
 
 NAME = f"transformer_engine_jax-{tekit.VERSION}-cp313-cp313-linux_x86_64.whl"
-
-
-@pytest.fixture
-def te(tmp_path: Path, index: Index, cache: Cache) -> Te:
-    tekit.need()
-    made = tekit.make(tmp_path / "repo", index)
-    made.with_headers(cache)
-    return made
 
 
 def _run(te: Te, cache: Cache, *args: str) -> Result:
