@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import log
+from builder import build, log
+from builder.env import packages
 from builder.errors import FatalError
 from builder.verb import Context, Result
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-lint", action="store_true", help="tests only")
     parser.add_argument("--only-lint", action="store_true", help="no tests")
-    parser.add_argument("--inside", metavar="env:DIR", default="", help="run TESTs by the Python of a baked environment (its frameworks, our pytest)")
+    parser.add_argument("--inside", metavar="env:DIR|lock:NAME", default="", help="run TESTs by another Python, with our pytest: that of a baked environment, or one with the locked packages of a distribution for the CPU, without its sources")
     parser.add_argument("tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)")
 
 
@@ -43,14 +44,18 @@ def shell_scripts(root: Path) -> list[str]:
 _INSIDE = "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 
-def _python(inside: str) -> list[str]:
-    """What takes `-m MODULE`: our own Python, or that of a baked environment with our packages behind its own."""
+def _python(context: Context, inside: str) -> list[str]:
+    """What takes `-m MODULE`: our own Python, or another with our packages behind its own."""
     if not inside:
         return [sys.executable]
-    kind, _, folder = inside.partition(":")
-    program = Path(folder).absolute() / "bin/python"
-    if kind != "env" or not program.is_file():
-        raise FatalError("is no baked environment", f"--inside {inside}", "give env:DIR")
+    kind, _, name = inside.partition(":")
+    if kind == "lock":
+        wanted = build.plan(context, name, "cpu", context.root / "build").packages
+        program = packages.environment(context.cache, wanted, offline=context.offline) / "bin/python"
+    else:
+        program = Path(name).absolute() / "bin/python"
+        if kind != "env" or not program.is_file():
+            raise FatalError("is no baked environment", f"--inside {inside}", "give env:DIR, or lock:NAME")
     return [str(program), "-c", _INSIDE, sysconfig.get_path("purelib")]
 
 
@@ -74,7 +79,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if not arguments.only_lint:
         # A framework's own deprecation warnings are no fault of ours.
         lenient = ["-o", "filterwarnings=default"] if arguments.inside else []
-        jobs["pytest"] = [*_python(arguments.inside), "-m", "pytest", "-q", *lenient, *(arguments.tests or ["tests"])]
+        jobs["pytest"] = [*_python(context, arguments.inside), "-m", "pytest", "-q", *lenient, *(arguments.tests or ["tests"])]
     status = {}
     for name, argv in jobs.items():
         log.info(f"== {name}")
