@@ -1,0 +1,70 @@
+"""Projections: a kernel that a module holds, and one contraction of an input with one or several of them.
+
+All products of the networks with a weight go through `contract`, so that fusing them (q, k and v in one GEMM) and doing them in FP8
+are decided in one place, while every kernel stays a parameter of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen.partitioning import param_with_axes
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+from rosetta.nn import fp8
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PROJECTION = "projection"  # the name that remat policies save outputs of `contract` by
+
+
+@dataclass(frozen=True)
+class Part:
+    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has one."""
+
+    kernel: Any
+    state: Mapping[str, Any] | None = None
+
+
+class Kernel(nn.Module):
+    """Holds one projection's parameter `kernel` of shape [inputs, outputs], and its FP8 state.
+
+    Attributes:
+      axes: the logical names of both dimensions.
+      init: makes the kernel.
+      fp8: keep the state that a projection in FP8 needs.
+    """
+
+    inputs: int
+    outputs: int
+    axes: tuple[str, str]
+    init: Callable[..., Any]
+    fp8: bool = False
+
+    @nn.compact
+    def __call__(self) -> Part:
+        kernel = param_with_axes("kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes)
+        return Part(kernel, fp8.state(self) if self.fp8 else None)
+
+
+def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
+    """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in `dtype` for each.
+
+    Several parts are one GEMM over their concatenated kernels. Parts with FP8 state are multiplied in FP8, with a scale of their own each.
+    """
+    x = jnp.asarray(x, dtype)
+    if parts[0].state is not None:
+        outputs = fp8.contract(x, [part.kernel for part in parts], [part.state for part in parts], dtype)
+        return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
+    kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
+    dimensions = (((x.ndim - 1,), (0,)), ((), ()))
+    if len(parts) == 1:
+        return (checkpoint_name(lax.dot_general(x, kernels[0], dimensions), PROJECTION),)
+    whole = checkpoint_name(lax.dot_general(x, jnp.concatenate(kernels, axis=1), dimensions), PROJECTION)
+    ends = [sum(kernel.shape[1] for kernel in kernels[: index + 1]) for index in range(len(kernels) - 1)]
+    return tuple(jnp.split(whole, ends, axis=-1))

@@ -1,0 +1,127 @@
+"""Cross entropy over a large vocabulary, a slice of it at a time, so that no [tokens, vocabulary] array is ever whole.
+
+For logits z = h W with hidden h [tokens, features] and W [features, vocabulary], the loss of a token with target t is
+    logsumexp(z) - c z_t - l sum_{v != t} z_v - n + z_loss logsumexp(z)^2
+where c = 1 - label_smoothing, l = label_smoothing / (vocabulary - 1) and n, the entropy of the smoothed target, makes the least loss zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the loss is made of. `chunks` slices of the vocabulary, products in `dtype` and accumulated in float32, logits times `scale`."""
+
+    vocabulary: int
+    chunks: int
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    scale: float = 1.0
+    dtype: Any = jnp.float32
+
+    @property
+    def low(self) -> float:
+        """What smoothing gives to each wrong token."""
+        return self.label_smoothing / (self.vocabulary - 1)
+
+    @property
+    def entropy(self) -> float:
+        high = 1.0 - self.label_smoothing
+        return -(high * math.log(high) + (self.vocabulary - 1) * self.low * math.log(self.low + 1e-20))
+
+    @property
+    def width(self) -> int:
+        return -(-self.vocabulary // self.chunks)
+
+
+def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
+    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and each slice's first token."""
+    padded = jnp.pad(jnp.asarray(kernel, terms.dtype), ((0, 0), (0, terms.width * terms.chunks - terms.vocabulary)))
+    return padded.reshape(kernel.shape[0], terms.chunks, terms.width).transpose(1, 0, 2), jnp.arange(terms.chunks) * terms.width
+
+
+def _logits(hidden: Any, part: Any, first: Any, terms: Terms) -> tuple[Any, Any]:
+    """Logits [tokens, width] of a slice in float32, and which of its columns are tokens."""
+    logits = jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32) * terms.scale
+    return logits, first + jnp.arange(terms.width) < terms.vocabulary
+
+
+def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any, Any]:
+    """For each token: logsumexp, the target's logit, the sum of all logits, and the likeliest token."""
+
+    def body(carry: Any, inputs: Any) -> tuple[Any, None]:
+        highest, total, hit, everything, best = carry
+        part, first = inputs
+        logits, real = _logits(hidden, part, first, terms)
+        masked = jnp.where(real, logits, -jnp.inf)
+        here = jnp.max(masked, axis=-1)
+        best = jnp.where(here > highest, first + jnp.argmax(masked, axis=-1), best)
+        top = jnp.maximum(highest, here)
+        total = total * jnp.exp(highest - top) + jnp.sum(jnp.exp(masked - top[:, None]), axis=-1)
+        at = targets - first
+        found = jnp.take_along_axis(logits, jnp.clip(at, 0, terms.width - 1)[:, None], axis=-1)[:, 0]
+        hit = hit + jnp.where((at >= 0) & (at < terms.width), found, 0.0)
+        return (top, total, hit, everything + jnp.sum(jnp.where(real, logits, 0.0), axis=-1), best), None
+
+    zeros = jnp.zeros(targets.shape, jnp.float32)
+    start = (jnp.full(targets.shape, -jnp.inf, jnp.float32), zeros, zeros, zeros, jnp.zeros(targets.shape, jnp.int32))
+    (highest, total, hit, everything, best), _ = jax.lax.scan(body, start, _slices(kernel, terms))
+    return highest + jnp.log(total), hit, everything, best
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def chunked_cross_entropy(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any]:
+    """Cross entropy of each token.
+
+    Args:
+      hidden: [tokens, features].
+      kernel: [features, vocabulary].
+      targets: int32 [tokens].
+      terms: see there.
+
+    Returns:
+      loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token, int32 [tokens], which has no gradient.
+    """
+    return _forward(hidden, kernel, targets, terms)[0]
+
+
+def _forward(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any]:
+    total, hit, everything, best = _statistics(hidden, kernel, targets, terms)
+    high = 1.0 - terms.label_smoothing
+    entropy = terms.entropy if terms.label_smoothing else 0.0
+    loss = total - high * hit - terms.low * (everything - hit) - entropy
+    square = terms.z_loss * jnp.square(total)
+    return (loss + square, square, best), (hidden, kernel, targets, total)
+
+
+def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
+    hidden, kernel, targets, total = kept
+    of_loss, of_square, _ = given
+    # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target; the reported z-loss may be differentiated on its own.
+    by_softmax = of_loss + (of_loss + of_square) * 2.0 * terms.z_loss * total
+    high = 1.0 - terms.label_smoothing
+
+    def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
+        part, first = inputs
+        logits, real = _logits(hidden, part, first, terms)
+        hit = (first + jnp.arange(terms.width))[None, :] == targets[:, None]
+        gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[:, None] * jnp.where(hit, high, terms.low)
+        gradient = jnp.asarray(jnp.where(real, gradient, 0.0) * terms.scale, terms.dtype)
+        into_hidden = jnp.dot(gradient, part.T, preferred_element_type=jnp.float32)
+        into_part = jnp.dot(jnp.asarray(hidden, terms.dtype).T, gradient, preferred_element_type=jnp.float32)
+        return carry + into_hidden, into_part
+
+    of_hidden, parts = jax.lax.scan(body, jnp.zeros(hidden.shape, jnp.float32), _slices(kernel, terms))
+    of_kernel = parts.transpose(1, 0, 2).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
+    return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype), None
+
+
+chunked_cross_entropy.defvjp(_forward, _backward)

@@ -1,0 +1,31 @@
+"""What the forward pass keeps for the backward pass, and what is computed again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from rosetta.nn.dense import PROJECTION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLICIES = ("none", "minimal", "full")
+
+
+def policy(name: str) -> Callable[..., bool]:
+    """Return jax.checkpoint's policy for "minimal" or "full".
+
+    "minimal" keeps the outputs of projections and of fused attention, so that only what costs no matrix product is computed again: norms,
+    activations, dropout, casts. "full" keeps the inputs of a layer alone.
+    """
+    if name == "full":
+        return jax.checkpoint_policies.nothing_saveable  # type: ignore[no-any-return]
+    named = jax.checkpoint_policies.save_only_these_names(PROJECTION)
+
+    def keep(primitive: Any, *avals: Any, **parameters: Any) -> Any:
+        # The forward of cuDNN's attention: its output and the softmax statistics its backward wants.
+        return "dot_product_attention_fwd" in primitive.name or named(primitive, *avals, **parameters)
+
+    return keep

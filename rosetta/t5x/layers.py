@@ -1,0 +1,200 @@
+"""T5's blocks: attention and MLP with their norms and residuals, in either layout, fused or not.
+
+A block sees activations as [batch, length, features], or with `transposed` as [length, batch, features]; masks and biases keep the batch
+first. What holds for a whole stack (the relative positions' bias, masks, who computes attention) is worked out once and handed down.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen.partitioning import with_sharding_constraint
+
+from rosetta.nn import attention, kvcache
+from rosetta.nn.attention import Mask
+from rosetta.nn.dense import Kernel, contract
+from rosetta.nn.norm import RMSNorm
+from rosetta.t5x.config import T5Config
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "relative", "bias"], meta_fields=["implementation"])
+@dataclass(frozen=True)
+class View:
+    """What the queries of one kind of attention see, the same in all layers of a stack.
+
+    Attributes:
+      mask: who sees whom.
+      relative: bias by relative position, [1, heads, queries, keys], or None.
+      bias: mask and relative as one, where attention is computed by XLA.
+      implementation: "xla" or "cudnn".
+    """
+
+    mask: Mask
+    relative: Any
+    bias: Any
+    implementation: str
+
+
+def view(config: T5Config, mask: Mask, relative: Any, queries: int, keys: int, *, deterministic: bool, incremental: bool = False) -> View:
+    """Choose the implementation for one kind of attention, and prepare its bias. While decoding with a cache it is always XLA."""
+    asked = "xla" if incremental else config.attention
+    unfit = attention.unfit_for_cudnn(
+        dtype=config.dtype, head_dim=config.head_dim, queries=queries, keys=keys, mask=mask, biased=relative is not None,
+        dropout=not deterministic and config.dropout_rate > 0, float32_logits=config.float32_attention_logits,
+    )  # fmt: skip
+    implementation = attention.choose(asked, unfit)
+    bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" and not incremental else None
+    return View(mask, relative, bias, implementation)
+
+
+def axes(*, transposed: bool) -> tuple[str, str]:
+    """Return the logical names of the first two dimensions of activations."""
+    return ("length", "batch") if transposed else ("batch", "length")
+
+
+def dropout(config: T5Config, *, transposed: bool) -> nn.Dropout:
+    """Return dropout that drops the same features along the whole length, as T5 does."""
+    return nn.Dropout(rate=config.dropout_rate, broadcast_dims=(0 if transposed else 1,))
+
+
+class Attention(nn.Module):
+    """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`; returns the shape of `queries`."""
+
+    config: T5Config
+    deterministic: bool
+    transposed: bool = False
+    decode: bool = False
+
+    @nn.compact
+    def __call__(self, queries: Any, memory: Any, seen: View, prefill_lengths: Any = None) -> Any:
+        query, key, value = self._projected(queries, memory)
+        if self.decode or prefill_lengths is not None:
+            key, value, relative, visible = kvcache.keep(self, key, value, seen.relative, prefill_lengths=prefill_lengths)
+            mask = visible if visible is not None else seen.mask
+            seen = View(mask, relative, mask.bias(query.shape[1], key.shape[1], relative, self.config.dtype), "xla")
+        if seen.implementation == "xla":
+            if seen.bias is None and not self.decode:
+                bias = seen.mask.bias(query.shape[1], key.shape[1], seen.relative, self.config.dtype)
+            else:
+                bias = seen.bias
+            attended = attention.plain(
+                query, key, value, bias=bias, float32_logits=self.config.float32_attention_logits, drop=self._drop, transposed=self.transposed
+            )
+        else:
+            query, key, value = (jnp.swapaxes(each, 0, 1) if self.transposed else each for each in (query, key, value))
+            attended = attention.fused(query, key, value, relative=seen.relative, mask=seen.mask, implementation=seen.implementation)
+            attended = jnp.swapaxes(attended, 0, 1) if self.transposed else attended
+        width = self.config.num_heads * self.config.head_dim
+        out = self._kernel("out", width, queries.shape[-1], ("joined_kv", "embed"))
+        return contract(attended.reshape(*attended.shape[:2], width), [out], self.config.dtype)[0]
+
+    def _projected(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
+        """Return q, k and v, each [.., .., heads, head_dim] in the layout of the activations."""
+        config = self.config
+        width, depth = config.num_heads * config.head_dim, jnp.sqrt(config.head_dim).astype(config.dtype)
+        init = _init("normal")
+        parts = {
+            name: self._kernel(name, (queries if name == "query" else memory).shape[-1], width, ("embed", "joined_kv"), made)
+            # T5 leaves attention's logits unscaled and starts with smaller queries instead.
+            for name, made in (("query", lambda *args: init(*args) / depth), ("key", init), ("value", init))
+        }
+        asking = queries / depth if config.scale_attn_logits else queries
+        if config.fuse_qkv and memory is queries:
+            if config.scale_attn_logits:
+                query, key, value = contract(queries, list(parts.values()), config.dtype)
+                query = query / depth
+            else:
+                query, key, value = contract(queries, list(parts.values()), config.dtype)
+        elif config.fuse_qkv:
+            (query,), (key, value) = contract(asking, [parts["query"]], config.dtype), contract(memory, [parts["key"], parts["value"]], config.dtype)
+        else:
+            query, key, value = (contract(asking if name == "query" else memory, [part], config.dtype)[0] for name, part in parts.items())
+        names = (*axes(transposed=self.transposed), "heads", "kv")
+        shaped = (each.reshape(*each.shape[:2], config.num_heads, config.head_dim) for each in (query, key, value))
+        query, key, value = (with_sharding_constraint(each, names) for each in shaped)
+        return query, key, value
+
+    def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None) -> Any:
+        return Kernel(inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8 == "xla", name=name)()
+
+    def _drop(self, weights: Any) -> Any:
+        """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as T5 does."""
+        if self.deterministic or self.config.dropout_rate == 0:
+            return weights
+        kept = 1.0 - self.config.dropout_rate
+        keep = jax.random.bernoulli(self.make_rng("dropout"), kept, (*weights.shape[:2], 1, weights.shape[3]))
+        return weights * (keep.astype(weights.dtype) / jnp.asarray(kept, weights.dtype))
+
+
+class Mlp(nn.Module):
+    """The feed-forward block with T5's parameters `wi`, or `wi_0` and `wi_1` where it is gated, and `wo`."""
+
+    config: T5Config
+    deterministic: bool
+    transposed: bool = False
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        config = self.config
+        names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{index}" for index in range(len(config.mlp_activations))]
+        parts = [self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names]
+        inner = contract(x, parts, config.dtype) if config.fuse_qkv else tuple(contract(x, [part], config.dtype)[0] for part in parts)
+        activated = (each if name == "linear" else getattr(nn, name)(each) for name, each in zip(config.mlp_activations, inner, strict=True))
+        hidden = functools.reduce(operator.mul, activated)
+        hidden = dropout(config, transposed=self.transposed)(hidden, deterministic=self.deterministic)
+        hidden = with_sharding_constraint(hidden, (*axes(transposed=self.transposed), "mlp"))
+        return contract(hidden, [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))], config.dtype)[0]
+
+    def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
+        return Kernel(inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8 == "xla", name=name)()
+
+
+def _init(distribution: str) -> Any:
+    return nn.initializers.variance_scaling(1.0, "fan_in", distribution)
+
+
+class EncoderLayer(nn.Module):
+    """Attention within the input, then the MLP; [.., .., features] to the same."""
+
+    config: T5Config
+    deterministic: bool
+    transposed: bool
+
+    @nn.compact
+    def __call__(self, inputs: Any, seen: View) -> Any:
+        config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+        x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
+        x = Attention(config, **how, name="attention")(x, x, seen)
+        x = dropout(config, transposed=self.transposed)(x, deterministic=self.deterministic) + inputs
+        y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
+        y = Mlp(config, **how, name="mlp")(y)
+        return dropout(config, transposed=self.transposed)(y, deterministic=self.deterministic) + x
+
+
+class DecoderLayer(nn.Module):
+    """Attention within the output, to the encoder where there is one, then the MLP; [.., .., features] to the same."""
+
+    config: T5Config
+    deterministic: bool
+    transposed: bool
+    decode: bool = False
+
+    @nn.compact
+    def __call__(self, inputs: Any, seen: View, encoded: Any = None, encoder_seen: View | None = None, prefill_lengths: Any = None) -> Any:
+        config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+        x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
+        x = Attention(config, **how, decode=self.decode, name="self_attention")(x, x, seen, prefill_lengths)
+        x = dropout(config, transposed=self.transposed)(x, deterministic=self.deterministic) + inputs
+        if encoder_seen is not None:
+            y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
+            y = Attention(config, **how, name="encoder_decoder_attention")(y, encoded, encoder_seen)
+            x = dropout(config, transposed=self.transposed)(y, deterministic=self.deterministic) + x
+        z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
+        z = Mlp(config, **how, name="mlp")(z)
+        return dropout(config, transposed=self.transposed)(z, deterministic=self.deterministic) + x
