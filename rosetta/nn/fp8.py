@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from flax.core import unfreeze
+from flax.linen.partitioning import AxisMetadata
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
+
+from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,17 +30,35 @@ if TYPE_CHECKING:
 COLLECTION = "_overwrite_with_gradient"
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 HISTORY = 1024  # steps, as flax and Transformer Engine keep
+OLDEST = 8.9  # compute capability: Ada
 TENSORS = ("input", "kernel", "output_grad")
 
 
 def state(module: nn.Module) -> dict[str, Any]:
-    """Declare a projection's state in a module, and return it: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY], in float32."""
+    """Return a projection's state: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY], in float32.
+
+    It is made with the module's parameters. Parameters without it (of a checkpoint in bfloat16) are multiplied by fresh state, scales of one.
+    """
     found = {}
     for tensor in TENSORS:
-        scale, history = f"{tensor}_scale", f"{tensor}_amax_history"
-        found[history] = module.variable(COLLECTION, history, jnp.zeros, (HISTORY,), jnp.float32).value
-        found[scale] = module.variable(COLLECTION, scale, jnp.ones, (1,), jnp.float32).value
+        for name, make, size in ((f"{tensor}_scale", jnp.ones, 1), (f"{tensor}_amax_history", jnp.zeros, HISTORY)):
+            known = module.has_variable(COLLECTION, name) or module.is_initializing()
+            found[name] = module.variable(COLLECTION, name, make, (size,), jnp.float32).value if known else make((size,), jnp.float32)
     return found
+
+
+def axes_of(states: Any) -> Any:
+    """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters: none is ever sharded."""
+    flat = flatten_dict(unfreeze(states))
+    return unflatten_dict({(*path[:-1], f"{path[-1]}_axes"): AxisMetadata(names=(None,) * leaf.ndim) for path, leaf in flat.items()})
+
+
+def require(devices: Sequence[Any]) -> None:
+    """UserError where a GPU among the devices has no FP8 (compute capability below 8.9). CPUs compute it slowly, for tests."""
+    for device in devices:
+        capability = getattr(device, "compute_capability", None)
+        if device.platform == "gpu" and capability and float(capability) < OLDEST:
+            raise UserError(f"{device.device_kind} (compute capability {capability}) has no FP8", "ENABLE_FP8", "switch FP8 off; it needs an Ada, Hopper or newer card")
 
 
 def scale_of(history: Any, previous: Any, kind: Any) -> Any:

@@ -1,0 +1,95 @@
+"""How a train state is laid out over devices: upstream's rules over a mesh of data times model, with the optimizer's state over both."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+from jax.sharding import Mesh, PartitionSpec
+from t5x import partitioning
+from t5x.partitioning import standard_logical_axis_rules
+
+from rosetta.errors import UserError
+
+__all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
+
+
+def fitting(devices: int, local: int) -> list[int]:
+    """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of them that divide all."""
+    return [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
+
+
+class PjitPartitioner(partitioning.PjitPartitioner):  # type: ignore[misc]
+    """Upstream's class of this name, the same on CPUs as on GPUs.
+
+    Args:
+      num_partitions: devices over which one model is split (tensor parallelism).
+      fsdp: keep each device's share of the optimizer's state only, over the data axis as well. Checkpoints do not depend on it.
+      devices: the mesh's devices; default: all of the process's backend.
+      Others as upstream's; with model_parallel_submesh the mesh is upstream's, too.
+    """
+
+    def __init__(self, num_partitions: int | None = None, model_parallel_submesh: Any = None, *, fsdp: bool = False, devices: Any = None, **others: Any) -> None:
+        super().__init__(num_partitions, model_parallel_submesh, **others)
+        self._fsdp = fsdp
+        self._devices = devices
+        if num_partitions and not model_parallel_submesh:
+            found = self._found()
+            local = len({each.id for each in found if each.process_index == found[0].process_index})
+            if num_partitions not in fitting(len(found), local):
+                sizes = ", ".join(map(str, fitting(len(found), local)))
+                raise UserError(f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process", "TP_SIZE (num_partitions)", f"choose one of: {sizes}")
+
+    def _found(self) -> list[Any]:
+        return list(self._devices) if self._devices is not None else sorted(jax.devices(self._backend), key=lambda each: (each.process_index, each.id))
+
+    @functools.cached_property
+    def mesh(self) -> Mesh:
+        """Data times model, neighbours on one machine sharing a model."""
+        if self._model_parallel_submesh or self._ici_mesh_shape:
+            return super().mesh
+        found = self._found()
+        return Mesh(np.asarray(found).reshape(-1, self._num_partitions), ("data", "model"))
+
+    def get_data_layout(self, batch_size: int | None = None, host_index: int | None = None) -> Any:
+        """See upstream; UserError where the batch does not divide."""
+        if batch_size and batch_size % self.data_mesh_size:
+            below = batch_size // self.data_mesh_size * self.data_mesh_size
+            near = ", ".join(str(each) for each in (below, below + self.data_mesh_size) if each)
+            raise UserError(f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups of devices", "batch_size", f"give a multiple of {self.data_mesh_size}: {near}")
+        return super().get_data_layout(batch_size, host_index)
+
+    def get_mesh_axes(self, train_state: Any) -> Any:
+        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axis as well, where a dimension divides."""
+        axes = super().get_mesh_axes(train_state)
+        if not self._fsdp:
+            return axes
+        sizes = dict(self.mesh.shape)
+        shapes = traverse_util.flatten_dict(train_state.state_dict(), keep_empty_nodes=True, sep="/")
+        flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
+        spread = {
+            name: spread_over_data(spec, getattr(shapes.get(name), "shape", ()), sizes) if name.startswith("state/param_states/") else spec
+            for name, spec in flat.items()
+        }
+        return axes.restore_state(traverse_util.unflatten_dict(spread, sep="/"))
+
+
+def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> Any:
+    """Return a layout with the data axis added to the largest dimension that has room for it: free, and divisible by the axis's size.
+
+    Args:
+      spec: the layout so far, a PartitionSpec or None.
+      shape: of the array.
+      sizes: of the mesh's axes.
+    """
+    if not isinstance(spec, PartitionSpec) or not shape or sizes["data"] == 1 or "data" in spec:
+        return spec
+    names = [*spec, *[None] * (len(shape) - len(spec))]
+    free = [index for index, name in enumerate(names) if name is None and shape[index] % sizes["data"] == 0]
+    if not free:
+        return spec
+    best = max(free, key=lambda index: shape[index])
+    return PartitionSpec(*("data" if index == best else name for index, name in enumerate(names)))

@@ -1,0 +1,86 @@
+"""Upstream's trainer, with gradients of several microbatches and FP8 state in one step, and progress said."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import flax
+import jax
+import jax.numpy as jnp
+from t5x import metrics as t5x_metrics
+from t5x import partitioning as t5x_partitioning
+from t5x import trainer
+
+from rosetta.nn import fp8
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any) -> tuple[Any, Any, Any]:
+    """Return the sum of the gradients over a batch, its metrics, and the next FP8 state (empty where there is none).
+
+    All microbatches read the same FP8 scales; their largest magnitudes are combined, and enter the histories once.
+
+    Args:
+      batch: arrays [batch, ...], whose batch divides by `microbatches`.
+      spec: how a batch is laid out over the mesh.
+    """
+
+    def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
+        return model.loss_fn(variables[0], part, rng, variables[1]) if variables[1] else model.loss_fn(variables[0], part, rng)
+
+    graded = jax.value_and_grad(loss, has_aux=True)
+    if microbatches <= 1:
+        (_, metrics), (of_params, following) = graded((params, state), batch, dropout_rng)
+        return of_params, metrics, following
+
+    def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:
+        size = next(iter(batch.values())).shape[0] // microbatches
+        part = {key: jax.lax.dynamic_slice_in_dim(value, index * size, size) for key, value in batch.items()}
+        part = {key: t5x_partitioning.with_sharding_constraint(value, spec) for key, value in part.items()}
+        (_, metrics), (of_params, following) = graded((params, state), part, rng)
+        return of_params, metrics, following
+
+    def body(index: Any, carry: Any) -> Any:
+        rng, total, metrics, following = carry
+        rng, own = jax.random.split(rng)
+        of_params, found, after = one(index, own)
+        total = jax.tree.map(jnp.add, total, of_params)
+        metrics = jax.lax.cond(index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found))
+        return rng, total, metrics, jax.lax.cond(index == 0, lambda: after, lambda: fp8.combine(following, after))
+
+    _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
+    empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
+    _, total, metrics, following = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, state))
+    return total, metrics, following
+
+
+class Trainer(trainer.Trainer):  # type: ignore[misc]
+    """Upstream's Trainer with the same arguments. Refuses FP8 on cards that have none."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self._model.config.fp8 != "off":
+            fp8.require(list(self._partitioner.mesh.devices.flat))
+
+    @functools.cached_property
+    def _partitioned_train_step(self) -> Any:
+        def step(train_state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+            rate = self._learning_rate_fn(train_state.step)
+            state = flax.core.unfreeze(train_state.flax_mutables)
+            spec = self._partitioner.data_partition_spec
+            found, metrics, following = gradients(
+                self._model, train_state.params, state, batch, self._get_step_rng(train_state.step), self._num_microbatches or 1, spec
+            )
+            kept = {"flax_mutables": flax.core.freeze(following)} if following else None
+            return trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)  # type: ignore[no-any-return]
+
+        return self._partitioner.partition(
+            step,
+            in_axis_resources=(self._train_state_axes, self._partitioner.data_partition_spec),
+            out_axis_resources=(self._train_state_axes, None),
+            donate_argnums=(0,),
+        )
