@@ -41,10 +41,22 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, queries: int, keys: int, *, bidirectional: bool) -> Any:
-        distance = np.arange(keys, dtype=np.int32)[None, :] - np.arange(queries, dtype=np.int32)[:, None]
+        # Distances 0 .. keys-1, then one that does not occur, then 1-queries .. -1: the order in which `spread` reads them.
+        distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(np.int32)
         where = bucket(distance, bidirectional=bidirectional, buckets=self.buckets, farthest=self.farthest)
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         table = param_with_axes("rel_embedding", init, (self.heads, self.buckets), jnp.float32, axes=("heads", "relpos_buckets"))
-        # A product with a one-hot matrix: its gradient is a product as well, where a gather's would be a scatter.
-        one_hot = jnp.asarray(where.reshape(1, -1) == np.arange(self.buckets)[:, None], self.dtype)
-        return jnp.dot(jnp.asarray(table, self.dtype), one_hot).reshape(1, self.heads, queries, keys)
+        one_hot = jnp.asarray(where[None, :] == np.arange(self.buckets)[:, None], self.dtype)
+        # A sum over the buckets, of which one counts: neither a gather, whose gradient would be a scatter, nor a GEMM.
+        each = jnp.sum(jnp.asarray(table, self.dtype)[:, :, None] * one_hot[None], axis=1)
+        return spread(each, queries, keys)[None]
+
+
+def spread(each: Any, queries: int, keys: int) -> Any:
+    """Return [heads, queries, keys] whose entry (i, j) is each[:, (j - i) mod (queries + keys)]; `each` is [heads, queries + keys].
+
+    Repeated rows of n read as rows of n - 1 begin one later each: so the matrix comes from reshaping, and its gradient from sums.
+    """
+    heads, period = each.shape
+    rows = jnp.broadcast_to(each[:, None, :], (heads, queries, period)).reshape(heads, -1)
+    return rows[:, : queries * (period - 1)].reshape(heads, queries, period - 1)[:, :, :keys]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import flax
@@ -13,6 +16,7 @@ from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.nn import fp8
+from rosetta.t5x import dataset, progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,12 +63,54 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
 
 
 class Trainer(trainer.Trainer):  # type: ignore[misc]
-    """Upstream's Trainer with the same arguments. Refuses FP8 on cards that have none."""
+    """Upstream's Trainer with the same arguments, and `total_steps`, for the time that is left. Refuses FP8 on cards that have none."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, total_steps: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
+        self._total_steps = total_steps
+        self._reporter = progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
+        self._said = ThreadPoolExecutor(1)
+        self._work: Any = None
+
+    def close(self) -> None:
+        self._said.shutdown()
+        super().close()
+
+    def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
+        """Train as upstream's does, on batch s at step s, and report."""
+        start = int(self.train_state.step if start_step is None else start_step)
+        dataset.align(batch_iter, start)
+        before, waited = time.monotonic(), dataset.waited()
+        future = super().train(self._seen(batch_iter), num_steps, start)
+        if self._reporter and num_steps:
+            self._said.submit(self._report, future, start + num_steps, num_steps, before, waited)
+        return future
+
+    def _seen(self, batches: Any) -> Any:
+        """The same batches, one of which was looked at for its shapes."""
+        while True:
+            batch = next(batches)
+            if self._work is None:
+                shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
+                shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}
+                self._work = progress.work(self._model.config, shapes, list(self._partitioner.mesh.devices.flat))
+            yield batch
+
+    def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
+        values = future.result()  # when the steps are done
+        rate = float(values["timing/steps_per_second"].value)
+        loss = float(values["loss_per_nonpadding_target_token"].value) if "loss_per_nonpadding_target_token" in values else None
+        elapsed = time.monotonic() - before
+        found = progress.report(
+            self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss if loss is None or math.isfinite(loss) else None
+        )
+        for name in ("mfu", "input_wait", "tokens_per_second"):
+            if getattr(found, name) is not None:
+                self.train_metrics_manager.write_scalar(f"rosetta/{name}", getattr(found, name), step)
+        if self._reporter:
+            self._reporter.say(found)
 
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:

@@ -1,0 +1,229 @@
+"""Pre-tokenised data: flat token files with an index, mapped into memory when read.
+
+A folder holds `tokens-NNNNN.bin` (uint16 where the vocabulary has at most 65,536 ids, else uint32, little-endian),
+`ends-NNNNN.bin` (uint64: the token each document ends before, counted from the file's start) and, written last, `meta.json`.
+Of pairs (MNLI, SQuAD) the documents are inputs and targets in turn. A file appears under its name only when it is complete,
+and `progress.json` says how many documents are in the complete ones, so that a stopped run goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from rosetta.data import Array
+
+FORMAT = 1
+SHARD_TOKENS = 1 << 26
+BATCH = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What a cache was made from: two caches are the same if their recipes are.
+
+    Attributes:
+      source: the spec's string.
+      vocabulary: its fingerprint.
+      vocabulary_name: "byte" or a file's base name, for messages.
+      vocab_size: ids in all.
+      document_ends: whether an end token follows each document.
+      pairs: the objective whose records these are, "" for running text.
+    """
+
+    source: str
+    vocabulary: str
+    vocabulary_name: str
+    vocab_size: int
+    document_ends: bool
+    pairs: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
+
+
+def _write(path: str, body: bytes) -> None:
+    with open(path + ".part", "wb") as file:
+        file.write(body)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+
+def _json(path: str, value: Any) -> None:
+    _write(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+
+
+def _read_json(path: str) -> Any:
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
+    """Return how far an earlier run came, {"documents": 0, "shards": []} for none.
+
+    Raises:
+      UserError: the folder cannot be written, holds something else, or another recipe's cache.
+    """
+    os.makedirs(folder, exist_ok=True)
+    held = os.listdir(folder)
+    known = [name for name in ("meta.json", "progress.json") if name in held]
+    if held and not known and not all(name.endswith(".part") for name in held):
+        raise UserError("the folder is not empty and holds no token cache", folder, "name a new folder")
+    if not known:
+        _json(os.path.join(folder, "progress.json"), {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": 0, "shards": []})
+        return {"documents": 0, "shards": []}
+    found = _read_json(os.path.join(folder, known[0]))
+    if found["recipe"] != dataclasses.asdict(recipe):
+        other = next(name for name, value in dataclasses.asdict(recipe).items() if found["recipe"].get(name) != value)
+        raise UserError(f"the cache there differs in {other} ({found['recipe'].get(other)!r})", folder, "name another folder, or remove this one yourself")
+    return {"documents": found["documents"], "shards": found["shards"], "complete": known[0] == "meta.json"}
+
+
+def write(
+    folder: str,
+    recipe: Recipe,
+    documents: Iterable[str],
+    encode: Callable[[Iterator[list[str]]], Iterator[list[Array]]],
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+    report: Callable[[int, int], None] = lambda _documents, _tokens: None,
+) -> dict[str, Any]:
+    """Tokenise the documents into the folder, going on where an earlier run stopped; return meta.json's content.
+
+    Args:
+      folder: where to.
+      recipe: what from.
+      documents: texts in a fixed order (of pairs: inputs and targets in turn).
+      encode: batches of texts to batches of ids, in order; may work ahead.
+      shard_tokens: tokens after which a new file begins.
+      report: called with the documents and tokens in complete files.
+    """
+    done = begin(folder, recipe)
+    if done.get("complete"):
+        return dict(_read_json(os.path.join(folder, "meta.json")))
+    shards = list(done["shards"])
+    count = done["documents"]
+    held: list[Array] = []
+    tokens = 0
+
+    def close() -> None:
+        nonlocal held, tokens, count
+        number = len(shards)
+        sizes = np.array([len(ids) for ids in held], np.int64)
+        for kind, body in (
+            ("tokens", np.concatenate([*held, np.zeros(0, recipe.dtype)]).astype(recipe.dtype).tobytes()),
+            ("ends", np.cumsum(sizes).astype("<u8").tobytes()),
+        ):
+            _write(os.path.join(folder, f"{kind}-{number:05d}.bin"), body)
+        shards.append({"tokens": tokens, "documents": len(held)})
+        count += len(held)
+        held, tokens = [], 0
+        _json(os.path.join(folder, "progress.json"), {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "shards": shards})
+        report(count, sum(shard["tokens"] for shard in shards))
+
+    end = np.array([1], np.int32)  # the end token
+    for batch in encode(_batches(documents, count)):
+        for ids in batch:
+            whole = np.concatenate([ids, end]) if recipe.document_ends else ids
+            held.append(whole.astype(recipe.dtype))
+            tokens += len(whole)
+        # A pair is never parted: batches hold an even number of texts.
+        if tokens >= shard_tokens:
+            close()
+    if held or not shards:
+        close()
+    total = sum(shard["tokens"] for shard in shards)
+    if not total:
+        raise UserError("there is no text in the data", recipe.source, "name files with text in them")
+    meta = {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "tokens": total, "shards": shards}
+    _json(os.path.join(folder, "meta.json"), meta)
+    os.unlink(os.path.join(folder, "progress.json"))
+    return meta
+
+
+def _batches(documents: Iterable[str], skipped: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for number, text in enumerate(documents):
+        if number < skipped:
+            continue
+        batch.append(text)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+class Tokens:
+    """A complete cache, read by position."""
+
+    def __init__(self, folder: str) -> None:
+        meta_path = os.path.join(folder, "meta.json")
+        if not os.path.exists(meta_path):
+            unfinished = os.path.exists(os.path.join(folder, "progress.json"))
+            what = "the token cache is not complete" if unfinished else "there is no token cache"
+            raise UserError(what, folder, "run the same rosetta data cache again: it goes on where it stopped" if unfinished else "make one: rosetta data cache")
+        self.folder = folder
+        self.meta = _read_json(meta_path)
+        if self.meta.get("format") != FORMAT:
+            raise UserError(f"the cache's format is {self.meta.get('format')}, this rosetta reads {FORMAT}", folder, "make it again: rosetta data cache")
+        self.recipe = Recipe(**self.meta["recipe"])
+        self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
+        self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
+        self.size = int(self.token_ends[-1])
+        for number, shard in enumerate(self.meta["shards"]):
+            path = os.path.join(folder, f"tokens-{number:05d}.bin")
+            if not os.path.exists(path) or os.path.getsize(path) != shard["tokens"] * self.recipe.dtype.itemsize:
+                raise UserError("the file is not as long as the cache says", path, "make the cache again, or copy it again")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "maps"}
+
+    @functools.cached_property
+    def maps(self) -> dict[tuple[str, int], Array]:
+        return {}
+
+    def _mapped(self, kind: str, number: int) -> Array:
+        if (kind, number) not in self.maps:
+            dtype = self.recipe.dtype if kind == "tokens" else np.dtype("<u8")
+            self.maps[kind, number] = np.memmap(os.path.join(self.folder, f"{kind}-{number:05d}.bin"), dtype, mode="r")
+        return self.maps[kind, number]
+
+    def tokens(self, start: int, stop: int) -> Array:
+        """Return the ids [stop - start], int32; what lies beyond the end begins again at the start."""
+        found = []
+        while start < stop:
+            begin_at = start % self.size
+            number = int(np.searchsorted(self.token_ends, begin_at, side="right"))
+            first = int(self.token_ends[number - 1]) if number else 0
+            last = min(begin_at + stop - start, int(self.token_ends[number]))
+            found.append(self._mapped("tokens", number)[begin_at - first : last - first])
+            start += last - begin_at
+        return (found[0] if len(found) == 1 else np.concatenate(found)).astype(np.int32)
+
+    def document(self, number: int) -> Array:
+        """Return one document's ids, int32."""
+        which = int(np.searchsorted(self.document_ends, number, side="right"))
+        within = number - (int(self.document_ends[which - 1]) if which else 0)
+        ends = self._mapped("ends", which)
+        return self._mapped("tokens", which)[int(ends[within - 1]) if within else 0 : int(ends[within])].astype(np.int32)
+
+    def check(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
+        """Raise UserError where the cache was made with another vocabulary or for another kind of objective."""
+        if self.recipe.vocabulary != fingerprint:
+            raise UserError(f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, {self.recipe.vocab_size} ids)", self.folder, "set VOCAB to that one, or make a cache with yours")
+        if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
+            made_for = self.recipe.pairs or ("lm" if self.recipe.document_ends else "span_corruption and prefix_lm")
+            raise UserError(f"the cache was made for {made_for}", self.folder, "make one for this objective: rosetta data cache --objective")

@@ -1,0 +1,123 @@
+"""What can be known to be wrong with a run's data before anything is loaded, compiled or written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CERTIFICATES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+# Where Debian and Red Hat keep them: libcurl inside TensorFlow looks at Debian's path only.
+SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+SCHEMES = ("gs://", "s3://", "hdfs://", "http://", "https://")
+
+
+def local(path: str, where: str) -> None:
+    """Raise UserError where the path is in an object store: examples are read by position, from mapped files."""
+    scheme = next((scheme for scheme in SCHEMES if path.startswith(scheme)), None)
+    if scheme:
+        tool = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}.get(scheme, "curl -O")
+        raise UserError(f"data and vocabularies are read from files, not from {scheme}", where, f"copy it first ({tool} {path} FOLDER), or mount it")
+
+
+def certificates(*, needed: bool = False) -> None:
+    """Raise UserError for a certificate variable that names no file; with `needed`, also where there are none at all.
+
+    Seen on Red Hat machines, whose certificates are not where TensorFlow's libcurl looks for them.
+    """
+    for name in CERTIFICATES:
+        path = os.environ.get(name)
+        if path and not os.path.exists(path):
+            raise UserError("the certificates are not there", f"{name}={path}", f"unset {name}, or name an existing file such as {SYSTEM_CERTIFICATES[0]}")
+    if needed and not any(os.environ.get(name) for name in CERTIFICATES) and not os.path.exists(SYSTEM_CERTIFICATES[0]):
+        there = next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
+        do = f"export CURL_CA_BUNDLE={there} SSL_CERT_FILE={there}" if there else "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
+        raise UserError("no certificates, so no TLS connection can be checked", SYSTEM_CERTIFICATES[0], do)
+
+
+def remote_path(path: str) -> None:
+    """Check a folder that may be in an object store (MODEL_DIR, a checkpoint): scheme, certificates, credentials' presence.
+
+    T5X reads and writes through TensorFlow's file systems. The one for gs:// is part of TensorFlow; the one for s3:// has not been
+    since 2.7, and no tensorflow-io exists for the TensorFlow here.
+
+    Raises:
+      UserError: what is missing, in one line. Local paths are fine as far as this goes.
+    """
+    if "://" not in path:
+        return
+    scheme, _, rest = path.partition("://")
+    if scheme == "s3":
+        raise UserError("TensorFlow has no file system for s3:// any more, so T5X can neither read nor write there", path, "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://")
+    if scheme != "gs":
+        raise UserError(f"{scheme}:// is not supported", path, "use an absolute path or gs://")
+    if not rest.strip("/"):
+        raise UserError("the bucket's name is missing", path, "write gs://BUCKET/FOLDER")
+    certificates(needed=True)
+    named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if named and not os.path.isfile(named):
+        raise UserError("the credentials are not there", f"GOOGLE_APPLICATION_CREDENTIALS={named}", "mount the file, or unset it on a Google Cloud machine")
+
+
+def reachable(path: str) -> None:
+    """Raise UserError where a gs:// folder cannot be looked at: asks the store, which takes seconds and TensorFlow."""
+    remote_path(path)
+    if "://" not in path:
+        return
+    import tensorflow as tf  # noqa: PLC0415 (seconds)
+
+    try:
+        tf.io.gfile.exists(path)
+    except tf.errors.OpError as error:
+        raise UserError(f"the store does not answer: {str(error.message).splitlines()[0][:200]}", path, "check the network, GOOGLE_APPLICATION_CREDENTIALS and the bucket's permissions") from None
+
+
+def positive_lengths(values: Mapping[str, int]) -> None:
+    """Raise UserError where a feature length is no positive number."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+            raise UserError(f"the length of {name} is {value!r}", "TASK_FEATURE_LENGTHS", "give numbers of at least 2")
+
+
+def before_start(
+    *,
+    data: str | Mapping[str, float],
+    objective: str,
+    vocab: str,
+    vocab_size: int | None,
+    lengths: Mapping[str, int],
+    eval_data: str | Mapping[str, float] | None = None,
+    extra_ids: int | None = None,
+    mean_noise_span_length: float = 3.0,
+    noise_density: float = 0.15,
+) -> None:
+    """Raise UserError for anything about the data that a run would stumble over later; reads no more than file names and heads.
+
+    Args:
+      data: a spec string or {spec: rate}.
+      eval_data: the same for evaluation, None for none.
+      objective: one of spec.OBJECTIVES.
+      vocab: "byte", "ids:N" or a SentencePiece model.
+      vocab_size: the model's number of embeddings, None where it is not known yet.
+      lengths: "inputs" (unless the objective is lm) and "targets", in tokens.
+      extra_ids: as in vocabulary.named.
+      mean_noise_span_length: span corruption's.
+      noise_density: span corruption's.
+    """
+    from rosetta.data import objectives, pipeline, spec, vocabulary  # noqa: PLC0415 (they use this module)
+
+    certificates()
+    positive_lengths(lengths)
+    chosen = vocabulary.named(vocab, extra_ids)
+    if vocab_size is not None:
+        vocabulary.check_fits(chosen, vocab_size)
+    rule = objectives.named(objective, lengths, mean_noise_span_length=mean_noise_span_length, noise_density=noise_density)
+    for each in (data, eval_data):
+        if each is None:
+            continue
+        for part in spec.parts(each):
+            pipeline.check(part.spec, rule, chosen)

@@ -1,0 +1,239 @@
+"""`rosetta data check|cache|show` and `rosetta vocab train|show`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rosetta.data import checks, spec
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+
+def _count(text: str) -> int:
+    number = int(text.replace("_", ""))
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the two commands to the top parser's subcommands."""
+    data = commands.add_parser("data", help="look at, check and pre-tokenise training data")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    about = "a spec: " + ", ".join(f"{kind} ({what})" for kind, what in spec.KINDS.items()) + '; or {"SPEC": rate, …}'
+    for name, text in (
+        ("check", "say whether a run could use this data, reading no more than heads"),
+        ("show", "print rows as the model gets them, and the batch's hash"),
+        ("cache", "tokenise once; a stopped run goes on where it stopped"),
+    ):
+        action = actions.add_parser(name, parents=[common], help=text)
+        action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
+        action.add_argument("--vocab", default="byte", help="a SentencePiece model, or byte (default)")
+        action.add_argument("--extra-ids", type=_count, help="sentinels to add (default: 100, or none where the model has its own)")
+        action.add_argument("--objective", choices=spec.OBJECTIVES, default="span_corruption")
+        action.add_argument("--field", default="text", help="where JSON lines and Example records have their text")
+        action.add_argument("--split", default="train", help="of a hf or tfds set (default train)")
+        if name == "cache":
+            action.add_argument("--out", required=True, metavar="FOLDER")
+            action.add_argument("--jobs", type=_count, help="processes (default: one a core)")
+            action.add_argument("--limit", type=_count, help="documents at most")
+            continue
+        action.add_argument("--inputs", type=_count, default=512, help="tokens (default 512)")
+        action.add_argument("--targets", type=_count, default=128, help="tokens (default 128)")
+        action.add_argument("--mean-span", type=float, default=3.0, help="tokens of a masked span (default 3; bytes: 20)")
+        if name == "check":
+            action.add_argument("--vocab-size", type=_count, help="the model's")
+        else:
+            action.add_argument("--seed", type=_count, default=0)
+            action.add_argument("--step", type=_count, default=0)
+            action.add_argument("--batch", type=_count, default=4, help="rows (default 4)")
+            action.add_argument("--pack", action="store_true")
+    vocab = commands.add_parser("vocab", help="make and look at vocabularies")
+    actions = vocab.add_subparsers(dest="action", required=True, metavar="ACTION")
+    train = actions.add_parser("train", parents=[common], help="train a SentencePiece vocabulary with T5's special ids and sentinels")
+    train.add_argument("--data", required=True, metavar="SPEC")
+    train.add_argument("--out", required=True, metavar="FILE.model")
+    train.add_argument("--size", type=_count, default=32_000, help="ids in all, sentinels included (default 32000)")
+    train.add_argument("--extra-ids", type=_count, default=100, help="sentinels (default 100)")
+    train.add_argument("--type", choices=("unigram", "bpe"), default="unigram")
+    train.add_argument("--coverage", type=float, default=0.9995, help="share of letters with an id of their own (default 0.9995)")
+    train.add_argument("--no-byte-fallback", action="store_true", help="letters without an id become unknown, as in T5's own vocabulary")
+    train.add_argument("--limit", type=_count, default=10_000_000, help="pieces of documents to learn from (default 10 million)")
+    train.add_argument("--field", default="text")
+    show = actions.add_parser("show", parents=[common], help="sizes, sentinels, fingerprint, and a text's ids")
+    show.add_argument("vocab", help="a SentencePiece model, or byte")
+    show.add_argument("text", nargs="?", help="to be encoded")
+
+
+def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import tfds  # noqa: PLC0415 (each action loads what it needs)
+
+    lengths = {"inputs": args.inputs, "targets": args.targets}
+    checks.before_start(
+        data=args.data,
+        objective=args.objective,
+        vocab=args.vocab,
+        vocab_size=args.vocab_size,
+        lengths=lengths,
+        extra_ids=args.extra_ids,
+        mean_noise_span_length=args.mean_span,
+    )
+    found = {str(part.spec): tfds.check(part.spec, args.split) for part in spec.parts(args.data) if part.spec.kind == "tfds"}
+    lines = [f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples" for name, copy in found.items()]
+    return {"ok": True, "data": spec.describe(args.data), "copies": found}, "\n".join([*lines, f"{spec.describe(args.data)}: usable for {args.objective}"])
+
+
+def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import pipeline, vocabulary  # noqa: PLC0415
+
+    checks.positive_lengths({"inputs": args.inputs, "targets": args.targets})
+    chosen = vocabulary.named(args.vocab, args.extra_ids)
+    recipe = pipeline.Recipe(
+        spec.describe(args.data),
+        args.objective,
+        chosen.name,
+        chosen.extra_ids,
+        args.inputs if args.objective != "lm" else 0,
+        args.targets,
+        seed=args.seed,
+        split=args.split,
+        pack=args.pack,
+        text_field=args.field,
+        mean_noise_span_length=args.mean_span,
+    )
+    batches = pipeline.Batches(recipe, args.batch)
+    batch = batches.at(args.step)
+    with_text = not chosen.name.startswith("ids:")
+    rows, lines = [], []
+    for number in range(args.batch):
+        row = {}
+        for name in ("encoder_input_tokens", "decoder_target_tokens"):
+            ids = [int(one) for one in batch[name][number] if one]
+            row[name] = chosen.decode([one for one in ids if one != vocabulary.EOS]) if with_text else ids
+            lines.append(f"{number} {name}: {row[name]}")
+        rows.append(row)
+    filled = {name: round(float((batch[name] != 0).mean()), 4) for name in ("encoder_input_tokens", "decoder_target_tokens")}
+    digest = pipeline.batch_hash(batch)
+    lines.append(f"filled: {filled['encoder_input_tokens']:.1%} of inputs, {filled['decoder_target_tokens']:.1%} of targets; step {args.step} hash {digest}; data {batches.fingerprint()}")
+    return {"rows": rows, "filled": filled, "hash": digest, "fingerprint": batches.fingerprint()}, "\n".join(lines)
+
+
+_encoder: Any = None
+
+
+def _prepare(name: str, extra_ids: int) -> None:
+    from rosetta.data import vocabulary  # noqa: PLC0415
+
+    global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
+    _encoder = vocabulary.Vocabulary(name, extra_ids)
+
+
+def _encode(texts: list[str]) -> Any:
+    return _encoder.encode(texts)
+
+
+def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
+    """Encode batches in processes, in order, a bounded number of them ahead."""
+    import collections  # noqa: PLC0415
+    import concurrent.futures  # noqa: PLC0415
+    import multiprocessing  # noqa: PLC0415
+
+    if jobs <= 1:
+        yield from (chosen.encode(batch) for batch in batches)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _prepare, (chosen.name, chosen.extra_ids)) as pool:
+        waiting: collections.deque[Any] = collections.deque()
+        for batch in batches:
+            waiting.append(pool.submit(_encode, batch))
+            if len(waiting) >= 4 * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _texts(part: Any, args: argparse.Namespace) -> Iterator[str]:
+    from rosetta.data import documents, records  # noqa: PLC0415
+
+    if args.objective not in spec.PAIRS:
+        yield from documents.documents(part, args.field, args.split)
+        return
+    for record in records.worded(part, args.objective, args.split):
+        yield record["inputs"]
+        yield record["targets"]
+
+
+def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    import itertools  # noqa: PLC0415
+
+    from rosetta.data import cache, vocabulary  # noqa: PLC0415
+
+    parts = spec.parts(args.data)
+    if len(parts) > 1:
+        raise UserError("a cache holds one source", "SPEC", 'cache each, and mix them: DATA={"cache:A": 0.7, "cache:B": 0.3}')
+    one = parts[0].spec
+    if one.kind in ("synthetic", "cache", "task"):
+        raise UserError(f"{one.kind} has nothing to tokenise", f"DATA={one}", "use text, jsonl, tfrecord, tfds or hf")
+    chosen = vocabulary.named(args.vocab, args.extra_ids)
+    if chosen.name.startswith("ids:"):
+        raise UserError("text needs a vocabulary", f"--vocab {args.vocab}", "name a SentencePiece model or `byte`")
+    pairs = args.objective if args.objective in spec.PAIRS else ""
+    named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)
+    source = f"{one}@{args.split}:{args.field}" + (f":{args.limit}" if args.limit is not None else "")
+    recipe = cache.Recipe(source, chosen.fingerprint(), named, chosen.size, args.objective == "lm", pairs)
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    texts = _texts(one, args)
+    begun = time.monotonic()
+
+    def report(documents: int, tokens: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{documents:,} documents, {tokens:,} tokens", end="", file=sys.stderr, flush=True)
+
+    meta = cache.write(
+        args.out,
+        recipe,
+        itertools.islice(texts, args.limit * (2 if pairs else 1)) if args.limit is not None else texts,
+        lambda batches: _ahead(batches, chosen, jobs),
+        report=report,
+    )
+    took = time.monotonic() - begun
+    text = f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in {len(meta['shards'])} files, {took:.1f} s; use it with DATA=cache:{os.path.abspath(args.out)}"
+    return {"folder": os.path.abspath(args.out), "seconds": round(took, 1), **meta}, text
+
+
+def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    return {"check": _check, "show": _show, "cache": _cache}[args.action](args)
+
+
+def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import training, vocabulary  # noqa: PLC0415
+
+    if args.action == "show":
+        chosen = vocabulary.named(args.vocab)
+        found: dict[str, Any] = {**dataclasses.asdict(chosen), "size": chosen.size, "sentinels": chosen.sentinels, "fingerprint": chosen.fingerprint()}
+        if args.text is not None:
+            found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
+        return found, "\n".join(f"{name}: {value}" for name, value in found.items())
+    made = training.train(
+        spec.parts(args.data),
+        args.out,
+        size=args.size,
+        extra_ids=args.extra_ids,
+        model_type=args.type,
+        field=args.field,
+        limit=args.limit,
+        coverage=args.coverage,
+        byte_fallback=not args.no_byte_fallback,
+    )
+    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; set VOCAB={made.name} and vocab_size to at least {-(-made.size // 128) * 128}"
+    return {"file": made.name, "size": made.size, "sentinels": made.sentinels, "fingerprint": made.fingerprint()}, text
+
+
+RUN = {"data": _data, "vocab": _vocab}

@@ -1,0 +1,242 @@
+"""Batches by step: what a run's data, objective, vocabulary, lengths, seed and batch size make of step s."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta.data import Array, documents, features, objectives, records, rows, tfds, vocabulary, windows
+from rosetta.data import spec as specs
+from rosetta.data.cache import Tokens
+from rosetta.data.stream import Stream
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rosetta.data.objectives import Objective
+    from rosetta.data.spec import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what the rows are.
+
+    Attributes:
+      data: a spec string, or {spec: rate} as JSON.
+      objective: one of spec.OBJECTIVES.
+      vocab: "byte", "ids:N" or a SentencePiece model.
+      extra_ids: sentinels added to the vocabulary.
+      inputs, targets: lengths in tokens (inputs 0 for lm).
+      seed: of order and of every random choice.
+      split: of hf and tfds sets that name none.
+      pack: several short examples a row (mnli, squad; a window of text fills its row alone).
+      shuffle: False: in the data's own order, and nothing moves with the epoch.
+      text_field: where a JSON line, Example or Hugging Face record has its text.
+      mean_noise_span_length, noise_density: span corruption's.
+    """
+
+    data: str
+    objective: str
+    vocab: str
+    extra_ids: int
+    inputs: int
+    targets: int
+    seed: int = 0
+    split: str = "train"
+    pack: bool = False
+    shuffle: bool = True
+    text_field: str = "text"
+    mean_noise_span_length: float = 3.0
+    noise_density: float = 0.15
+
+    @property
+    def rule(self) -> Objective:
+        lengths = {"inputs": self.inputs, "targets": self.targets}
+        return objectives.named(self.objective, lengths, mean_noise_span_length=self.mean_noise_span_length, noise_density=self.noise_density)
+
+    @property
+    def vocabulary(self) -> vocabulary.Vocabulary:
+        return vocabulary.Vocabulary(self.vocab, self.extra_ids)
+
+
+def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str = "train") -> None:
+    """Raise UserError where a source is missing or cannot serve the objective; reads file names and heads only."""
+    if spec.kind in ("task", "synthetic"):
+        return
+    rule.check(vocab)
+    if spec.kind != "cache" and vocab.name.startswith("ids:"):
+        raise UserError("text needs a vocabulary", f"VOCAB={vocab.name}", "name a SentencePiece model or `byte`")
+    if rule.pairs and spec.kind == "text":
+        raise UserError(f"{rule.name} needs records, not running text", f"DATA={spec}", "use jsonl, tfrecord, tfds, hf or a cache")
+    if spec.kind in ("text", "jsonl", "tfrecord"):
+        paths = specs.files(spec)
+        if not rule.pairs:
+            packed = next((path for path in paths if path.endswith(windows.COMPRESSED)), None)
+            if packed:
+                raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache")
+    elif spec.kind == "tfds":
+        tfds.shards(spec, split)
+    elif spec.kind == "cache":
+        Tokens(spec.value).check(vocab.fingerprint(), document_ends=rule.document_ends, pairs=rule.name if rule.pairs else "")
+    elif spec.kind == "hf":
+        documents.open_hugging_face(spec, split)
+
+
+def source(spec: Spec, recipe: Recipe) -> rows.Source:
+    """Return the rows of one source."""
+    rule, vocab, seed = recipe.rule, recipe.vocabulary, recipe.seed
+    check(spec, rule, vocab, recipe.split)
+    if spec.kind == "synthetic":
+        return rows.Synthetic(rule, vocab, seed)
+    if spec.kind == "cache":
+        cache = Tokens(spec.value)
+        if rule.pairs:
+            count = int(cache.document_ends[-1])
+            found = [(cache.document(number), cache.document(number + 1)) for number in range(0, count, 2)]
+            return rows.Pairs(found, rule, seed, pack=recipe.pack, shuffle=recipe.shuffle, name=os.path.basename(spec.value.rstrip("/")))
+        return rows.CachedWindows(cache, rule, vocab, seed, shuffle=recipe.shuffle)
+    if rule.pairs:
+        worded = [(record["inputs"], record["targets"]) for record in records.worded(spec, rule.name, recipe.split)]
+        return rows.Pairs(records.Encoded(worded, vocab), rule, seed, pack=recipe.pack, shuffle=recipe.shuffle, name=os.path.basename(spec.value.rstrip("/")))
+    if spec.kind == "hf":
+        return Stream(spec, rule, vocab, seed, field=recipe.text_field, split=recipe.split)
+    if spec.kind == "task":
+        raise UserError("SeqIO gives this data, rosetta.data does not", f"DATA={spec}", "use it in a T5X run")
+    return rows.Windows(windows.corpus(spec, recipe.text_field, recipe.split), rule, vocab, seed, shuffle=recipe.shuffle)
+
+
+def sources(recipe: Recipe) -> rows.Source:
+    """Return the rows of the recipe's source, or of its mixture."""
+    parts = specs.parts(recipe.data)
+    if len(parts) == 1:
+        return source(parts[0].spec, recipe)
+    # Each source has a seed of its own, or two with equally many examples would be drawn in the same order.
+    made = [source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number)) for number, part in enumerate(parts)]
+    return rows.Mixture(made, [part.rate for part in parts], [str(part.spec) for part in parts], recipe.seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """From which step on which running example number counts: (0, 0) unless a batch size was changed or a stream was begun later."""
+
+    step: int = 0
+    example: int = 0
+
+
+class Batches:
+    """The batches of a run, of one host of several.
+
+    Attributes:
+      recipe: what the rows are.
+      batch: rows of a global batch.
+      shard, shards: this host's number and how many there are; its rows are one contiguous part of the batch.
+      kind: features.ENCODER_DECODER or features.DECODER.
+    """
+
+    def __init__(self, recipe: Recipe, batch: int, *, shard: int = 0, shards: int = 1, kind: str = features.ENCODER_DECODER) -> None:
+        if batch < 1 or batch % shards:
+            raise UserError(f"a batch of {batch} does not divide among {shards} hosts", "BATCH_SIZE", f"use a multiple of {shards}, such as {max(1, round(batch / shards)) * shards}")
+        self.recipe, self.batch, self.shard, self.shards, self.kind = recipe, batch, shard, shards, kind
+        self.origin = Origin()
+        self.source = sources(recipe)
+
+    @property
+    def streams(self) -> bool:
+        """Whether some source can only be read from its beginning on."""
+        inner = self.source.sources if isinstance(self.source, rows.Mixture) else [self.source]
+        return any(isinstance(one, Stream) for one in inner)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Feature -> length."""
+        return features.names(self.kind, inputs=self.recipe.inputs, targets=self.recipe.targets, pack=self.recipe.pack)
+
+    def first(self, step: int) -> int:
+        """Return the running number of the global batch's first example at a step."""
+        return self.origin.example + (step - self.origin.step) * self.batch
+
+    def at(self, step: int) -> dict[str, Array]:
+        """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch / shards, length]."""
+        own = self.batch // self.shards
+        examples: Array = self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
+        made = self.source.rows(examples)
+        return (features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder)(made, pack=self.recipe.pack)
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        told = dataclasses.asdict(self.recipe)
+        del told["vocab"]
+        told["data"] = [_moved(told["data"]), self.source.describe(), self.recipe.vocabulary.fingerprint(), self.kind]
+        return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16]
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change with the rows: the same on every host and for every batch size."""
+        return self._fingerprint
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Return what a checkpoint of step `step` keeps, as JSON."""
+        return {
+            "data": self.recipe.data,
+            "fingerprint": self.fingerprint(),
+            "seed": self.recipe.seed,
+            "batch": self.batch,
+            "step": step,
+            "example": self.first(step),
+            "origin": dataclasses.asdict(self.origin),
+            "streams": rows.state(self.source, self.first(step)),
+        }
+
+    def same(self, kept: Mapping[str, Any]) -> None:
+        """Raise UserError where the seed or the data is another than `state` kept: examples would be repeated and left out."""
+        if kept["seed"] != self.recipe.seed:
+            raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "DatasetConfig.seed", f"set it to {kept['seed']}, or begin a new MODEL_DIR")
+        if kept["fingerprint"] != self.fingerprint():
+            raise UserError(f"the run began with other data, vocabulary or lengths ({kept['data']})", f"DATA={self.recipe.data}", "name the same ones, or begin a new MODEL_DIR from this checkpoint")
+
+    def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
+        """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""
+        self.same(kept)
+        origin = Origin(**kept["origin"])
+        line = None
+        if kept["batch"] != self.batch:
+            example = origin.example + (step - origin.step) * kept["batch"]
+            line = f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
+            origin = Origin(step, example)
+        self.origin = origin
+        rows.resume(self.source, kept["streams"])
+        return line
+
+
+def _moved(data: str) -> str:
+    """Return the data without folders: a data set that lies elsewhere is the same one."""
+    return " ".join(f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} {part.rate}" for part in specs.parts(data))
+
+
+def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:
+    """Return 128 bits a row, of its number in the global batch, its features' names and its values."""
+    count = len(next(iter(batch.values())))
+    found = []
+    for row in range(count):
+        body = hashlib.sha256(str(first + row).encode())
+        for name in sorted(batch):
+            values = np.ascontiguousarray(batch[name][row])
+            body.update(f"|{name}|{values.dtype.str}|{values.shape}|".encode())
+            body.update(values.tobytes())
+        found.append(int.from_bytes(body.digest()[:16]))
+    return found
+
+
+def batch_hash(batch: Mapping[str, Array], first: int = 0) -> str:
+    """Return 32 hex digits of the rows of a batch. The sum of hosts' hashes (`add_hashes`) is the global batch's."""
+    return f"{sum(row_hashes(batch, first)) % (1 << 128):032x}"
+
+
+def add_hashes(parts: Iterator[str]) -> str:
+    """Return the global batch's hash from its hosts'."""
+    return f"{sum(int(part, 16) for part in parts) % (1 << 128):032x}"

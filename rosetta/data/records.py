@@ -1,0 +1,165 @@
+"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and SQuAD."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from rosetta.data import Array, documents, tfds, tfrecord
+from rosetta.data import spec as specs
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rosetta.data.spec import Spec
+    from rosetta.data.vocabulary import Vocabulary
+
+MNLI_LABELS = ("entailment", "neutral", "contradiction")
+# RE2's [[:punct:]] and \s, which T5's tasks use, know ASCII alone.
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_SPACE = re.compile(r"[\t\n\f\r ]+")
+
+
+def spaced(text: str) -> str:
+    """Return the text with a space on both sides of each ASCII punctuation mark, runs of white space made one space."""
+    return _SPACE.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
+
+
+def _first(record: Mapping[str, Any], *names: str) -> Any:
+    return next((record[name] for name in names if record.get(name) is not None), None)
+
+
+def mnli(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return {"inputs", "targets", "idx"} of an MNLI record, None where it has no label.
+
+    Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the corpus's own files (sentence1,
+    sentence2, gold_label).
+    """
+    premise, hypothesis = _first(record, "premise", "sentence1"), _first(record, "hypothesis", "sentence2")
+    label = _first(record, "label", "gold_label")
+    if not isinstance(premise, str) or not isinstance(hypothesis, str) or label is None:
+        raise ValueError("it lacks premise, hypothesis or label")
+    if isinstance(label, int):
+        if label == -1:
+            return None
+        if not 0 <= label < len(MNLI_LABELS):
+            raise ValueError(f"its label is {label}")
+        label = MNLI_LABELS[label]
+    if label in ("-", ""):
+        return None
+    if label not in MNLI_LABELS:
+        raise ValueError(f"its label is {label!r}")
+    return {"inputs": f"mnli hypothesis: {hypothesis} premise: {premise}", "targets": label, "idx": record.get("idx", 0)}
+
+
+def squad(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no answer.
+
+    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}.
+    """
+    question, context = record.get("question"), record.get("context")
+    answers = _first(record, "answers", "answers/text")
+    if isinstance(answers, dict):
+        answers = answers.get("text")
+    if not isinstance(question, str) or not isinstance(context, str) or not isinstance(answers, list):
+        raise ValueError("it lacks question, context or answers")  # noqa: TRY004 (of the data, not of a caller)
+    texts = [spaced(answer["text"] if isinstance(answer, dict) else answer) for answer in answers]
+    if not texts:
+        return None
+    inputs = _SPACE.sub(" ", f"question: {spaced(question)} context: {spaced(context)}")
+    return {"inputs": inputs, "targets": texts[0], "id": str(record.get("id", "")), "answers": texts}
+
+
+WORDING = {"mnli": mnli, "squad": squad}
+
+
+def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
+    """Yield the worded examples of a source, in its own order; what has no label or answer is left out.
+
+    Args:
+      spec: text and synthetic hold no records.
+      objective: "mnli" or "squad".
+      split: which split of a hf or tfds set, unless the spec names one.
+    """
+    for where, record in _raw(spec, split):
+        try:
+            found = WORDING[objective](record)
+        except ValueError as error:
+            raise UserError(f"a record is none of {objective}: {error}", where, "name files of that task's records") from None
+        if found is not None:
+            yield found
+
+
+class Encoded(Sequence[tuple[Array, Array]]):
+    """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading all of them."""
+
+    def __init__(self, texts: list[tuple[str, str]], vocab: Vocabulary) -> None:
+        self.texts, self.vocab = texts, vocab
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[Array, Array]: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[tuple[Array, Array]]: ...
+    def __getitem__(self, number: int | slice) -> tuple[Array, Array] | list[tuple[Array, Array]]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        first, second = self.vocab.encode(self.texts[number])
+        return first, second
+
+
+def _plain(values: list[Any], name: str) -> Any:
+    texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+    return texts if name.startswith("answers") else (texts[0] if texts else None)
+
+
+def _raw(spec: Spec, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if spec.kind == "jsonl":
+        for path in specs.files(spec):
+            yield from ((path, record) for record in _json(path))
+    elif spec.kind in ("tfrecord", "tfds"):
+        paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
+        records = tfrecord.Records(paths)
+        for number in range(len(records)):
+            path = records.path_of(number)
+            try:
+                features = tfrecord.example(records[number])
+            except ValueError:
+                raise UserError("a record is no tf.train.Example", path, "name files of Example records") from None
+            yield path, {name: _plain(values, name) for name, values in features.items()}
+    elif spec.kind == "hf":
+        yield from ((str(spec), record) for record in documents.hugging_face(spec, split))
+    else:
+        raise UserError(f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache")
+
+
+def _json(path: str) -> Iterator[Mapping[str, Any]]:
+    """Yield a file's records: one a line, or SQuAD's own file, one document of paragraphs."""
+    with documents.opened(path) as file:
+        head = file.readline()
+        try:
+            whole = json.loads(head)
+        except ValueError:
+            whole = None
+        if isinstance(whole, dict) and isinstance(whole.get("data"), list):
+            for article in whole["data"]:
+                for paragraph in article["paragraphs"]:
+                    for question in paragraph["qas"]:
+                        yield {"context": paragraph["context"], **question}
+            return
+        line = head
+        while line:
+            if line.strip():
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise UserError(f"a line is no JSON object: {error}", path, "put one JSON object on each line") from None
+                if not isinstance(record, dict):
+                    raise UserError(f"a line is {type(record).__name__}, no JSON object", path, "put one JSON object on each line")
+                yield record
+            line = file.readline()

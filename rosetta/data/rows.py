@@ -1,0 +1,270 @@
+"""Sources of rows: each gives any of its examples, by running number, as inputs and targets of fixed length.
+
+Running number e means the e-th example drawn from this source since the run began: epoch e // count, and within the epoch a
+place in a keyed permutation. So a row depends on (seed, source, e) alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rosetta.data import Array, order, packing, vocabulary
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rosetta.data.cache import Tokens
+    from rosetta.data.objectives import Objective
+    from rosetta.data.windows import Corpus
+
+MARGIN = 1.1  # stretches are this much longer than a mean window, so that nearly all fill one
+SAMPLES, SAMPLE = 64, 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of tokens, padded with 0.
+
+    Attributes:
+      inputs: int32 [n, inputs length] (length 0 for lm).
+      targets: int32 [n, targets length].
+      input_segments, target_segments: int32 of the same shapes: 1, 2, … for the examples packed into a row, 0 for padding.
+    """
+
+    inputs: Array
+    targets: Array
+    input_segments: Array
+    target_segments: Array
+
+
+def plain(inputs: Array, targets: Array) -> Rows:
+    """Return rows of one example each."""
+    return Rows(inputs, targets, (inputs != 0).astype(np.int32), (targets != 0).astype(np.int32))
+
+
+class Source(Protocol):
+    """What gives rows."""
+
+    def rows(self, examples: Array) -> Rows:
+        """Return the rows of running example numbers int64 [n]."""
+        ...
+
+    def describe(self) -> str:
+        """Return what this source reads: another text means other rows."""
+        ...
+
+
+@dataclasses.dataclass
+class Synthetic:
+    """Random ids, every position filled, the last one an end token."""
+
+    objective: Objective
+    vocab: vocabulary.Vocabulary
+    seed: int
+
+    def rows(self, examples: Array) -> Rows:
+        highest = self.vocab.size - self.vocab.sentinels
+        made = []
+        for number, length in enumerate((self.objective.inputs, self.objective.targets)):
+            draws: Array = order.bits(order.keys(order.key(self.seed, 3, number), examples), (length + 1) // 2).view(np.uint32)[:, :length]
+            ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(np.int32)
+            ids[:, -1:] = vocabulary.EOS
+            made.append(ids)
+        return plain(*made)
+
+    def describe(self) -> str:
+        return f"synthetic {self.vocab.size}"
+
+
+def _keys(seed: int, epoch: Array, index: Array) -> Array:
+    found: Array = np.empty(len(index), np.uint64)
+    for turn in np.unique(epoch):
+        here = epoch == turn
+        found[here] = order.keys(order.key(seed, 2, int(turn)), index[here])
+    return found
+
+
+def encoded(texts: Sequence[str], objective: Objective, vocab: vocabulary.Vocabulary) -> Array:
+    """Return the ids of documents in a row, at most a window of them."""
+    found: list[Array] = []
+    count = 0
+    for text in texts:
+        if count >= objective.window:
+            break
+        ids = vocab.encode([text])[0]
+        if objective.document_ends:
+            ids = np.append(ids, np.int32(vocabulary.EOS))
+        found.append(ids)
+        count += len(ids)
+    return np.concatenate([*found, np.zeros(0, np.int32)])[: objective.window].astype(np.int32)
+
+
+def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) -> int:
+    """Return how much of a corpus makes a window, from samples spread over it: the same for the same corpus and vocabulary.
+
+    Raises:
+      UserError: the samples hold no text.
+    """
+    # Whole windows at least, so that the tail of each sample weighs little.
+    length = max(SAMPLE, 4 * objective.window)
+    count = max(1, min(SAMPLES, corpus.size // length))
+    places: Array = order.permute(np.arange(count), max(1, corpus.size // length), 0) * length
+    tokens = read = 0
+    for place in places:
+        stop = min(int(place) + length, corpus.size)
+        tokens += sum(len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(int(place), stop)))
+        read += stop - int(place)
+    if not tokens:
+        raise UserError("there is no text in the data", corpus.describe()[:80], "name files with text in them")
+    return max(1, round(MARGIN * objective.window * read / tokens))
+
+
+class Windows:
+    """Windows of a corpus of text, tokenised when asked for. The grid moves with the epoch, so no word is always left out."""
+
+    def __init__(self, corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary, seed: int, *, shuffle: bool = True) -> None:
+        self.corpus, self.objective, self.vocab, self.seed, self.shuffle = corpus, objective, vocab, seed, shuffle
+        self.stretch = min(stretch(corpus, objective, vocab), corpus.size)
+        self.count = max(1, corpus.size // self.stretch)
+
+    def rows(self, examples: Array) -> Rows:
+        epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        windows = []
+        for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
+            start = place * self.stretch + (order.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0)
+            stop = start + self.stretch
+            size = self.corpus.size
+            texts = self.corpus.texts(min(start, size), min(stop, size))
+            if stop > size and self.shuffle:
+                texts += self.corpus.texts(max(start - size, 0), stop - size)
+            windows.append(encoded(texts, self.objective, self.vocab))
+        return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
+
+    def describe(self) -> str:
+        return f"{self.corpus.describe()} by {self.stretch}"
+
+
+class CachedWindows:
+    """Windows of a token cache: exactly full, at a grid that moves with the epoch."""
+
+    def __init__(self, cache: Tokens, objective: Objective, vocab: vocabulary.Vocabulary, seed: int, *, shuffle: bool = True) -> None:
+        self.cache, self.objective, self.vocab, self.seed, self.shuffle = cache, objective, vocab, seed, shuffle
+        self.count = max(1, cache.size // objective.window)
+        self.length = min(objective.window, cache.size)
+
+    def rows(self, examples: Array) -> Rows:
+        epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        windows = []
+        for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
+            start = place * self.length + (order.key(self.seed, 4, turn) % self.length if self.shuffle else 0)
+            windows.append(self.cache.tokens(start, start + self.length))
+        return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
+
+    def describe(self) -> str:
+        return f"cache {self.cache.recipe.source} {self.cache.size}"
+
+
+class Pairs:
+    """Inputs and targets of records, tokenised when asked for; packed into fixed bundles where asked."""
+
+    def __init__(self, pairs: Sequence[tuple[Array, Array]], objective: Objective, seed: int, *, pack: bool, shuffle: bool = True, name: str = "") -> None:
+        if not pairs:
+            raise UserError("there is no example in the data", name, "name files with records in them")
+        self.objective, self.seed, self.shuffle, self.name, self.pairs = objective, seed, shuffle, name, pairs
+        if pack:
+            drawn = order.permute(np.arange(len(pairs)), len(pairs), order.key(seed, 5)) if shuffle else np.arange(len(pairs))
+            self.pairs = list(pairs)  # all are needed now, to know how long they are
+            sizes = np.minimum([[len(first) + 1, len(second) + 1] for first, second in self.pairs], (objective.inputs, objective.targets))
+            self.bundles = packing.bundles(sizes, drawn, (objective.inputs, objective.targets))
+        else:
+            self.bundles = [[number] for number in range(len(pairs))]
+        self.count = len(self.bundles)
+
+    def rows(self, examples: Array) -> Rows:
+        _, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        lengths = (self.objective.inputs, self.objective.targets)
+        tokens: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
+        segments: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
+        for row, bundle in enumerate(index.tolist()):
+            places = [0, 0]
+            for segment, number in enumerate(self.bundles[bundle], 1):
+                for side, ids in enumerate(self.pairs[number]):
+                    cut = _cut(ids, lengths[side])
+                    here = slice(places[side], places[side] + len(cut))
+                    tokens[side][row, here], segments[side][row, here] = cut, segment
+                    places[side] += len(cut)
+        return Rows(tokens[0], tokens[1], segments[0], segments[1])
+
+    def describe(self) -> str:
+        return f"{self.name} {len(self.pairs)} in {self.count}"
+
+
+def _cut(ids: Array, length: int) -> Array:
+    """Return the ids with an end token, at most `length` of them."""
+    return np.append(ids[: length - 1], np.int32(vocabulary.EOS)).astype(np.int32)
+
+
+class Mixture:
+    """Several sources drawn at fixed rates: of every BLOCK examples each gives its share, in an order keyed by the block."""
+
+    BLOCK = 4096
+
+    def __init__(self, sources: Sequence[Source], rates: Sequence[float], names: Sequence[str], seed: int) -> None:
+        self.sources, self.names, self.seed = list(sources), list(names), seed
+        exact = np.array(rates) / sum(rates) * self.BLOCK
+        counts = np.floor(exact).astype(int)
+        # What rounding left goes to the largest remainders.
+        counts[np.argsort(-(exact - counts), kind="stable")[: self.BLOCK - counts.sum()]] += 1
+        if not counts.all():
+            raise UserError(f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}", "DATA", "raise it or leave the source out")
+        self.counts = counts
+        self.bounds = np.cumsum(counts)
+
+    def drawn(self, examples: Array) -> tuple[Array, Array]:
+        """Return, for running numbers [n], which source each is drawn from and its running number there."""
+        block, place = np.divmod(np.asarray(examples, np.int64), self.BLOCK)
+        rank = np.empty_like(place)
+        for turn in np.unique(block):
+            here = block == turn
+            rank[here] = order.permute(place[here], self.BLOCK, order.key(self.seed, 6, int(turn)))
+        which: Array = np.searchsorted(self.bounds, rank, side="right")
+        return which, block * self.counts[which] + rank - (self.bounds - self.counts)[which]
+
+    def rows(self, examples: Array) -> Rows:
+        which, number = self.drawn(examples)
+        made: dict[str, Array] = {}
+        for source in np.unique(which):
+            here = np.flatnonzero(which == source)
+            rows = self.sources[source].rows(number[here])
+            for field in dataclasses.fields(Rows):
+                part = getattr(rows, field.name)
+                made.setdefault(field.name, np.zeros((len(examples), part.shape[1]), np.int32))[here] = part
+        return Rows(**made)
+
+    def describe(self) -> str:
+        return "; ".join(f"{count}x {name} {source.describe()}" for count, name, source in zip(self.counts, self.names, self.sources, strict=True))
+
+
+def state(source: Source, example: int) -> list[Any]:
+    """Return the marks of the streams inside a source, for whoever goes on at this running example number."""
+    if isinstance(source, Mixture):
+        found = []
+        for number, inner in enumerate(source.sources):
+            # The block's first draw is early enough, whatever the order inside the block.
+            found.append(state(inner, example // source.BLOCK * int(source.counts[number])))
+        return found
+    mark = getattr(source, "mark", None)
+    return [mark(example)] if mark else []
+
+
+def resume(source: Source, kept: Sequence[Any]) -> None:
+    """Give the streams inside a source their marks back."""
+    if isinstance(source, Mixture):
+        for inner, marks in zip(source.sources, kept, strict=True):
+            resume(inner, marks)
+    elif kept and hasattr(source, "resume"):
+        source.resume(kept[0])

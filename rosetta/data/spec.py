@@ -1,0 +1,118 @@
+"""What a user types for data: `text:/data/*.txt`, `hf:owner/name`, `{"text:a": 0.7, "jsonl:b": 0.3}`."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import json
+import os
+from collections.abc import Mapping
+
+from rosetta.errors import UserError
+
+KINDS = {
+    "synthetic": "random token ids, no file and no vocabulary",
+    "text": "UTF-8 text files, one document a line: text:GLOB",
+    "jsonl": "JSON objects, one a line: jsonl:GLOB",
+    "tfrecord": "TFRecord files of tf.train.Example: tfrecord:GLOB",
+    "cache": "what `rosetta data cache` wrote: cache:FOLDER",
+    "hf": "a Hugging Face data set, streamed: hf:OWNER/NAME[/CONFIG], or hf:FOLDER",
+    "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: tfds:NAME[/CONFIG][:VERSION]",
+    "task": "a registered SeqIO task or mixture: task:NAME",
+}
+OBJECTIVES = ("span_corruption", "prefix_lm", "lm", "mnli", "squad")
+PAIRS = ("mnli", "squad")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One source of data.
+
+    Attributes:
+      kind: one of KINDS.
+      value: what follows the colon.
+      split: what follows `#`: a split's name in a hf or tfds set, "" for the one the run asks for.
+    """
+
+    kind: str
+    value: str = ""
+    split: str = ""
+
+    def __str__(self) -> str:
+        return self.kind + (f":{self.value}" if self.value else "") + (f"#{self.split}" if self.split else "")
+
+
+def parse(text: str) -> Spec:
+    """Return the spec a string stands for; UserError says which kinds there are."""
+    kind, colon, value = text.strip().partition(":")
+    if kind not in KINDS:
+        raise UserError(f"no kind of data is called {kind!r}", f"DATA={text}", "write KIND:VALUE with one of " + ", ".join(KINDS) + ", such as text:/data/*.txt")
+    split = ""
+    if kind in ("hf", "tfds"):
+        value, _, split = value.partition("#")
+    if kind == "synthetic":
+        if colon:
+            raise UserError("synthetic takes nothing after it", f"DATA={text}", "write DATA=synthetic")
+    elif not value:
+        raise UserError("the colon and what follows it are missing", f"DATA={text}", KINDS[kind])
+    return Spec(kind, value, split)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One source of a mixture and how often it is drawn, relative to the others."""
+
+    spec: Spec
+    rate: float = 1.0
+
+
+def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
+    """Return the sources of a spec string, of a mapping {spec: rate}, or of such a mapping written as JSON."""
+    if isinstance(data, str) and data.lstrip().startswith("{"):
+        try:
+            data = json.loads(data)
+        except json.JSONDecodeError as error:
+            raise UserError(f"no JSON object: {error}", f"DATA={data}", 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}') from None
+    if isinstance(data, str):
+        return (Part(parse(data)),)
+    if not isinstance(data, Mapping) or not data:
+        raise UserError("a mixture needs at least one source", f"DATA={data}", 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}')
+    found = []
+    for name, rate in data.items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < float("inf"):
+            raise UserError(f"the rate of {name} is {rate!r}", "DATA", "give every source a number above 0")
+        found.append(Part(parse(name), float(rate)))
+    if len(found) > 1 and any(part.spec.kind in ("task", "synthetic") for part in found):
+        raise UserError("SeqIO tasks and synthetic data do not mix with others here", "DATA", "register a SeqIO mixture, or leave them out")
+    return tuple(found)
+
+
+def describe(data: str | Mapping[str, float]) -> str:
+    """Return the data in one canonical line, which a checkpoint keeps."""
+    found = parts(data)
+    if len(found) == 1:
+        return str(found[0].spec)
+    return json.dumps({str(part.spec): part.rate for part in found}, sort_keys=True)
+
+
+def files(spec: Spec) -> tuple[str, ...]:
+    """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are separated by commas.
+
+    Raises:
+      UserError: none matches, one cannot be read, or the path is in an object store.
+    """
+    from rosetta.data import checks  # noqa: PLC0415 (which reads specs itself)
+
+    found: set[str] = set()
+    for pattern in spec.value.split(","):
+        checks.local(pattern, f"DATA={spec}")
+        matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
+        if not matching:
+            raise UserError("no file matches", pattern, "check the path: inside a container it is the mounted one")
+        found.update(matching)
+    for path in found:
+        if not os.access(path, os.R_OK):
+            raise UserError("the file cannot be read", path, "check its permissions")
+    if not any(os.path.getsize(path) for path in found):
+        raise UserError("the files are empty", spec.value, "name files with text in them")
+    return tuple(sorted(found))

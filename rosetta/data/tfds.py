@@ -1,0 +1,123 @@
+"""Prepared TensorFlow Datasets folders (C4, the Pile, GLUE, SQuAD), read as the TFRecord files they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.data import tfrecord
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from rosetta.data.spec import Spec
+
+SHARD = re.compile(r"^(?P<name>.+)-(?P<split>[A-Za-z0-9_]+)\.(?P<kind>tfrecord|array_record)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
+
+WALKED = 1 << 30  # bytes of a set that is looked at record by record: seconds
+
+
+def root() -> str:
+    """Return the folder that holds prepared data sets: TFDS_DATA_DIR, else TFDS's own default."""
+    return os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
+
+
+def folder(name: str) -> str:
+    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named.
+
+    Raises:
+      UserError: there is none, or several configs to choose from.
+    """
+    wanted, _, version = name.partition(":")
+    place = os.path.join(root(), *wanted.split("/"))
+    where = f"TFDS_DATA_DIR={root()}"
+    if not os.path.isdir(place):
+        there = ", ".join(sorted(os.listdir(root()))[:8]) if os.path.isdir(root()) else "nothing: no such folder"
+        raise UserError(f"no prepared data set {wanted} (there is: {there})", where, "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:")
+    if version:
+        place = os.path.join(place, version)
+    else:
+        versions = sorted((entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)), key=lambda entry: [int(part) for part in entry.split(".")])
+        if not versions:
+            configs = [entry for entry in sorted(os.listdir(place)) if os.path.isdir(os.path.join(place, entry))]
+            do = f"name a config: {wanted}/{configs[0]}" if configs else "prepare it with tensorflow_datasets"
+            raise UserError(f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})", place, do)
+        place = os.path.join(place, versions[-1])
+    if not os.path.isdir(place):
+        raise UserError("there is no such version", place, "leave the version out to take the newest")
+    return place
+
+
+def splits(place: str) -> dict[str, dict[str, Any]]:
+    """Return split -> {"shards": [examples a shard], "bytes"} as dataset_info.json has it; UserError where that is missing."""
+    path = os.path.join(place, "dataset_info.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            info = json.load(file)
+    except FileNotFoundError:
+        raise UserError("dataset_info.json is missing: the set was not prepared to its end", place, "prepare it again, or copy all of it") from None
+    except ValueError:
+        raise UserError("the file is no JSON", path, "copy it again") from None
+    found = {}
+    for split in info.get("splits", []):
+        found[split["name"]] = {"shards": [int(count) for count in split.get("shardLengths", [])], "bytes": int(split.get("numBytes", 0))}
+    return found
+
+
+def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
+    """Return the TFRecord files of a split, all of them there, in order.
+
+    Raises:
+      UserError: the set, the split or a file is missing, or the files are no TFRecord files.
+    """
+    place = folder(spec.value)
+    wanted = spec.split or split
+    known = splits(place)
+    if wanted not in known:
+        raise UserError(f"there is no split {wanted} (there is: {', '.join(sorted(known))})", place, f"name one: {spec.kind}:{spec.value}#{next(iter(sorted(known)), 'train')}")
+    found: dict[int, str] = {}
+    count = 0
+    for entry in os.listdir(place):
+        match = SHARD.match(entry)
+        if match and match["split"] == wanted:
+            if match["kind"] != "tfrecord":
+                raise UserError("the set is stored as array_record files", place, "prepare it with file_format=tfrecord")
+            count = int(match["count"])
+            found[int(match["number"])] = os.path.join(place, entry)
+    expected = len(known[wanted]["shards"]) or count
+    missing = [number for number in range(max(expected, count)) if number not in found]
+    if missing or not found:
+        raise UserError(f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the first is number {missing[0] if missing else 0}", place, "copy the rest of the set")
+    return tuple(found[number] for number in sorted(found))
+
+
+def check(spec: Spec, split: str) -> dict[str, Any]:
+    """Look a prepared set over: every file there, none cut short at its head, as many bytes (of small sets: records) as dataset_info.json
+    says.
+
+    Returns:
+      {"folder", "files", "bytes", "examples"}.
+
+    Raises:
+      UserError: what is wrong with the copy.
+    """
+    place = folder(spec.value)
+    paths = shards(spec, split)
+    known = splits(place)[spec.split or split]
+    sizes = [os.path.getsize(path) for path in paths]
+    for path, size, examples in zip(paths, sizes, known["shards"] or [1] * len(paths), strict=True):
+        if examples and size < tfrecord.HEADER.size + tfrecord.FOOTER:
+            raise UserError("the file is empty", path, "copy it again")
+        with open(path, "rb") as file:
+            head = file.read(tfrecord.HEADER.size)
+        if examples and tfrecord.HEADER.unpack(head)[1] != tfrecord.masked_crc(head[:8]):
+            raise UserError("the file does not begin with a record", path, "copy it again")
+    examples = sum(known["shards"])
+    if sum(sizes) < known["bytes"]:
+        raise UserError(f"the files hold {sum(sizes):,} bytes, dataset_info.json says {known['bytes']:,}", place, "copy the set again: some file is cut short")
+    if sum(sizes) < WALKED:
+        for path, count in zip(paths, known["shards"], strict=False):
+            if (found := len(tfrecord.offsets(path))) != count:
+                raise UserError(f"the file has {found} records, dataset_info.json says {count}", path, "copy it again")
+    return {"folder": place, "files": len(paths), "bytes": sum(sizes), "examples": examples}

@@ -1,0 +1,224 @@
+"""TFRecord files and tf.train.Example records read without TensorFlow.
+
+A record is: length (uint64), masked CRC of it, the bytes, masked CRC of them, all little-endian
+(tensorflow/core/lib/io/record_writer.h). An Example is a protocol buffer: features.feature is a map from name to a list of
+bytes, floats or integers (tensorflow/core/example/{example,feature}.proto).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import mmap
+import os
+import struct
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta import home
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rosetta.data import Array
+
+HEADER = struct.Struct("<QI")
+FOOTER = 4
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901 (CRC-32C, RFC 3720 appendix B.4)
+        table.append(byte)
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def masked_crc(body: bytes) -> int:
+    """Return the masked CRC-32C that TFRecord files keep of a length or of a record."""
+    value = 0xFFFFFFFF
+    for byte in body:
+        value = _TABLE[(value ^ byte) & 0xFF] ^ (value >> 8)
+    value ^= 0xFFFFFFFF
+    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def frame(body: bytes) -> bytes:
+    """Return a record as it stands in a file."""
+    length = struct.pack("<Q", len(body))
+    return length + struct.pack("<I", masked_crc(length)) + body + struct.pack("<I", masked_crc(body))
+
+
+def offsets(path: str) -> Array:
+    """Return int64 [n, 2]: where each record's bytes begin and how many they are.
+
+    Reads heads only. UserError where the file is cut short or is no TFRecord file: every length's own checksum is looked at.
+    """
+    found = []
+    size = os.path.getsize(path)
+    if size == 0:
+        return np.zeros((0, 2), np.int64)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as body:
+        place = 0
+        while place < size:
+            if place + HEADER.size > size:
+                raise UserError("the file is cut short", path, "copy it again")
+            length, crc = HEADER.unpack_from(body, place)
+            if crc != masked_crc(body[place : place + 8]):
+                raise UserError(f"no record begins at byte {place}", path, "name uncompressed TFRecord files, or copy the file again")
+            end = place + HEADER.size + length + FOOTER
+            if end > size:
+                raise UserError("the file is cut short", path, "copy it again")
+            found.append((place + HEADER.size, length))
+            place = end
+    return np.array(found, np.int64).reshape(-1, 2)
+
+
+def indexed(path: str) -> Array:
+    """Return `offsets(path)`, kept under rosetta's home so that a large file is walked once."""
+    status = os.stat(path)
+    name = hashlib.sha256(f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:32]
+    kept = home.folder() / "tfrecord-index" / f"{name}.npy"
+    if kept.exists():
+        return np.load(kept, mmap_mode="r")
+    found = offsets(path)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".npy", delete=False) as file:
+            np.save(file, found)
+        os.replace(file.name, kept)
+    except OSError:
+        pass  # a read-only home costs time at the next start, nothing else
+    return found
+
+
+class Records:
+    """The records of several files, by number."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        self.indexes = [indexed(path) for path in paths]
+        self.ends = np.cumsum([len(index) for index in self.indexes])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "maps"}
+
+    @functools.cached_property
+    def maps(self) -> dict[int, mmap.mmap]:
+        return {}
+
+    @property
+    def sizes(self) -> Array:
+        """Return int64 [n]: the bytes of each record."""
+        return np.concatenate([np.asarray(index[:, 1]) for index in self.indexes])
+
+    def _place(self, number: int) -> tuple[int, int]:
+        which = int(np.searchsorted(self.ends, number, side="right"))
+        return which, number - (int(self.ends[which - 1]) if which else 0)
+
+    def path_of(self, number: int) -> str:
+        """Return the file a record is in."""
+        return self.paths[self._place(number)[0]]
+
+    def __getitem__(self, number: int) -> bytes:
+        which, within = self._place(number)
+        if which not in self.maps:
+            with open(self.paths[which], "rb") as file:
+                self.maps[which] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start, length = (int(value) for value in self.indexes[which][within])
+        return self.maps[which][start : start + length]
+
+    def describe(self) -> str:
+        return ";".join(f"{os.path.basename(path)}={len(index)}" for path, index in zip(self.paths, self.indexes, strict=True))
+
+
+def _varint(body: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = body[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Yield (field number, wire type, value) of a message."""
+    place = 0
+    while place < len(body):
+        tag, place = _varint(body, place)
+        number, wire = tag >> 3, tag & 7
+        if wire == VARINT:
+            value, place = _varint(body, place)
+            yield number, wire, value
+            continue
+        if wire == BYTES:
+            length, place = _varint(body, place)
+        elif wire in (FIXED32, FIXED64):
+            length = 4 if wire == FIXED32 else 8
+        else:
+            raise ValueError(f"wire type {wire}")
+        if place + length > len(body):
+            raise ValueError("a field runs past the end")
+        yield number, wire, body[place : place + length]
+        place += length
+
+
+def _values(body: bytes) -> list[Any]:
+    """Return the list in a Feature: bytes, floats or integers."""
+    for kind, _, content in _fields(body):
+        values: list[Any] = []
+        for _, wire, value in _fields(content):
+            if kind == 1:
+                values.append(value)
+            elif kind == 2:
+                values += np.frombuffer(value, "<f4").tolist()
+            elif wire == VARINT:
+                values.append(value - (1 << 64) if value >> 63 else value)
+            else:
+                place = 0
+                while place < len(value):
+                    one, place = _varint(value, place)
+                    values.append(one - (1 << 64) if one >> 63 else one)
+        return values
+    return []
+
+
+def example(body: bytes) -> dict[str, list[Any]]:
+    """Return feature name -> values of a serialised tf.train.Example; ValueError where it is none."""
+    found: dict[str, list[Any]] = {}
+    try:
+        for number, _, features in _fields(body):
+            if number != 1:
+                continue
+            for entry_number, _, entry in _fields(features):
+                if entry_number == 1:
+                    parts = {part: value for part, _, value in _fields(entry)}
+                    found[parts[1].decode()] = _values(parts.get(2, b""))
+    except (IndexError, KeyError, TypeError, UnicodeDecodeError, AttributeError) as error:
+        raise ValueError("no tf.train.Example") from error
+    return found
+
+
+def text(body: bytes, field: str, path: str) -> str:
+    """Return an Example's text feature; UserError names the file and the features there are."""
+    try:
+        features = example(body)
+    except ValueError:
+        raise UserError("a record is no tf.train.Example", path, "name files of Example records with a text feature") from None
+    values = features.get(field)
+    if not values or not isinstance(values[0], bytes):
+        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, "name the feature with text_field")
+    return values[0].decode(errors="replace")

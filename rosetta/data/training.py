@@ -1,0 +1,127 @@
+"""A SentencePiece vocabulary of one's own, with T5's special ids and sentinels."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import struct
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from rosetta.data import documents, vocabulary
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rosetta.data.spec import Part
+
+USER_DEFINED = 4
+LONGEST = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
+
+
+def sentinel(number: int) -> bytes:
+    """Return one more piece for the end of a serialised model: `<extra_id_N>`.
+
+    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3}
+    (sentencepiece_model.proto).
+    """
+    name = f"<extra_id_{number}>".encode()
+    piece = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([USER_DEFINED])
+    return b"\x0a" + bytes([len(piece)]) + piece
+
+
+def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
+    """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by rate, `limit` in all."""
+    readers = [documents.documents(part.spec, field) for part in parts]
+    drawn = [0.0] * len(parts)
+    count = 0
+    while readers and count < limit:
+        number = min(range(len(readers)), key=lambda which: drawn[which] / parts[which].rate)
+        text = next(readers[number], None)
+        if text is None:
+            drawn[number] = float("inf")
+            if min(drawn) == float("inf"):
+                return
+            continue
+        for place in range(0, len(text), LONGEST // 4):  # letters of up to four bytes
+            yield text[place : place + LONGEST // 4]
+            count += 1
+        drawn[number] += len(text)
+
+
+def train(
+    parts: tuple[Part, ...],
+    out: str,
+    *,
+    size: int,
+    extra_ids: int = vocabulary.EXTRA_IDS,
+    model_type: str = "unigram",
+    field: str = "text",
+    limit: int = 10_000_000,
+    coverage: float = 0.9995,
+    byte_fallback: bool = True,
+) -> vocabulary.Vocabulary:
+    """Train a vocabulary and write it to `out`; return it.
+
+    Args:
+      parts: where the text comes from, and how much of each.
+      out: the model file; must not exist.
+      size: ids in all, the three specials, the sentinels and 256 bytes of byte_fallback included.
+      extra_ids: sentinels, which stand in the file as its last pieces: extra_ids=0 when it is used.
+      model_type: "unigram" or "bpe".
+      field: where JSON lines and Example records have their text.
+      limit: pieces of documents to learn from, at most.
+      coverage: share of the letters that get an id of their own; the rest are bytes, or unknown without byte_fallback.
+      byte_fallback: whether letters without an id are written as bytes.
+
+    Raises:
+      UserError: the file exists or cannot be written, the text is too little for the size.
+    """
+    if not out.endswith(".model"):
+        raise UserError("the vocabulary's file has to end in .model", out, f"write {out}.model")
+    if os.path.exists(out):
+        raise UserError("the file exists already", out, "name another, or remove it yourself")
+    folder = os.path.dirname(os.path.abspath(out))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UserError("the folder is not there or cannot be written", folder, "make it first")
+    least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
+    if size <= least:
+        raise UserError(f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes", "--size", f"give more than {least}")
+    try:
+        import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415
+    except ImportError:
+        raise UserError("the sentencepiece package is not installed", "rosetta vocab train", "use an environment baked for t5x") from None
+    body = io.BytesIO()
+    sizes = {"input_sentence_size": 0, "max_sentence_length": LONGEST}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences(parts, field, limit),
+            model_writer=body,
+            vocab_size=size - extra_ids,
+            model_type=model_type,
+            character_coverage=coverage,
+            byte_fallback=byte_fallback,
+            pad_id=vocabulary.PAD,
+            eos_id=vocabulary.EOS,
+            unk_id=vocabulary.UNK,
+            bos_id=-1,
+            num_threads=len(os.sched_getaffinity(0)),
+            minloglevel=2,
+            **sizes,
+        )
+    except RuntimeError as error:
+        most = re.search(r"value <= (\d+)", str(error))
+        do = f"give more text, or at most {int(most[1]) + extra_ids}" if most else f"SentencePiece says: {str(error).splitlines()[0][-160:]}"
+        raise UserError(f"the text is too little for {size} ids", "--size", do) from None
+    model = body.getvalue() + b"".join(sentinel(number) for number in reversed(range(extra_ids)))
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(model)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, out)
+    made = vocabulary.named(out)
+    if made.size != size or made.sentinels != extra_ids:
+        print(f"rosetta: {out}: {made.size} ids, {made.sentinels} sentinels", file=sys.stderr)
+    return made

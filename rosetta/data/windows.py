@@ -1,0 +1,207 @@
+"""Running text by position: any stretch of a corpus can be read without reading what comes before it.
+
+A corpus is cut into equal stretches of its stored size. A text stretch is sized so that nearly all give a full window of tokens;
+where it begins and ends moves to a word's edge, in a way that depends on the place alone, so that neighbours share no word and
+lose none. No index is needed, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import mmap
+import os
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rosetta.data import spec as specs
+from rosetta.data import tfrecord
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rosetta.data.spec import Spec
+
+REACH = 64  # bytes or letters a cut may move to find a space: scripts without spaces are cut between letters
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+
+
+class Corpus(Protocol):
+    """Text addressed by stored size."""
+
+    @property
+    def size(self) -> int:
+        """Return how much there is, in units of its own (bytes as stored)."""
+        ...
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        """Return the documents, or parts of documents, that lie in [start, stop)."""
+        ...
+
+    def describe(self) -> str:
+        """Return what a changed corpus would change."""
+        ...
+
+
+def cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
+    """Return where a cut at `place` of UTF-8 bytes really falls: behind the next white space if it is near, else before a letter."""
+    if place <= 0 or place >= size:
+        return min(max(place, 0), size)
+    near = text[place - 1 : place + REACH]
+    space = re.search(rb"\s", near)
+    if space:
+        return place - 1 + space.end()
+    if place + REACH >= size:
+        return size  # the last word
+    while place < size and text[place] & 0xC0 == 0x80:
+        place += 1
+    return place
+
+
+def cut_letters(text: str, place: int) -> int:
+    """Return the same for a str: white space within reach, else the place itself."""
+    if place <= 0 or place >= len(text):
+        return min(max(place, 0), len(text))
+    space = re.search(r"\s", text[place - 1 : place + REACH])
+    if space:
+        return place - 1 + space.end()
+    return len(text) if place + REACH >= len(text) else place
+
+
+def share(text: str, start: float, stop: float) -> str:
+    """Return the part of a document that lies between two fractions of it, cut at words."""
+    return text[cut_letters(text, round(start * len(text))) : cut_letters(text, round(stop * len(text)))]
+
+
+class _Files:
+    """Several files as one run of bytes, each mapped when first read."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        packed = next((path for path in paths if path.endswith(COMPRESSED)), None)
+        if packed:
+            raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache, which reads .gz")
+        sizes = [os.path.getsize(path) for path in paths]
+        self.ends = np.cumsum(sizes)
+        self.size = int(self.ends[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "maps"}
+
+    @functools.cached_property
+    def maps(self) -> dict[int, mmap.mmap]:
+        return {}
+
+    def mapped(self, number: int) -> mmap.mmap:
+        if number not in self.maps:
+            with open(self.paths[number], "rb") as file:
+                self.maps[number] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self.maps[number]
+
+    def stretches(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return (file, start, stop) of what [start, stop) of the whole touches."""
+        found = []
+        number = int(np.searchsorted(self.ends, start, side="right"))
+        while start < min(stop, self.size):
+            first = int(self.ends[number - 1]) if number else 0
+            last = min(stop, int(self.ends[number]))
+            if last > start:
+                found.append((number, start - first, last - first))
+                start = last
+            number += 1
+        return found
+
+    def describe(self) -> str:
+        return ";".join(f"{os.path.basename(path)}={end}" for path, end in zip(self.paths, self.ends, strict=True))
+
+
+class TextCorpus(_Files):
+    """UTF-8 text, one document a line."""
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        found: list[str] = []
+        for number, first, last in self.stretches(start, stop):
+            text = self.mapped(number)
+            size = len(text)
+            piece = text[cut(text, first, size) : cut(text, last, size)]
+            found += [line for line in piece.decode(errors="replace").split("\n") if line.strip()]
+        return found
+
+
+class JsonlCorpus(_Files):
+    """JSON objects with a text field, one a line."""
+
+    def __init__(self, paths: Sequence[str], field: str) -> None:
+        super().__init__(paths)
+        self.field = field
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        found: list[str] = []
+        for number, first, last in self.stretches(start, stop):
+            body = self.mapped(number)
+            line = body.rfind(b"\n", 0, first) + 1
+            while line < last:
+                end = body.find(b"\n", line)
+                end = len(body) if end < 0 else end
+                if end > first and end > line:
+                    text = text_of(body[line:end], self.field, self.paths[number])
+                    whole = end - line
+                    piece = share(text, max(first - line, 0) / whole, min((last - line) / whole, 1.0))
+                    found += [piece] if piece.strip() else []
+                line = end + 1
+        return found
+
+
+def text_of(line: bytes, field: str, path: str) -> str:
+    """Return the text field of one JSON line; UserError names the file and what is wrong with the line."""
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"a line is no JSON object: {error}", path, "put one JSON object on each line") from None
+    text = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        there = ", ".join(sorted(record)) if isinstance(record, dict) else type(record).__name__
+        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, "name the field with text_field")
+    return text
+
+
+class TfrecordCorpus:
+    """Records of TFRecord files with a text feature."""
+
+    def __init__(self, paths: Sequence[str], field: str) -> None:
+        self.records = tfrecord.Records(paths)
+        self.field = field
+        self.ends = np.cumsum(self.records.sizes)
+        self.size = int(self.ends[-1]) if len(self.ends) else 0
+        if not self.size:
+            raise UserError("there is no record in the files", paths[0], "name files with records in them")
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        found = []
+        record = int(np.searchsorted(self.ends, start, side="right"))
+        while record < len(self.ends) and (first := int(self.ends[record - 1]) if record else 0) < stop:
+            whole = int(self.ends[record]) - first
+            if whole:
+                text = tfrecord.text(self.records[record], self.field, self.records.path_of(record))
+                piece = share(text, max(start - first, 0) / whole, min((stop - first) / whole, 1.0))
+                found += [piece] if piece.strip() else []
+            record += 1
+        return found
+
+    def describe(self) -> str:
+        return self.records.describe()
+
+
+def corpus(spec: Spec, field: str, split: str = "train") -> Corpus:
+    """Return the corpus a text, jsonl, tfrecord or tfds spec names."""
+    if spec.kind == "tfds":
+        from rosetta.data import tfds  # noqa: PLC0415
+
+        return TfrecordCorpus(tfds.shards(spec, split), field)
+    paths = specs.files(spec)
+    if spec.kind == "text":
+        return TextCorpus(paths)
+    return JsonlCorpus(paths, field) if spec.kind == "jsonl" else TfrecordCorpus(paths, field)

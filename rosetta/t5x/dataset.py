@@ -1,0 +1,345 @@
+"""T5X's door to rosetta.data: tasks, training batches by step, and the checks that T5X makes of vocabularies.
+
+In gin: `train.get_dataset_fn = @dataset.get_dataset`, `DatasetConfig.mixture_or_task_name = @dataset.task()`,
+`train.verify_matching_vocabs_fn = @dataset.verify_vocabularies`. Tasks of SeqIO go on to T5X's own function unchanged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import clu.data.dataset_iterator
+import seqio
+
+from rosetta.data import Array, features, loader, pipeline
+from rosetta.data import spec as specs
+from rosetta.data import vocabulary as vocabularies
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rosetta.data.pipeline import Batches
+
+# What the training loop reads from, for the checkpoint's record: T5X has one training iterator a process.
+_open: TrainIterator | None = None
+_kept: tuple[Mapping[str, Any], int] | None = None
+_tasks: dict[str, _Made] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """What a task was made from."""
+
+    data: str
+    eval_data: str | None
+    objective: str
+    vocab: vocabularies.Vocabulary
+    text_field: str
+    mean_noise_span_length: float
+    noise_density: float
+
+    def recipe(self, lengths: Mapping[str, int], *, data: str, split: str, seed: int, pack: bool = False, shuffle: bool = True) -> pipeline.Recipe:
+        return pipeline.Recipe(
+            data=data,
+            objective=self.objective,
+            vocab=self.vocab.name,
+            extra_ids=self.vocab.extra_ids,
+            inputs=lengths.get("inputs", 0) if self.objective != "lm" else 0,
+            targets=lengths["targets"],
+            seed=seed,
+            split=split,
+            pack=pack,
+            shuffle=shuffle,
+            text_field=self.text_field,
+            mean_noise_span_length=self.mean_noise_span_length,
+            noise_density=self.noise_density,
+        )
+
+
+@functools.lru_cache
+def vocabulary(name: str, extra_ids: int | None = None) -> seqio.Vocabulary:
+    """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE" (no text).
+
+    Args:
+      name: see rosetta.data.vocabulary.named.
+      extra_ids: sentinels to add; None: 100, or none where the model file has its own.
+
+    Raises:
+      UserError: the file is missing or no vocabulary of T5's kind.
+    """
+    found = vocabularies.named(name, extra_ids)
+    if found.name == "byte":
+        return seqio.ByteVocabulary(extra_ids=found.extra_ids)
+    if found.name.startswith("ids:"):
+        return seqio.PassThroughVocabulary(size=found.size, eos_id=vocabularies.EOS)
+    return seqio.SentencePieceVocabulary(found.name, extra_ids=found.extra_ids)
+
+
+def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
+    """Return rosetta.data's name for a SeqIO vocabulary."""
+    if isinstance(theirs, seqio.ByteVocabulary):
+        return vocabularies.Vocabulary("byte", theirs.extra_ids)
+    if isinstance(theirs, seqio.SentencePieceVocabulary):
+        return vocabularies.named(theirs.sentencepiece_model_file, theirs.extra_ids)
+    if isinstance(theirs, seqio.PassThroughVocabulary):
+        return vocabularies.Vocabulary(f"ids:{theirs.vocab_size}", 0)
+    raise UserError(f"{type(theirs).__name__} is not supported", "VOCABULARY", "use a SentencePiece model, `byte` or ids:SIZE")
+
+
+def task(
+    data: str | Mapping[str, float],
+    vocabulary: seqio.Vocabulary,
+    *,
+    objective: str = "span_corruption",
+    eval_data: str | Mapping[str, float] | None = None,
+    name: str | None = None,
+    text_field: str = "text",
+    mean_noise_span_length: float = 3.0,
+    noise_density: float = 0.15,
+) -> seqio.Task | seqio.Mixture:
+    """Return a SeqIO task of the data, registered; the same one when asked for the same again.
+
+    Training reads it through get_dataset, by step. Its split "validation" (of eval_data; of `data` where that is a hf or tfds
+    set) goes through SeqIO, with T5's metrics for mnli and squad.
+
+    Args:
+      data: a spec string or {spec: rate} (rosetta.data.spec); `task:NAME` returns SeqIO's task or mixture of that name.
+      vocabulary: of both sides.
+      objective: span_corruption, prefix_lm, lm, mnli or squad.
+      eval_data: what evaluation reads.
+      name: in logs and TensorBoard; default: the objective.
+      text_field: where JSON lines and Example records have their text.
+      mean_noise_span_length: span corruption's.
+      noise_density: span corruption's.
+
+    Raises:
+      UserError: the data cannot be used; the name is taken by another task.
+    """
+    parts = specs.parts(data)
+    if parts[0].spec.kind == "task":
+        try:
+            return seqio.get_mixture_or_task(parts[0].spec.value)
+        except ValueError:
+            raise UserError("SeqIO knows no such task or mixture", f"DATA={parts[0].spec}", "import the module that registers it in the gin file") from None
+    chosen = ours(vocabulary)
+    made = _Made(
+        specs.describe(data),
+        None if eval_data is None else specs.describe(eval_data),
+        objective,
+        chosen,
+        text_field,
+        mean_noise_span_length,
+        noise_density,
+    )
+    name = name or objective
+    if name in seqio.TaskRegistry.names():
+        if _tasks.get(name) != made:
+            raise UserError(f"a task named {name} was made from something else", "dataset.task.name", "give this one another name")
+        return seqio.TaskRegistry.get(name)
+    if objective not in specs.OBJECTIVES:
+        raise UserError(f"no objective is called {objective!r}", "dataset.task.objective", "use one of " + ", ".join(specs.OBJECTIVES))
+    from rosetta.t5x import evaluation_data  # noqa: PLC0415 (TensorFlow's part)
+
+    evaluation_data.register(name, made, vocabulary)
+    _tasks[name] = made
+    return seqio.TaskRegistry.get(name)
+
+
+def _kind(converter: Any) -> str:
+    cls = getattr(converter, "func", converter)
+    if issubclass(cls, seqio.EncDecFeatureConverter):
+        return features.ENCODER_DECODER
+    if issubclass(cls, (seqio.DecoderFeatureConverter, seqio.LMFeatureConverter)):
+        return features.DECODER
+    raise UserError(f"no rows are made for {cls.__name__}", "get_dataset_fn", "leave get_dataset_fn at t5x.utils.get_dataset for this model")
+
+
+def get_dataset(
+    cfg: Any,
+    shard_id: int,
+    num_shards: int,
+    feature_converter_cls: Callable[..., Any],
+    num_epochs: int | None = None,
+    continue_from_last_checkpoint: bool = False,
+    *,
+    workers: int | None = None,
+) -> Any:
+    """Return the training batches of a t5x DatasetConfig: of tasks made by `task` by step, of others as T5X does.
+
+    `cfg.seed` None counts as 0: the order is never left to the clock.
+
+    Args:
+      cfg: t5x.utils.DatasetConfig.
+      shard_id: this host's part of the global batch.
+      num_shards: into how many it is divided.
+      feature_converter_cls: the model's FEATURE_CONVERTER_CLS.
+      num_epochs: must be None for tasks of ours.
+      continue_from_last_checkpoint: as in t5x.
+      workers: processes that make batches; None: what the data needs.
+    """
+    global _open  # noqa: PLW0603 (one training iterator a process)
+    named = cfg.mixture_or_task_name
+    name = named if isinstance(named, str) else named.name
+    made = _tasks.get(name)
+    if made is None or num_epochs is not None:
+        from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
+
+        return utils.get_dataset(cfg, shard_id, num_shards, feature_converter_cls, num_epochs, continue_from_last_checkpoint)
+    if cfg.use_cached:
+        raise UserError("use_cached is SeqIO's cache", "DatasetConfig.use_cached", "make one with rosetta data cache and set DATA=cache:FOLDER")
+    recipe = made.recipe(cfg.task_feature_lengths, data=made.data, split=cfg.split, seed=cfg.seed or 0, pack=cfg.pack, shuffle=cfg.shuffle)
+    batches = pipeline.Batches(recipe, cfg.batch_size, shard=shard_id, shards=num_shards, kind=_kind(feature_converter_cls))
+    _open = TrainIterator(batches, workers)
+    return _open
+
+
+class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
+    """Batches in the order of steps, which can be put at any step."""
+
+    def __init__(self, batches: Batches, workers: int | None = None) -> None:
+        self.batches = batches
+        self.loader = loader.Loader(batches, workers=workers)
+        self.begin = 0
+        self.placed = False
+        self._pending: str | None = None
+        self._log = os.environ.get("ROSETTA_BATCH_LOG")
+        if self._log:
+            atexit.register(self._flush)
+
+    def __next__(self) -> Mapping[str, Array]:
+        step = self.loader.step
+        batch = next(self.loader)
+        self._flush()
+        if self._log:
+            own = self.batches.batch // self.batches.shards
+            line = {"step": step, "hash": pipeline.batch_hash(batch, self.batches.shard * own), "shard": self.batches.shard, "shards": self.batches.shards}
+            self._pending = json.dumps(line) + "\n"
+        return batch
+
+    def _flush(self) -> None:
+        """Write the line of the batch before, which has been trained by now: one that was only read ahead leaves none."""
+        if self._log and self._pending:
+            with open(self._log, "a", encoding="utf-8") as file:
+                file.write(self._pending)
+            self._pending = None
+
+    @property
+    def element_spec(self) -> Mapping[str, Any]:
+        """Shape and type of this host's part of each feature."""
+        import numpy as np  # noqa: PLC0415
+
+        own = self.batches.batch // self.batches.shards
+        return {name: clu.data.dataset_iterator.ArraySpec(np.int32, (own, length)) for name, length in self.batches.lengths.items()}
+
+    def reset(self) -> None:
+        """Go to the step set as `begin`."""
+        self.loader.close()
+        self.loader.step = self.begin
+        self._pending = None
+
+    def save(self, filename: Any) -> None:
+        """Write the position as T5X asks for it with save_dataset=True."""
+        with open(os.fspath(filename), "w", encoding="utf-8") as file:
+            json.dump(self.batches.state(self.loader.step), file)
+
+    def restore(self, filename: Any) -> None:
+        """Go on from a position that `save` wrote."""
+        with open(os.fspath(filename), encoding="utf-8") as file:
+            kept = json.load(file)
+        self.loader.close()
+        _say(self.batches.resume(kept, kept["step"]))
+        self.loader.step, self.placed = kept["step"], True
+
+
+def _say(line: str | None) -> None:
+    import jax  # noqa: PLC0415 (the caller has it loaded)
+
+    if line and jax.process_index() == 0:
+        print(line, flush=True)
+
+
+def _within(iterator: Any) -> TrainIterator | None:
+    """Return our iterator from inside the wrappers T5X puts around it."""
+    while iterator is not None and not isinstance(iterator, TrainIterator):
+        iterator = getattr(iterator, "_it", None) or getattr(iterator, "_iterator", None)
+    return iterator
+
+
+def resume(kept: Mapping[str, Any] | None, step: int) -> None:
+    """Remember what a checkpoint of this run's own MODEL_DIR says of its data; `align` acts on it. `kept` is what `state` gave.
+
+    Raises:
+      UserError: the data, its seed or its vocabulary is another than the run began with.
+    """
+    global _kept  # noqa: PLW0603 (said before the trainer, and so its iterator's wrappers, exist)
+    _kept = None
+    if kept is not None and _open is not None:
+        _open.batches.same(kept)
+        _kept = kept, step
+
+
+def align(iterator: Any, step: int) -> None:
+    """Put the trainer's iterator at a step: batch s is trained at step s, whatever was restored or read ahead.
+
+    Does nothing for iterators that are not ours, and nothing where it already stands there. To be called by the trainer, after
+    T5X has taken its first batch.
+    """
+    global _kept
+    found = _within(iterator)
+    if found is None:
+        return
+    # T5X takes one batch before the first step and holds it back: that one is still to be trained.
+    moved, stands = False, found.loader.step - (getattr(iterator, "_peek", None) is not None)
+    if _kept is not None and _kept[1] == step:
+        found.loader.close()
+        _say(found.batches.resume(_kept[0], step))
+        moved = True
+    elif found.batches.streams and step and not found.placed:
+        found.loader.close()
+        found.batches.origin = pipeline.Origin(step, 0)
+        _say(f"data: no position is kept for step {step}: the stream begins at its beginning")
+        moved = True
+    _kept, found.placed = None, True
+    if moved or stands != step:
+        found.begin = step
+        iterator.reset()  # throws away what the wrappers hold
+
+
+def state(step: int) -> dict[str, Any] | None:
+    """Return what a checkpoint of step `step` should keep of the training data; None where it is not ours."""
+    return None if _open is None else _open.batches.state(step)
+
+
+def waited() -> float:
+    """Return the seconds the training loop has waited for data so far."""
+    return 0.0 if _open is None else _open.loader.waited
+
+
+def batch_hash(batch: Mapping[str, Any], first: int = 0) -> str:
+    """Return 32 hex digits of host arrays (rosetta.data.pipeline.batch_hash)."""
+    return pipeline.batch_hash(batch, first)
+
+
+def verify_vocabularies(cfg: Any, model: Any) -> None:
+    """Raise UserError where data and model disagree about ids: T5X's train.verify_matching_vocabs_fn."""
+    from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
+
+    theirs = utils.get_vocabulary(cfg)
+    name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
+    for side, of_data, of_model in zip(("inputs", "targets"), theirs, (model.input_vocabulary, model.output_vocabulary), strict=True):
+        if of_data != of_model:
+            raise UserError(f"the {side} have vocabulary {_told(of_data)}, the model has {_told(of_model)}", f"task {name}", "set VOCAB (gin: VOCABULARY) to the same for both")
+        rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
+        if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):
+            vocabularies.check_fits(ours(of_data), rows)
+
+
+def _told(vocabulary: seqio.Vocabulary) -> str:
+    named = getattr(vocabulary, "sentencepiece_model_file", None) or type(vocabulary).__name__
+    return f"{named} ({vocabulary.vocab_size} ids)"

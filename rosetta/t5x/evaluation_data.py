@@ -1,0 +1,131 @@
+"""SeqIO tasks of rosetta.data's sources: what evaluation and T5X's vocabulary check read."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import gin
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from rosetta.data import Array, pipeline, records
+from rosetta.data import spec as specs
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SPLITS = ("train", "validation")
+
+
+def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
+    """Add the task to SeqIO's registry.
+
+    Args:
+      name: the task's.
+      made: rosetta.t5x.dataset's description of it.
+      vocabulary: of both sides.
+    """
+    feature = seqio.Feature(vocabulary=vocabulary, add_eos=True)
+    sides = ("targets",) if made.objective == "lm" else ("inputs", "targets")
+    pairs = made.objective in specs.PAIRS
+    splits = [split for split in SPLITS if _data(made, split) is not None]
+    if pairs:
+        source: Any = functools.partial(_records, made=made)
+        preprocessors: list[Any] = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim]
+    else:
+        source = _split
+        preprocessors = [functools.partial(_windows, made=made, sides=sides)]
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(dataset_fn=source, splits=splits, caching_permitted=False),
+        preprocessors=preprocessors,
+        output_features=dict.fromkeys(sides, feature),
+        postprocess_fn=_answer(made.objective),
+        metric_fns=_metrics(made.objective),
+    )
+
+
+def _data(made: Any, split: str) -> str | None:
+    """Return the data a split is read from, None where there is no such split."""
+    if split == "train":
+        return str(made.data)
+    if made.eval_data is not None:
+        return str(made.eval_data)
+    return str(made.data) if all(part.spec.kind in ("hf", "tfds") for part in specs.parts(made.data)) else None
+
+
+def _metrics(objective: str) -> list[Any]:
+    if objective not in specs.PAIRS:
+        return []
+    with gin.unlock_config():  # importing t5 registers configurables, and gin has read its files by now
+        from t5.evaluation import metrics  # noqa: PLC0415 (imports much)
+
+    return [metrics.squad if objective == "squad" else metrics.accuracy]
+
+
+def _answer(objective: str) -> Any:
+    if objective not in specs.PAIRS:
+        return None
+    with gin.unlock_config():
+        from t5.data import postprocessors  # noqa: PLC0415
+
+    if objective == "squad":
+        return postprocessors.qa
+    return functools.partial(postprocessors.string_label_to_class_id, label_classes=list(records.MNLI_LABELS))
+
+
+def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any) -> tf.data.Dataset:
+    """Return worded records; their order is the data's own."""
+    del shuffle_files, seed
+    answered = made.objective == "squad"
+
+    def read() -> Iterator[Mapping[str, Any]]:
+        for part in specs.parts(str(_data(made, split))):
+            for record in _worded(part.spec, made, split):
+                extra = {"answers": record["answers"], "id": record["id"]} if answered else {"idx": _number(record["idx"])}
+                yield {"inputs": record["inputs"], "targets": record["targets"], **extra}
+
+    signature = {"inputs": tf.TensorSpec((), tf.string), "targets": tf.TensorSpec((), tf.string)}
+    if answered:
+        signature |= {"answers": tf.TensorSpec((None,), tf.string), "id": tf.TensorSpec((), tf.string)}
+    else:
+        signature |= {"idx": tf.TensorSpec((), tf.int32)}
+    return tf.data.Dataset.from_generator(read, output_signature=signature)
+
+
+def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
+    if spec.kind == "cache":
+        raise UserError("a token cache has no text to compare answers with", f"EVAL_DATA={spec}", "name the records themselves: jsonl:, tfds: or hf:")
+    yield from records.worded(spec, made.objective, split)
+
+
+def _number(idx: Any) -> int:
+    return idx if isinstance(idx, int) else 0
+
+
+def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
+    """Return one element, the split's name: the rows depend on lengths, which only a preprocessor is told."""
+    del shuffle_files, seed
+    return tf.data.Dataset.from_tensors({"split": split})
+
+
+def _windows(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], *, made: Any, sides: tuple[str, ...]) -> tf.data.Dataset:
+    """Return every row of the split once, in the data's own order: examples of inputs and targets without padding."""
+
+    def read(split: bytes) -> Iterator[Mapping[str, Array]]:
+        recipe = made.recipe(sequence_length, data=_data(made, split.decode()), split=split.decode(), seed=0, shuffle=False)
+        source = pipeline.sources(recipe)
+        # A stream and synthetic data have no end: T5X takes as many batches as eval_steps says.
+        count = getattr(source, "count", None)
+        number = 0
+        while count is None or number < count:
+            rows = source.rows(np.array([number]))
+            found = {"inputs": rows.inputs[0], "targets": rows.targets[0]}
+            yield {side: found[side][found[side] != 0] for side in sides}
+            number += 1
+
+    signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
+    return dataset.flat_map(lambda element: tf.data.Dataset.from_generator(read, args=(element["split"],), output_signature=signature))

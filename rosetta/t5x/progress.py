@@ -1,0 +1,112 @@
+"""Progress of training: one line for people, one JSON object a line for programs, and scalars for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from rosetta.t5x import flops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FD = "ROSETTA_PROGRESS_FD"  # a file descriptor for the lines, where stderr goes to a log
+
+
+@dataclass(frozen=True)
+class Report:
+    """The state of a run after some steps; rates are means over them. None where it is not known.
+
+    Attributes:
+      step: steps done; total: of the whole run.
+      loss: per target token that is not padding.
+      steps_per_second, tokens_per_second: of all devices; tokens are input and target positions, padding included.
+      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass (flops.py) over the peak of all devices.
+      input_wait: share of the time that the loop waited for data.
+      seconds_left: at this speed.
+    """
+
+    step: int
+    total: int | None
+    loss: float | None
+    steps_per_second: float
+    tokens_per_second: float
+    mfu: float | None
+    input_wait: float
+    seconds_left: float | None
+
+    def line(self) -> str:
+        """Return it for people."""
+        parts = [f"step {self.step:,}" + (f"/{self.total:,}" if self.total else "")]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        parts += [f"{self.steps_per_second:.3g} steps/s", f"{self.tokens_per_second:,.0f} tokens/s"]
+        if self.mfu is not None:
+            parts.append(f"MFU {100 * self.mfu:.1f} %")
+        parts.append(f"input wait {100 * self.input_wait:.1f} %")
+        if self.seconds_left is not None:
+            parts.append(f"{duration(self.seconds_left)} left")
+        return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: "3 d 4 h", "2 h 05 min", "40 s"."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole % 86400 // 3600, whole % 3600 // 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step is: its FLOPs, its tokens, and the peak of the devices that share it (None where it is not known)."""
+
+    flops: float
+    tokens: int
+    devices: int
+    peak: float | None
+
+
+def work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]) -> Work:
+    """Return what one step over a global batch of these array shapes is, for a T5Config."""
+    batch, targets = shapes["decoder_target_tokens"]
+    inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
+    kind = "fp8" if config.fp8 != "off" else str(config.dtype)
+    return Work(flops.train_flops(config, inputs, targets, batch), batch * (inputs + targets), len(devices), flops.peak_flops(devices[0].device_kind, kind))
+
+
+def report(work_: Work, step: int, total: int | None, steps: int, seconds: float, waited: float, loss: float | None) -> Report:
+    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data."""
+    rate = steps / seconds
+    left = (total - step) / rate if total is not None and total >= step else None
+    used = flops.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
+    return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left)
+
+
+class Reporter:
+    """Says reports where people look, and appends them to FOLDER/progress.jsonl. Only the first process of a run has one."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._file = None if folder is None or "://" in folder else os.path.join(folder, "progress.jsonl")
+        self._terminal: IO[str] | None = None
+        if os.environ.get(FD, "").isdigit():
+            try:
+                self._terminal = open(int(os.environ[FD]), "w", encoding="utf-8", buffering=1, closefd=False)
+            except OSError:
+                self._terminal = None  # a descriptor that this process did not inherit
+
+    def say(self, found: Report, **more: Any) -> None:
+        """Print a report, and append it with `more` as one JSON object, in one write, so that a kill leaves whole lines."""
+        print(found.line(), file=sys.stderr, flush=True)
+        if self._terminal:
+            print(found.line(), file=self._terminal)
+        if self._file:
+            os.makedirs(os.path.dirname(self._file), exist_ok=True)
+            with open(self._file, "ab", buffering=0) as out:
+                out.write((json.dumps({**asdict(found), **more}, allow_nan=False, default=str) + "\n").encode())

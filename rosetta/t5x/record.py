@@ -1,0 +1,132 @@
+"""What a checkpoint says of itself: rosetta.json, beside it when it is saved and inside it once it is whole.
+
+Upstream's checkpoints hold arrays only. Some of what they were trained with decides how they must be read: whether attention's
+logits were divided, the batch that the loss belongs to, the vocabulary. Public weights have no record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import re
+import shutil
+from typing import Any
+
+from rosetta.errors import UserError
+
+FILE = "rosetta.json"
+FOLDER = "rosetta"  # in the folder of the checkpoints
+SCHEMA = 1
+_NUMBERED = re.compile(r"checkpoint_(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a checkpoint was trained with.
+
+    Attributes:
+      step: the step it was saved at.
+      scale_attn_logits: whether attention's logits are divided by the root of the head's size.
+      batch_size: sequences of a batch in pretraining: finetuning hands it on as it found it.
+      targets_length: tokens of a target in pretraining, likewise.
+      vocabulary: what changes with anything that changes an id; "" where it is not known.
+      data: what rosetta.t5x.dataset.state gave, for the run to go on by; None for data of others.
+      config: every field of the network's configuration, as text.
+      versions: package -> version.
+    """
+
+    step: int
+    scale_attn_logits: bool
+    batch_size: int | None = None
+    targets_length: int | None = None
+    vocabulary: str = ""
+    data: dict[str, Any] | None = None
+    config: dict[str, str] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _path(name: str) -> Any:
+    if "://" not in name:
+        from pathlib import Path  # noqa: PLC0415 (the counterpart below is far dearer)
+
+        return Path(name)
+    return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
+
+
+def _split(checkpoint: str) -> tuple[str, str]:
+    folder, _, name = checkpoint.rstrip("/").rpartition("/")
+    return folder or ".", name
+
+
+def read(checkpoint: str) -> Record | None:
+    """Return what a checkpoint_N says of itself; None where it says nothing.
+
+    Raises:
+      UserError: what it says cannot be understood.
+    """
+    folder, name = _split(checkpoint)
+    for place in (f"{folder}/{name}/{FILE}", f"{folder}/{FOLDER}/{name}.json"):
+        path = _path(place)
+        if not path.exists():
+            continue
+        try:
+            found = json.loads(path.read_text())
+            if found.pop("schema") != SCHEMA:
+                raise UserError("it was written by a newer release", place, "use that release, or remove the file and set network.T5Config.scale_attn_logits")
+            return Record(**found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"it cannot be read ({type(error).__name__})", place, "restore the file, or remove it and set network.T5Config.scale_attn_logits") from None
+    return None
+
+
+def write(folder: str, record: Record) -> None:
+    """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
+    beside = _path(f"{folder}/{FOLDER}")
+    beside.mkdir(parents=True, exist_ok=True)
+    _replace(beside / f"checkpoint_{record.step}.json", json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1))
+
+
+def _replace(path: Any, text: str) -> None:
+    whole = path.with_name(path.name + ".tmp")
+    whole.write_text(text)
+    whole.replace(path)
+
+
+def steps(folder: str) -> list[int]:
+    """Return the steps of the whole checkpoints in a folder, smallest first."""
+    here = _path(folder)
+    if not here.is_dir():
+        return []
+    return sorted(int(found[1]) for found in (_NUMBERED.fullmatch(path.name) for path in here.iterdir()) if found)
+
+
+def stamp(folder: str) -> None:
+    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget those whose checkpoint is gone."""
+    beside = _path(f"{folder}/{FOLDER}")
+    if not beside.is_dir():
+        return
+    there = steps(folder)
+    for path in sorted(beside.iterdir(), key=str):
+        found = _NUMBERED.fullmatch(path.name.removesuffix(".json"))
+        if not found or not path.name.endswith(".json"):
+            continue
+        if int(found[1]) in there:
+            inside = _path(f"{folder}/checkpoint_{found[1]}/{FILE}")
+            if not inside.exists():
+                _replace(inside, path.read_text())
+        elif there and int(found[1]) < there[0]:
+            path.unlink()
+
+
+def require_room(folder: str, needed: int) -> None:
+    """UserError where the next checkpoint of `needed` bytes does not fit. Object stores are not asked."""
+    if "://" in folder:
+        return
+    existing = os.path.abspath(folder)
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise UserError(f"a checkpoint takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", folder, "make room, or name another MODEL_DIR")

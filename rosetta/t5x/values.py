@@ -1,0 +1,23 @@
+"""Values that a gin file cannot write by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def when(condition: object, make: Callable[[], Any]) -> Any:
+    """Return `make()` where the condition holds, else None."""
+    return make() if condition else None
+
+
+def task_name(task: Any) -> str:
+    """Return a SeqIO task's name, under which it is registered: SeqIO's evaluator takes no task itself."""
+    return task if isinstance(task, str) else str(task.name)
+
+
+def padded_size(vocabulary: Any, multiple: int = 128) -> int:
+    """Return an embedding's rows: the vocabulary's ids rounded up, so that the output layer's GEMM and its shards are aligned."""
+    return -(-int(vocabulary.vocab_size) // multiple) * multiple

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.bench import modes
+from rosetta.errors import UserError
+
+
+def test_words_are_joined_and_bfloat16_is_the_default() -> None:
+    assert modes.parse("fp8+fused").fields == {"dtype": "bfloat16", "fp8": "xla", "fuse_qkv": True}
+    assert modes.parse("f32+transposed").fields == {"dtype": "float32", "transpose_batch_sequence": True}
+
+
+@pytest.mark.parametrize("name", ["", "fp9", "fp8+", "fp8 fused"])
+def test_unknown_words_are_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UserError, match="transposed"):
+        modes.parse(name)
+
+
+def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
+    assert [modes.parse(name).arithmetic for name in ("bf16", "f32", "fp8+fused")] == ["bfloat16", "float32", "fp8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "capability", "reason"),
+    [
+        ("fp8", "gpu", 8.0, "FP8 needs compute capability 8.9, this card has 8.0"),
+        ("fp8", "gpu", 8.9, ""),
+        ("fp8", "gpu", 10.0, ""),
+        ("fp8", "cpu", 0.0, ""),
+        ("cudnn", "cpu", 0.0, "cuDNN needs a GPU"),
+        ("cudnn", "gpu", 7.5, "cuDNN's attention needs compute capability 8.0, this card has 7.5"),
+        ("fused+cudnn", "gpu", 8.0, ""),
+        ("bf16", "cpu", 0.0, ""),
+    ],
+)
+def test_what_a_device_cannot_do_has_a_reason(name: str, platform: str, capability: float, reason: str) -> None:
+    assert modes.unfit(modes.parse(name), platform, capability) == reason
+
+
+def test_sizes_are_those_of_the_gin_files() -> None:
+    assert modes.sizes() == ("tiny", "small", "base", "large", "xl", "xxl")
+    assert modes.size("large") == {
+        "vocab_size": 32128,
+        "mlp_activations": ("gelu", "linear"),
+        "logits_via_embedding": False,
+        "emb_dim": 1024,
+        "num_heads": 16,
+        "num_encoder_layers": 24,
+        "num_decoder_layers": 24,
+        "head_dim": 64,
+        "mlp_dim": 2816,
+    }
+
+
+def test_unknown_size_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="tiny, small, base, large, xl, xxl"):
+        modes.size("../small")

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rosetta.bench import command
+from rosetta.errors import UserError
+
+jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
+pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
+
+from rosetta.bench import modes, t5  # noqa: E402
+from rosetta.t5x.config import T5Config  # noqa: E402
+
+TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _smaller() -> Any:
+    real = modes.size
+    narrow = {"vocab_size": 64, "num_encoder_layers": 1, "num_decoder_layers": 1, "emb_dim": 16, "mlp_dim": 16}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modes, "size", lambda name: real(name) | narrow)
+        yield
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, Any]:
+    """A whole bench; with the lines it said, and its candidates as they were made and as they are left."""
+    said: list[str] = []
+    made: list[t5.Candidate] = []
+    fresh: list[bool] = []
+    real = t5.Candidate
+
+    def make(*args: Any) -> t5.Candidate:
+        made.append(real(*args))
+        fresh.append(not any(np.any(leaf) for leaf in _histories(made[-1].own)))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(t5, "Candidate", make)
+        found = t5.bench(TASK, ["f32", "f32+fp8+fused", "cudnn"], skip=True, say=said.append)
+    return found | {"said": said, "candidates": made, "fresh": fresh}
+
+
+def test_every_mode_is_measured_against_the_first(ran: dict[str, Any]) -> None:
+    first, second = ran["modes"]
+    assert (first["mode"], first["ratio"]) == ("f32", 1.0)
+    pairs = [b / a for a, b in zip(first["samples"], second["samples"], strict=True)]
+    assert second["ratio"] == pytest.approx(sum(pairs) / 2)  # the median of two
+    assert first["sequences_per_second"] == pytest.approx(2 / first["seconds"])
+    assert ran["ok"]
+    assert first["mfu"] is None  # a CPU's peak is not known
+
+
+def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
+    counts = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(ran["candidates"][0].run.state) if getattr(path[-1], "name", "") == "count"]
+    assert [int(count) for count in counts] == [6]  # two modes, a step each to warm up and in each of two turns
+
+
+def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> None:
+    assert "cudnn is left out: cuDNN needs a GPU" in ran["said"]
+    with pytest.raises(UserError, match="cuDNN needs a GPU"):
+        t5.bench(TASK, ["cudnn"], skip=False, say=print)
+
+
+def test_the_table_names_each_mode(ran: dict[str, Any]) -> None:
+    text = command.table(ran)
+    assert "f32+fp8+fused" in text
+    assert "No MFU" in text
+
+
+def test_fp8_state_belongs_to_its_mode_and_moves_on(ran: dict[str, Any]) -> None:
+    plain, fp8 = ran["candidates"]
+    assert ran["fresh"] == [True, True]
+    assert not plain.own
+    assert len(_histories(fp8.own)) > 10
+    assert all(np.any(leaf) for leaf in _histories(fp8.own))
+    assert fp8.peak_bytes() > 0
+
+
+def _histories(own: Any) -> list[Any]:
+    found = jax.tree_util.tree_leaves_with_path(own)
+    return [leaf for path, leaf in found if path[-1].key == "input_amax_history"]
+
+
+def test_loss_in_slices_is_the_same_loss() -> None:
+    config = T5Config(**modes.size("tiny"), dropout_rate=0.0)
+    batch = t5.synthetic(TASK, config.vocab_size)
+
+    def both(key: Any) -> tuple[Any, Any]:
+        variables = {"params": t5._variables(config, key, batch)["params"]}
+        sliced = dataclasses.replace(config, loss_chunks=3)
+        return t5.mean_loss(config, variables, batch, key), t5.mean_loss(sliced, variables, batch, key)
+
+    whole, sliced = jax.jit(both)(jax.random.key(1))
+    assert float(whole) == pytest.approx(float(sliced), rel=1e-5)
+
+
+def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
+    config = T5Config(**modes.size("tiny"))
+    with pytest.raises(UserError, match="give at most"):
+        t5.Shared(dataclasses.replace(TASK, devices=999), config)
+    if len(jax.devices()) > 1:
+        with pytest.raises(UserError, match="a multiple of 2"):
+            t5.Shared(dataclasses.replace(TASK, devices=2, batch=3), config)
+
+
+def test_the_batch_is_shifted_targets_and_the_same_each_time() -> None:
+    batch, again = t5.synthetic(TASK, 64), t5.synthetic(TASK, 64)
+    assert {name: array.tolist() for name, array in batch.items()} == {name: array.tolist() for name, array in again.items()}
+    assert batch["decoder_input_tokens"][:, 1:].tolist() == batch["decoder_target_tokens"][:, :-1].tolist()
+    assert not batch["decoder_input_tokens"][:, 0].any()

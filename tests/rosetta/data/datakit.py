@@ -1,0 +1,96 @@
+"""Small corpora whose every word can be traced, and recipes over them."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from typing import TYPE_CHECKING, Any
+
+from rosetta.data import pipeline, tfrecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
+    """Return documents of unique words: w<number>, so that a lost or repeated one shows."""
+    chance = random.Random(seed)  # noqa: S311 (made-up text)
+    number, found = 0, []
+    for _ in range(count):
+        length = chance.randint(1, 2 * words)
+        found.append(" ".join(f"w{number + place:05d}" for place in range(length)))
+        number += length
+    return found
+
+
+def sentences(count: int) -> list[str]:
+    """Return sentences of some hundred made-up words: enough for a small vocabulary."""
+    chance = random.Random(0)  # noqa: S311 (made-up text)
+    words = ["".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(chance.randint(1, 4))) for _ in range(300)]
+    return [" ".join(chance.choice(words) for _ in range(12)) for _ in range(count)]
+
+
+def text(folder: Path, docs: list[str], *, files: int = 3) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        (folder / f"{number}.txt").write_text("".join(f"{doc}\n" for doc in docs[number::files]), encoding="utf-8")
+    return f"text:{folder}/*.txt"
+
+
+def jsonl(folder: Path, docs: list[str]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.jsonl").write_text("".join(json.dumps({"id": n, "text": doc}) + "\n" for n, doc in enumerate(docs)), encoding="utf-8")
+    return f"jsonl:{folder}/a.jsonl"
+
+
+def _field(number: int, body: bytes) -> bytes:
+    size, head = len(body), bytearray()
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes([number << 3 | 2]) + bytes(head) + bytes([size]) + body
+
+
+def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
+    """Return a serialised tf.train.Example, written by hand."""
+    entries = b""
+    for name, values in features.items():
+        if isinstance(values[0], bytes):
+            kind, content = 1, b"".join(_field(1, value) for value in values if isinstance(value, bytes))
+        elif isinstance(values[0], float):
+            kind, content = 2, _field(1, struct.pack(f"<{len(values)}f", *values))
+        else:
+            packed = b""
+            for value in values:
+                rest = int(value) & (1 << 64) - 1
+                while rest > 127:
+                    packed += bytes([rest & 127 | 128])
+                    rest >>= 7
+                packed += bytes([rest])
+            kind, content = 3, _field(1, packed)
+        entries += _field(1, _field(1, name.encode()) + _field(2, _field(kind, content)))
+    return _field(1, entries)
+
+
+def tfrecords(path: Path, bodies: list[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(tfrecord.frame(body) for body in bodies))
+
+
+def tfds(root: Path, name: str, shards: dict[str, list[list[bytes]]], version: str = "1.0.0") -> Path:
+    """Write a prepared TFDS folder."""
+    place = root / name / version
+    place.mkdir(parents=True, exist_ok=True)
+    splits = []
+    for split, parts in shards.items():
+        for number, bodies in enumerate(parts):
+            tfrecords(place / f"{name.split('/', 1)[0]}-{split}.tfrecord-{number:05d}-of-{len(parts):05d}", bodies)
+        splits.append({"name": split, "numBytes": str(sum(len(body) for part in parts for body in part)), "shardLengths": [str(len(part)) for part in parts]})
+    (place / "dataset_info.json").write_text(json.dumps({"name": name, "splits": splits}), encoding="utf-8")
+    return place
+
+
+def recipe(data: str, objective: str = "span_corruption", **changes: Any) -> pipeline.Recipe:
+    settings: dict[str, Any] = {"vocab": "byte", "extra_ids": 100, "inputs": 64, "targets": 32, "mean_noise_span_length": 20.0}
+    return pipeline.Recipe(data, objective, **{**settings, **changes})

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from rosetta.data import cache, vocabulary
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DOCS = datakit.documents(700)
+BYTES = vocabulary.Vocabulary("byte", 100)
+
+
+def recipe(**changes: object) -> cache.Recipe:
+    settings = {"source": "text:x", "vocabulary": BYTES.fingerprint(), "vocabulary_name": "byte", "vocab_size": 359, "document_ends": False, "pairs": ""}
+    return cache.Recipe(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def encode(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
+    return (BYTES.encode(batch) for batch in batches)
+
+
+def write(folder: Path, docs: list[str], **changes: object) -> dict[str, object]:
+    return cache.write(str(folder), recipe(**changes), docs, encode, shard_tokens=20_000)
+
+
+@pytest.mark.parametrize(("size", "ends"), [(359, False), (359, True), (100_000, False)])
+def test_tokens_and_documents_come_back(tmp_path: Path, size: int, ends: bool) -> None:
+    meta = write(tmp_path / "c", DOCS, vocab_size=size, document_ends=ends)
+    tokens = cache.Tokens(str(tmp_path / "c"))
+    expected = [np.append(ids, 1) if ends else ids for ids in BYTES.encode(DOCS)]
+    whole = np.concatenate(expected)
+    assert len(tokens.meta["shards"]) > 2
+    assert meta["documents"] == len(DOCS)
+    assert meta["tokens"] == tokens.size == len(whole)
+    assert tokens.recipe.dtype.itemsize == (2 if size == 359 else 4)
+    assert (tokens.tokens(0, tokens.size) == whole).all()
+    assert (tokens.tokens(19_000, 45_000) == whole[19_000:45_000]).all()
+    for number in (0, 1, 255, 256, 511, len(DOCS) - 1):
+        assert (tokens.document(number) == expected[number]).all()
+    around = tokens.tokens(tokens.size - 5, tokens.size + 7)
+    assert around.tolist() == [*whole[-5:].tolist(), *whole[:7].tolist()]
+
+
+def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "whole", DOCS)
+    asked = []
+
+    def breaks() -> Iterator[str]:
+        for number, doc in enumerate(DOCS):
+            if number == 600:
+                raise KeyboardInterrupt
+            yield doc
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.write(str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000)
+    assert not (tmp_path / "parts" / "meta.json").exists()
+    with pytest.raises(UserError, match="not complete"):
+        cache.Tokens(str(tmp_path / "parts"))
+    (tmp_path / "parts" / "tokens-00099.bin.part").write_bytes(b"half")
+
+    def counted(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
+        for batch in batches:
+            asked.append(len(batch))
+            yield BYTES.encode(batch)
+
+    cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted, shard_tokens=10_000)
+    assert 0 < sum(asked) < len(DOCS)
+    one, two = cache.Tokens(str(tmp_path / "whole")), cache.Tokens(str(tmp_path / "parts"))
+    assert (one.tokens(0, one.size) == two.tokens(0, two.size)).all()
+    asked.clear()
+    cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted)
+    assert not asked
+
+
+def test_another_recipe_or_a_used_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "c", DOCS[:10])
+    with pytest.raises(UserError, match="differs in vocabulary"):
+        write(tmp_path / "c", DOCS[:10], vocabulary="0" * 16)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="not empty"):
+        write(tmp_path / "mine", DOCS)
+    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
+    with pytest.raises(UserError, match="no text"):
+        write(tmp_path / "empty", [])
+
+
+def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "c", DOCS[:10])
+    tokens = cache.Tokens(str(tmp_path / "c"))
+    tokens.check(BYTES.fingerprint(), document_ends=False, pairs="")
+    with pytest.raises(UserError, match=r"another vocabulary \(byte, 359 ids\)"):
+        tokens.check(vocabulary.Vocabulary("byte", 0).fingerprint(), document_ends=False, pairs="")
+    with pytest.raises(UserError, match="made for span_corruption and prefix_lm"):
+        tokens.check(BYTES.fingerprint(), document_ends=True, pairs="")
+    path = tmp_path / "c" / "tokens-00000.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match="not as long"):
+        cache.Tokens(str(tmp_path / "c"))
+    with pytest.raises(UserError, match="no token cache"):
+        cache.Tokens(str(tmp_path / "none"))

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.data import checks, pipeline
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*checks.CERTIFICATES, "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", checks.CERTIFICATES)
+def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks.certificates()
+    monkeypatch.setenv(name, str(tmp_path / "ca.crt"))
+    with pytest.raises(UserError, match=f"{name}=.*the certificates are not there"):
+        checks.certificates()
+    (tmp_path / "ca.crt").touch()
+    checks.certificates(needed=True)
+
+
+def test_red_hats_certificates_are_pointed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = tmp_path / "ca-bundle.crt"
+    monkeypatch.setattr(checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs)))
+    with pytest.raises(UserError, match="install ca-certificates"):
+        checks.certificates(needed=True)
+    theirs.touch()
+    with pytest.raises(UserError, match=f"export CURL_CA_BUNDLE={theirs}"):
+        checks.certificates(needed=True)
+    checks.certificates()
+
+
+def test_what_a_store_needs_is_said_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path))
+    checks.remote_path("/local/folder")
+    for path, says in (("ftp://host/x", "not supported"), ("gs://", "bucket's name"), ("s3://b/x", "mount the bucket")):
+        with pytest.raises(UserError, match=says):
+            checks.remote_path(path)
+    checks.remote_path("gs://b/x")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(UserError, match="the credentials are not there"):
+        checks.remote_path("gs://b/x")
+
+
+GOOD: dict[str, Any] = {"objective": "span_corruption", "vocab": "byte", "vocab_size": 384, "lengths": {"inputs": 64, "targets": 32}, "mean_noise_span_length": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"data": "text:{folder}/none.txt"}, "no file matches"),
+        ({"eval_data": "text:{folder}/none.txt"}, "no file matches"),
+        ({"data": "cache:{folder}"}, "no token cache"),
+        ({"vocab": "{folder}/mine.model"}, "no such vocabulary file"),
+        ({"vocab_size": 300}, r"the vocabulary has 359 ids \(with 100 extra\), the model's vocab_size is 300"),
+        ({"lengths": {"inputs": 64}}, "no length for targets"),
+        ({"lengths": {"inputs": 64, "targets": 0}}, "length of targets is 0"),
+        ({"lengths": {"inputs": 64, "targets": 8}}, "8 are allowed"),
+        ({"objective": "mnli"}, "needs records"),
+        ({"objective": "nli"}, "no objective"),
+    ],
+)
+def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some words\n")
+    filled = {name: value.format(folder=tmp_path) if isinstance(value, str) else value for name, value in changes.items()}
+    checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD})
+    with pytest.raises(UserError, match=says) as raised:
+        checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
+    assert "\n" not in str(raised.value)
+
+
+def test_synthetic_data_needs_nothing() -> None:
+    checks.before_start(data="synthetic", objective="span_corruption", vocab="ids:32128", vocab_size=32128, lengths={"inputs": 512, "targets": 128})
+    batch = pipeline.Batches(datakit.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4).at(0)
+    assert 30000 < batch["encoder_input_tokens"].max() < 32128
+    assert (batch["decoder_target_tokens"] != 0).all()

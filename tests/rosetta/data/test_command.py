@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.cli import Parser
+from rosetta.data import cache, command
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = datakit.documents(40)
+
+
+def run(*words: str) -> tuple[dict[str, Any], str]:
+    top = Parser(prog="rosetta")
+    common = Parser(add_help=False)
+    common.add_argument("--json", action="store_true")
+    command.add(top.add_subparsers(dest="command", required=True), common)
+    args = top.parse_args(words)
+    result, text = command.RUN[args.command](args)
+    json.dumps(result)
+    return result, text
+
+
+def test_check_says_what_a_run_would(tmp_path: Path) -> None:
+    data = datakit.text(tmp_path, DOCS)
+    assert run("data", "check", data, "--mean-span", "20")[1].endswith("usable for span_corruption")
+    with pytest.raises(UserError, match="vocab_size is 100"):
+        run("data", "check", data, "--mean-span", "20", "--vocab-size", "100")
+
+
+def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    datakit.tfds(tmp_path, "the_pile", {"train": [[datakit.example(text=[doc.encode()]) for doc in DOCS]]})
+    result, text = run("data", "check", "tfds:the_pile", "--mean-span", "20")
+    assert result["copies"]["tfds:the_pile"]["examples"] == 40
+    assert "40 examples" in text
+
+
+def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
+    data = datakit.text(tmp_path, DOCS)
+    result, text = run("data", "show", data, "--inputs", "64", "--targets", "32", "--mean-span", "20", "--batch", "2", "--step", "3")
+    assert len(result["rows"]) == 2
+    assert "<extra_id_0>" in result["rows"][0]["decoder_target_tokens"]
+    assert result["hash"] in text
+    again, _ = run("data", "show", data, "--inputs", "64", "--targets", "32", "--mean-span", "20", "--batch", "2", "--step", "3")
+    assert again == result
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, jobs: str) -> None:
+    data = datakit.jsonl(tmp_path / "data", DOCS * 20)
+    out = tmp_path / "out"
+    result, text = run("data", "cache", data, "--out", str(out), "--jobs", jobs)
+    tokens = cache.Tokens(str(out))
+    assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS * 20)
+    assert result["documents"] == 800
+    assert f"DATA=cache:{out}" in text
+    assert run("data", "check", f"cache:{out}", "--mean-span", "20")[0]["ok"]
+
+
+def test_compressed_text_can_be_cached_and_limited(tmp_path: Path) -> None:
+    import gzip
+
+    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("".join(f"{doc}\n" for doc in DOCS))
+    result, _ = run("data", "cache", f"text:{tmp_path}/a.txt.gz", "--out", str(tmp_path / "out"), "--limit", "7", "--jobs", "1")
+    assert result["documents"] == 7
+    (tmp_path / "b.txt.gz").write_bytes((tmp_path / "a.txt.gz").read_bytes()[:-20])
+    with pytest.raises(UserError, match="damaged"):
+        run("data", "cache", f"text:{tmp_path}/b.txt.gz", "--out", str(tmp_path / "broken"), "--jobs", "1")
+
+
+def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 3}) + "\n" for n in range(9)))
+    result, _ = run("data", "cache", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--out", str(tmp_path / "out"), "--jobs", "1")
+    assert result["documents"] == 18
+    direct, _ = run("data", "show", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--inputs", "64", "--batch", "9")
+    cached, _ = run("data", "show", f"cache:{tmp_path}/out", "--objective", "mnli", "--inputs", "64", "--batch", "9")
+    assert cached["rows"] == direct["rows"]
+
+
+@pytest.mark.parametrize(("data", "says"), [("synthetic", "nothing to tokenise"), ('{"text:a": 1, "text:b": 1}', "one source"), ("task:x", "nothing to tokenise")])
+def test_what_cannot_be_cached_is_one_line(tmp_path: Path, data: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        run("data", "cache", data, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_vocab_show_and_train(tmp_path: Path) -> None:
+    result, text = run("vocab", "show", "byte", "ab")
+    assert result["ids"] == [100, 101]
+    assert "size: 359" in text
+    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    data = datakit.text(tmp_path, datakit.sentences(300))
+    result, text = run("vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450")
+    assert (result["size"], result["sentinels"]) == (450, 100)
+    assert "vocab_size to at least 512" in text

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.data import loader, pipeline
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> pipeline.Batches:
+    return pipeline.Batches(datakit.recipe(datakit.text(tmp_path / "t", datakit.documents(100))), 8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers: int) -> None:
+    expected = [pipeline.batch_hash(batches.at(step)) for step in range(12)]
+    ahead = loader.Loader(batches, 3, workers=workers)
+    assert [pipeline.batch_hash(next(ahead)) for _ in range(5)] == expected[3:8]
+    ahead.close()
+    ahead.step = 0
+    assert [pipeline.batch_hash(next(ahead)) for _ in range(3)] == expected[:3]
+    assert ahead.step == 3
+    assert ahead.waited > 0
+    ahead.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "rosetta-data"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
+    batches = pipeline.Batches(datakit.recipe(f"jsonl:{path}"), 4)
+    path.write_text(path.read_text().replace("text", "body"))
+    ahead = loader.Loader(batches, workers=workers)
+    with pytest.raises(UserError, match="no text under 'text'"):
+        next(ahead)
+    ahead.close()
+
+
+def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.Batches) -> None:
+    ahead = loader.Loader(batches, workers=1)
+    next(ahead)
+    run: Any = ahead._run
+    run.children[0].kill()
+    with pytest.raises(RuntimeError, match="data process ended"):
+        collections.deque(iter(lambda: next(ahead), None), maxlen=0)
+    ahead.close()
+
+
+def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('jax', 'tensorflow', 'seqio', 't5x', 'sentencepiece'))); "
+    subprocess.run([sys.executable, "-c", blocked + "import rosetta.data.command, rosetta.data.loader, rosetta.data.pipeline"], check=True)
+
+
+def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert loader.workers_for(batches) == 0  # a small batch
+    large = pipeline.Batches(batches.recipe, 512)
+    assert loader.workers_for(large) == 8
+    assert loader.workers_for(pipeline.Batches(datakit.recipe("synthetic"), 512)) == 0
+    monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
+    assert loader.workers_for(large) == 3
+    monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
+    with pytest.raises(UserError, match="no number of processes"):
+        loader.workers_for(large)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rosetta.data import objectives, order, vocabulary
+from rosetta.errors import UserError
+
+BYTES = vocabulary.Vocabulary("byte", 100)
+TOP = BYTES.size - 1
+
+
+def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
+    """Put the masked spans back where their sentinels stand."""
+    spans: dict[int, list[int]] = {}
+    current: list[int] = []
+    for one in targets.tolist():
+        if one == vocabulary.EOS:
+            break
+        if one > TOP - 100:
+            current = spans.setdefault(one, [])
+        else:
+            current.append(one)
+    found: list[int] = []
+    for one in inputs.tolist():
+        if one == vocabulary.EOS:
+            break
+        found += spans.pop(one) if one > TOP - 100 else [one]
+    assert not spans
+    return found
+
+
+@pytest.mark.parametrize("length", [2, 3, 7, 20, 100, 568])
+@pytest.mark.parametrize("span", [2.0, 3.0, 20.0])
+def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float) -> None:
+    tokens: Any = np.arange(8 * length, dtype=np.int32).reshape(8, length) % 200 + 3
+    keys = order.keys(1, np.arange(8))
+    inputs, targets = objectives.corrupt(tokens, keys, TOP, 0.15, span)
+    for row in range(8):
+        assert undone(inputs[row], targets[row]) == tokens[row].tolist()
+    noise = min(max(round(length * 0.15), 1), length - 1)
+    assert (targets <= TOP - 100).sum() == 8 * noise
+    assert inputs[:, 0].max() <= TOP - 100  # a row begins with a token that is kept
+
+
+def test_all_placings_of_the_spans_are_equally_likely() -> None:
+    count, length = 20_000, 12
+    masks = objectives.noise_mask(length, order.keys(2, np.arange(count)), 0.3, 2.0)  # 4 masked in 2 spans, 8 kept in 2
+    assert (masks.sum(axis=1) == 4).all()
+    found, times = np.unique(masks, axis=0, return_counts=True)
+    assert len(found) == 3 * 7  # ways to cut 4 into 2 pieces x ways to cut 8 into 2
+    expected = count / len(found)
+    assert ((times - expected) ** 2 / expected).sum() < 45  # chi square with 20 degrees of freedom: 0.1 % lie above
+
+
+def test_a_row_depends_on_its_own_key_alone() -> None:
+    tokens = np.tile(np.arange(3, 103, dtype=np.int32), (4, 1))
+    keys = order.keys(1, np.arange(4))
+    together = objectives.corrupt(tokens, keys, TOP, 0.15, 3.0)
+    for row in range(4):
+        alone = objectives.corrupt(tokens[row : row + 1], keys[row : row + 1], TOP, 0.15, 3.0)
+        for side in range(2):
+            assert (alone[side][0] == together[side][row]).all()
+    assert len({row.tobytes() for row in together[1]}) == 4
+
+
+def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
+    for inputs, targets, window in ((512, 114, 568), (1024, 229, 1137)):
+        rule = objectives.named("span_corruption", {"inputs": inputs, "targets": targets})
+        assert rule.window == window
+        rule.check(BYTES if inputs <= 512 else vocabulary.Vocabulary("byte", 200))
+        made = rule.apply([np.full(window, 5, np.int32)], order.keys(0, np.arange(1)), vocabulary.Vocabulary("byte", 200))
+        assert [int((side != 0).sum()) for side in made] == [inputs, targets]
+
+
+def test_short_and_empty_windows_still_make_rows() -> None:
+    rule = objectives.named("span_corruption", {"inputs": 32, "targets": 16})
+    windows: list[Any] = [np.full(size, 7, np.int32) for size in (rule.window, 0, 1, 2, 9)]
+    inputs, targets = rule.apply(windows, order.keys(0, np.arange(5)), BYTES)
+    assert inputs.shape == (5, 32)
+    assert targets.shape == (5, 16)
+    assert inputs[1].tolist() == [1] + [0] * 31
+    assert (inputs == vocabulary.EOS).sum(axis=1).tolist() == [1] * 5
+    assert (targets == vocabulary.EOS).sum(axis=1).tolist() == [1] * 5
+    assert undone(inputs[4], targets[4]) == [7] * 9
+
+
+def test_prefix_lm_parts_a_window_at_any_place() -> None:
+    rule = objectives.named("prefix_lm", {"inputs": 12, "targets": 12})
+    window: Any = np.arange(3, 14, dtype=np.int32)
+    inputs, targets = rule.apply([window] * 4000, order.keys(0, np.arange(4000)), BYTES)
+    cuts = (inputs != 0).sum(axis=1) - 1
+    assert sorted(set(cuts.tolist())) == list(range(1, 11))
+    assert np.bincount(cuts)[1:].min() > 300
+    for row in (0, 1, 2):
+        assert inputs[row, : cuts[row]].tolist() + targets[row, : 11 - cuts[row]].tolist() == window.tolist()
+        assert inputs[row, cuts[row]] == targets[row, 11 - cuts[row]] == vocabulary.EOS
+
+
+def test_lm_takes_the_window_as_it_is() -> None:
+    rule = objectives.named("lm", {"targets": 6})
+    inputs, targets = rule.apply([np.arange(3, 9, dtype=np.int32), np.array([4, 1], np.int32)], order.keys(0, np.arange(2)), BYTES)
+    assert inputs.shape == (2, 0)
+    assert targets.tolist() == [[3, 4, 5, 6, 7, 8], [4, 1, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "changes", "says"),
+    [
+        ("masking", {"inputs": 8, "targets": 8}, {}, "no objective"),
+        ("span_corruption", {"inputs": 512}, {}, "no length for targets"),
+        ("lm", {"inputs": 512}, {}, "no length for targets"),
+        ("span_corruption", {"inputs": 8, "targets": 8}, {"noise_density": 1.0}, "density"),
+        ("span_corruption", {"inputs": 8, "targets": 8}, {"mean_noise_span_length": 0.5}, "span"),
+        ("span_corruption", {"inputs": 512, "targets": 100}, {}, "makes 114 targets, 100 are allowed"),
+        ("span_corruption", {"inputs": 2048, "targets": 512}, {}, "needs 114 sentinels"),
+    ],
+)
+def test_what_cannot_work_is_refused(name: str, lengths: dict[str, int], changes: dict[str, float], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        objectives.named(name, lengths, **changes).check(BYTES)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from rosetta.data import cache, features, pipeline, rows, vocabulary
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = datakit.documents(200)
+BYTES = vocabulary.Vocabulary("byte", 100)
+MNLI = [{"premise": f"p{n} " + "x" * (n % 7), "hypothesis": f"h{n}", "label": n % 3 - (n == 51), "idx": n} for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("sets")
+    made = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs="")
+    cache.write(str(folder / "cache"), made, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches), shard_tokens=5000)
+    (folder / "mnli.jsonl").write_text("".join(json.dumps(record) + "\n" for record in MNLI))
+    return {
+        "synthetic": "synthetic",
+        "text": datakit.text(folder / "text", DOCS),
+        "jsonl": datakit.jsonl(folder / "jsonl", DOCS),
+        "cache": f"cache:{folder}/cache",
+        "mnli": f"jsonl:{folder}/mnli.jsonl",
+        "mixture": json.dumps({f"text:{folder}/text/*.txt": 3, f"cache:{folder}/cache": 1}),
+    }
+
+
+def recipe(sets: dict[str, str], name: str, **changes: Any) -> pipeline.Recipe:
+    objective = "mnli" if name.startswith("mnli") else "span_corruption"
+    return datakit.recipe(sets[name], objective, **changes)
+
+
+SETS = ["synthetic", "text", "jsonl", "cache", "mnli", "mixture"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(sets: dict[str, str], name: str) -> None:
+    whole = pipeline.Batches(recipe(sets, name), 12)
+    hashes = [pipeline.batch_hash(whole.at(step)) for step in range(12)]
+    assert len(set(hashes)) == 12
+    again = pipeline.Batches(recipe(sets, name), 12)
+    assert [pipeline.batch_hash(again.at(step)) for step in (7, 0, 11)] == [hashes[7], hashes[0], hashes[11]]
+    for shards in (2, 4):
+        hosts = [pipeline.Batches(recipe(sets, name), 12, shard=shard, shards=shards) for shard in range(shards)]
+        for step in (0, 9):
+            parts = [host.at(step) for host in hosts]
+            for feature, values in whole.at(step).items():
+                assert (np.concatenate([part[feature] for part in parts]) == values).all()
+            assert pipeline.add_hashes(pipeline.batch_hash(part, 12 // shards * n) for n, part in enumerate(parts)) == hashes[step]
+    other = pipeline.Batches(recipe(sets, name, seed=1), 12)
+    assert pipeline.batch_hash(other.at(0)) not in hashes
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) -> None:
+    for kind, pack in ((features.ENCODER_DECODER, False), (features.ENCODER_DECODER, True), (features.DECODER, False), (features.DECODER, True)):
+        batches = pipeline.Batches(recipe(sets, name, pack=pack), 4, kind=kind)
+        batch = batches.at(3)
+        assert {feature: values.shape for feature, values in batch.items()} == {feature: (4, length) for feature, length in batches.lengths.items()}
+        assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
+        assert batch["decoder_target_tokens"].max() < BYTES.size
+
+
+@pytest.mark.parametrize("name", ["text", "jsonl", "cache"])
+def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(sets: dict[str, str], name: str) -> None:
+    made = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
+    source: Any = pipeline.sources(dataclasses.replace(made, objective="prefix_lm"))
+    words = {word for doc in DOCS for word in doc.split()}
+    shown: set[str] = set()
+    for epoch in range(4):
+        found = source.rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
+        joined = [BYTES.decode(line) + BYTES.decode(rest) for line, rest in zip(found.inputs, found.targets, strict=True)]
+        now = {word for line in joined for word in line.replace("w", " w").split() if len(word) == 6}
+        assert len(now) > 0.7 * len(words)
+        shown |= now
+    assert len(shown) > 0.99 * len(words)
+
+
+def test_windows_of_text_are_full(sets: dict[str, str]) -> None:
+    batch = pipeline.Batches(recipe(sets, "text"), 64).at(0)
+    assert (batch["encoder_input_tokens"] != 0).mean() > 0.97
+    full = pipeline.Batches(recipe(sets, "cache"), 64).at(0)
+    assert (full["encoder_input_tokens"] != 0).all()
+
+
+def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str, str]) -> None:
+    for pack in (False, True):
+        source: Any = pipeline.sources(recipe(sets, "mnli", pack=pack, inputs=128))
+        found = source.rows(np.arange(source.count))
+        text = " ".join(BYTES.decode(line[segments == n]) for line, segments in zip(found.inputs, found.input_segments, strict=True) for n in range(1, segments.max() + 1))
+        numbers = sorted(int(word[1:]) for word in text.split() if word.startswith("h") and word[1:].isdecimal())
+        assert numbers == [n for n in range(60) if n != 51]
+        assert (source.count < 59) is pack
+
+
+def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[str, str]) -> None:
+    source = pipeline.sources(recipe(sets, "mixture"))
+    assert isinstance(source, rows.Mixture)
+    which, number = source.drawn(np.arange(3 * source.BLOCK))
+    assert np.bincount(which).tolist() == [9216, 3072]
+    for one in (0, 1):
+        assert sorted(number[which == one].tolist()) == list(range((which == one).sum()))
+    assert np.bincount(which[:400])[1] > 60  # mixed within a block
+    some = source.drawn(np.arange(5000, 5100))
+    assert (some[0] == which[5000:5100]).all()
+    assert (some[1] == number[5000:5100]).all()
+
+
+def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
+    data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
+    with pytest.raises(UserError, match="below 1 in 4096"):
+        pipeline.sources(datakit.recipe(data))
+
+
+def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, str]) -> None:
+    first = pipeline.Batches(recipe(sets, "mixture"), 8)
+    kept = json.loads(json.dumps(first.state(10)))
+    same = pipeline.Batches(recipe(sets, "mixture"), 8)
+    assert same.resume(kept, 10) is None
+    assert pipeline.batch_hash(same.at(10)) == pipeline.batch_hash(first.at(10))
+    larger = pipeline.Batches(recipe(sets, "mixture"), 16)
+    line = larger.resume(kept, 10)
+    assert line == "data: the batch was 8, now 16: from step 10 on with example 80, none repeated or left out"
+    for name, values in larger.at(10).items():
+        assert (values == np.concatenate([first.at(10)[name], first.at(11)[name]])).all()
+    third = pipeline.Batches(recipe(sets, "mixture"), 4)
+    third.resume(json.loads(json.dumps(larger.state(12))), 12)  # a change after a change
+    assert third.first(12) == 80 + 2 * 16
+
+
+def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
+    kept = pipeline.Batches(recipe(sets, "text"), 8).state(3)
+    for name, changes, says in (("text", {"seed": 5}, "data seed 0, now it is 5"), ("jsonl", {}, "other data"), ("text", {"extra_ids": 50}, "other data"), ("text", {"inputs": 60}, "other data")):
+        with pytest.raises(UserError, match=says):
+            pipeline.Batches(recipe(sets, name, **changes), 8).resume(kept, 3)
+
+
+def test_data_that_moved_to_another_folder_is_the_same(sets: dict[str, str], tmp_path: Path) -> None:
+    moved = datakit.text(tmp_path / "elsewhere", DOCS)
+    here, there = (pipeline.Batches(datakit.recipe(data), 4) for data in (sets["text"], moved))
+    assert here.fingerprint() == there.fingerprint()
+    assert here.fingerprint() != pipeline.Batches(datakit.recipe(datakit.text(tmp_path / "b", DOCS[:-1])), 4).fingerprint()
+
+
+def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> None:
+    source: Any = pipeline.sources(recipe(sets, "mnli", shuffle=False, inputs=128))
+    assert [BYTES.decode(line).split()[2] for line in source.rows(np.arange(3)).inputs] == ["h0", "h1", "h2"]
+
+
+@pytest.mark.parametrize(
+    ("data", "objective", "changes", "says"),
+    [
+        ("text", "mnli", {}, "needs records"),
+        ("cache", "lm", {"inputs": 0}, "made for span_corruption"),
+        ("mnli", "squad", {}, "none of squad"),
+        ("text", "span_corruption", {"vocab": "ids:100"}, "text needs a vocabulary"),
+        ("mnli", "span_corruption", {}, "no text under 'text'"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(sets: dict[str, str], data: str, objective: str, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        pipeline.Batches(datakit.recipe(sets[data], objective, **changes), 4)
+
+
+def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="use a multiple of 4, such as 8"):
+        pipeline.Batches(recipe(sets, "text"), 9, shards=4)
+
+
+def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
+    batch: dict[str, Any] = {"a": np.arange(12, dtype=np.int32).reshape(3, 4), "b": np.ones((3, 2), np.int32)}
+    base = pipeline.batch_hash(batch)
+    changed = {**batch, "b": batch["b"].copy()}
+    changed["b"][2, 1] = 0
+    turned = {name: values[::-1] for name, values in batch.items()}
+    assert len({base, pipeline.batch_hash(changed), pipeline.batch_hash(turned), pipeline.batch_hash({"a": batch["a"], "c": batch["b"]})}) == 4
+    halves = [({name: values[:1] for name, values in batch.items()}, 0), ({name: values[1:] for name, values in batch.items()}, 1)]
+    assert pipeline.add_hashes(pipeline.batch_hash(part, first) for part, first in halves) == base

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from rosetta.data import pipeline, stream
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = datakit.documents(300)
+THEIRS = "hf_secret"
+RECIPE = datakit.recipe("hf:owner/name")
+
+
+class Streamed:
+    """What datasets.load_dataset(streaming=True) gives, as far as it is used: an iterable with a position."""
+
+    def __init__(self, records: list[dict[str, Any]], read: list[int]) -> None:
+        self.records, self.place, self.read = records, 0, read
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self.place < len(self.records):
+            self.place += 1
+            self.read.append(self.place - 1)
+            yield self.records[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of the records that were read from the set."""
+    seen: list[int] = []
+
+    def load_dataset(path: str, config: str | None, *, split: str, streaming: bool, token: str | None) -> Streamed:
+        if path == "owner/private" and token != THEIRS:
+            raise ValueError(f"401 for {token or 'nobody'} at this address\nand more")
+        assert streaming
+        assert (config, split) == (None, "train")
+        return Streamed([{"text": doc} for doc in DOCS], seen)
+
+    module = types.ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return seen
+
+
+def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
+    made = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
+    assert isinstance(made.source, stream.Stream)
+    made.source.letters = 5000
+    return made
+
+
+def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> None:
+    whole = batches()
+    hashes = [pipeline.batch_hash(whole.at(step)) for step in range(150)]  # several times through the set
+    assert read.count(0) >= 2
+    assert len(set(hashes)) == len(hashes)
+    hosts = [batches(shard, 2) for shard in range(2)]
+    for step in (0, 3, 40, 41, 149):
+        assert pipeline.add_hashes(pipeline.batch_hash(host.at(step), 8 * n) for n, host in enumerate(hosts)) == hashes[step]
+
+
+def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
+    first = batches()
+    hashes = [pipeline.batch_hash(first.at(step)) for step in range(60)]
+    kept = json.loads(json.dumps(first.state(40)))
+    del read[:]
+    again = batches()
+    assert again.resume(kept, 40) is None
+    assert pipeline.batch_hash(again.at(40)) == hashes[40]
+    assert len(read) < 60
+    assert [pipeline.batch_hash(again.at(step)) for step in range(41, 60)] == hashes[41:]
+
+
+def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> None:
+    whole = batches()
+    expected = [pipeline.batch_hash(whole.at(step)) for step in range(30)]
+    del read[:]
+    assert pipeline.batch_hash(batches().at(29)) == expected[29]
+    assert len(read) > 100
+
+
+def test_every_word_of_a_block_comes_once(read: list[int]) -> None:
+    source: Any = batches().source
+    source.rows(np.array([0]))
+    mark, held, size = source.now
+    assert held.held == DOCS[: len(held.held)]
+    found = [word for number in range(size + 1) for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch) for word in text.split()]
+    assert sorted(found) == sorted(word for doc in held.held for word in doc.split())
+    assert read
+
+
+def test_a_token_is_handed_over_and_never_told(read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    private = datakit.recipe("hf:owner/private")
+    with pytest.raises(UserError, match="a private one needs HF_TOKEN") as raised:
+        pipeline.Batches(private, 4)
+    assert "\n" not in str(raised.value)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong_secret")
+    with pytest.raises(UserError, match=r"401 for \*\*\*") as raised:
+        pipeline.Batches(private, 4)
+    assert "hf_wrong_secret" not in str(raised.value)
+    monkeypatch.setenv("HF_TOKEN", THEIRS)
+    assert pipeline.Batches(private, 4).at(0)["encoder_input_tokens"].any()
+    assert THEIRS not in json.dumps(pipeline.Batches(private, 4).state(0))
+    assert read
+
+
+def test_a_missing_package_or_field_is_one_line(read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no text under 'body' \(it has: text\)"):
+        pipeline.Batches(datakit.recipe("hf:owner/name", text_field="body"), 4).at(0)
+    with pytest.raises(UserError, match="at most three parts"):
+        pipeline.Batches(datakit.recipe("hf:a/b/c/d"), 4)
+    with pytest.raises(UserError, match="no such folder"):
+        pipeline.Batches(datakit.recipe("hf:/nowhere/set"), 4)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match="pip install datasets"):
+        pipeline.Batches(RECIPE, 4)
+    assert read

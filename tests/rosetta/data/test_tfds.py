@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rosetta.data import spec, tfds
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+TRAIN = [[datakit.example(text=[b"a b"])] * 3, [datakit.example(text=[b"c"])] * 2]
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
+    place = datakit.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
+    datakit.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
+    found = tfds.check(spec.parse("tfds:c4/en"), "train")
+    assert found == {"folder": str(place), "files": 2, "bytes": sum(path.stat().st_size for path in place.glob("*train*")), "examples": 5}
+    assert [Path(path).name[-14:] for path in tfds.shards(spec.parse("tfds:c4/en"), "train")] == ["00000-of-00002", "00001-of-00002"]
+    assert len(tfds.shards(spec.parse("tfds:c4/en:2.3.1"))) == 1
+    assert len(tfds.shards(spec.parse("tfds:c4/en#validation"), "train")) == 1
+
+
+def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
+    place = datakit.tfds(root, "the_pile", {"train": TRAIN})
+    shards = sorted(place.glob("*train*"))
+    for name, says in (("nothing", "no prepared data set nothing"), ("the_pile:9.9.9", "no such version")):
+        with pytest.raises(UserError, match=says):
+            tfds.shards(spec.parse(f"tfds:{name}"))
+    with pytest.raises(UserError, match="no split test"):
+        tfds.shards(spec.parse("tfds:the_pile#test"))
+    kept = shards[1].read_bytes()
+    shards[1].write_bytes(kept[:30])
+    with pytest.raises(UserError, match="cut short"):
+        tfds.check(spec.parse("tfds:the_pile"), "train")
+    shards[1].write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(UserError, match=r"has 1 records, dataset_info\.json says 2"):
+        tfds.check(spec.parse("tfds:the_pile"), "train")
+    shards[1].write_bytes(b"")
+    with pytest.raises(UserError, match="empty"):
+        tfds.check(spec.parse("tfds:the_pile"), "train")
+    shards[1].write_bytes(b"x" * len(kept))
+    with pytest.raises(UserError, match="does not begin with a record"):
+        tfds.check(spec.parse("tfds:the_pile"), "train")
+    shards[1].unlink()
+    with pytest.raises(UserError, match="1 of 2 files"):
+        tfds.shards(spec.parse("tfds:the_pile"))
+    (place / "dataset_info.json").unlink()
+    with pytest.raises(UserError, match="not prepared to its end"):
+        tfds.shards(spec.parse("tfds:the_pile"))
+
+
+def test_a_config_has_to_be_named(root: Path) -> None:
+    datakit.tfds(root, "glue/mnli", {"train": TRAIN})
+    with pytest.raises(UserError, match=r"name a config: glue/mnli"):
+        tfds.folder("glue")

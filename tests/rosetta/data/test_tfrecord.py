@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.data import tfrecord
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
+
+
+def test_the_checksum_is_that_of_rfc_3720() -> None:
+    # CRC-32C of 32 zero bytes is 0x8a9136aa (RFC 3720, appendix B.4); masked as TFRecord does.
+    crc = 0x8A9136AA
+    assert tfrecord.masked_crc(bytes(32)) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
+    bodies = [bytes([number]) * (number * 37 % 300) for number in range(20)]
+    datakit.tfrecords(tmp_path / "a", bodies[:7])
+    datakit.tfrecords(tmp_path / "b", [])
+    datakit.tfrecords(tmp_path / "c", bodies[7:])
+    records = tfrecord.Records([str(tmp_path / name) for name in "abc"])
+    assert [records[number] for number in range(len(records))] == bodies
+    assert records.sizes.tolist() == [len(body) for body in bodies]
+    assert records.path_of(7).endswith("c")
+
+
+def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    datakit.tfrecords(path, [b"one"])
+    assert len(tfrecord.indexed(str(path))) == 1
+    assert len(list((tmp_path / "home" / "tfrecord-index").iterdir())) == 1
+    datakit.tfrecords(path, [b"one", b"two"])
+    assert len(tfrecord.indexed(str(path))) == 2
+
+
+@pytest.mark.parametrize("kept", [5, 20, -1])
+def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "a"
+    datakit.tfrecords(path, [b"x" * 30])
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match="cut short"):
+        tfrecord.offsets(str(path))
+
+
+def test_what_is_no_tfrecord_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("this is text, and long enough for a head")
+    with pytest.raises(UserError, match="no record begins at byte 0"):
+        tfrecord.offsets(str(tmp_path / "a"))
+
+
+def test_an_example_of_every_kind_is_read() -> None:
+    body = datakit.example(text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"])
+    assert tfrecord.example(body) == {"text": ["grüß".encode()], "label": [2, -1, 300], "score": [0.5, -2.0], "long": [b"x" * 300, b"y"]}
+    assert tfrecord.text(body, "text", "a") == "grüß"
+    with pytest.raises(UserError, match="it has: label, long, score, text"):
+        tfrecord.text(body, "targets", "a")
+
+
+@pytest.mark.parametrize("body", [b"\x0a\xff", b"plain text", b"\x0a\x05ab"])
+def test_what_is_no_example_is_refused(body: bytes) -> None:
+    with pytest.raises(UserError, match=r"no tf\.train\.Example|no text under"):
+        tfrecord.text(body, "text", "a")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.data import spec, vocabulary
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORDS = datakit.sentences(400)
+
+
+def test_bytes_are_byt5s() -> None:
+    found = vocabulary.named("byte")
+    assert found.encode(["aé"])[0].tolist() == [ord("a") + 3, 0xC3 + 3, 0xA9 + 3]
+    assert (found.base_size, found.size, found.sentinels) == (259, 359, 100)
+    ids = [ord("h") + 3, ord("i") + 3, 358, ord("x") + 3, 1, ord("y") + 3]
+    assert found.decode(ids) == "hi <extra_id_0> x"
+
+
+@pytest.mark.parametrize(("name", "says"), [("ids:", "needs a size"), ("ids:many", "needs a size"), ("/nowhere/a.model", "no such vocabulary"), ("gs://t5-data/sentencepiece.model", "not from gs://")])
+def test_a_name_that_stands_for_nothing_is_one_line(name: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        vocabulary.named(name)
+
+
+def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits() -> None:
+    vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 359)
+    with pytest.raises(UserError, match="vocab_size to 384"):
+        vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 358)
+
+
+def test_fingerprints_tell_vocabularies_apart() -> None:
+    named = {vocabulary.Vocabulary("byte", 100).fingerprint(), vocabulary.Vocabulary("byte", 0).fingerprint(), vocabulary.Vocabulary("ids:259", 100).fingerprint()}
+    assert len(named) == 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    from rosetta.data import training
+
+    folder = tmp_path_factory.mktemp("vocabulary")
+    data = datakit.text(folder / "t", WORDS)
+    made = training.train(spec.parts(data), str(folder / "mine.model"), size=440, extra_ids=20)
+    assert (made.size, made.extra_ids, made.sentinels) == (440, 0, 20)
+    return made.name
+
+
+def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model: str) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    piece = sentencepiece.SentencePieceProcessor(model_file=model)
+    assert [piece.IdToPiece(number) for number in (0, 1, 2, 439, 420)] == ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_19>"]
+    found = vocabulary.named(model)
+    assert found.decode(found.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
+    assert found.decode(found.encode(["水 is water"])[0].tolist()) == "水 is water"  # by bytes
+    assert found.decode([439, *found.encode(["ne"])[0].tolist(), 438]) == "<extra_id_0> ne <extra_id_1>"
+
+
+def test_extra_ids_are_not_added_twice(model: str) -> None:
+    with pytest.raises(UserError, match="20 sentinels of its own"):
+        vocabulary.named(model, 100)
+    assert vocabulary.named(model, 0).size == 440
+
+
+def test_files_of_other_kinds_are_refused(model: str, tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    (tmp_path / "a.model").write_text("no model")
+    with pytest.raises(UserError, match=r"no SentencePiece model; name the \.model file"):
+        vocabulary.named(str(tmp_path / "a.model"))
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "b"), vocab_size=100, minloglevel=2)
+    with pytest.raises(UserError, match=r"ids are \(-1, 2, 0\), not \(0, 1, 2\)"):
+        vocabulary.named(str(tmp_path / "b.model"))
+    assert model
+
+
+@pytest.mark.parametrize(("changes", "says"), [({"size": 300}, "leaves no room"), ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"), ({"out": "mine.txt"}, r"end in \.model"), ({"out": "/nowhere/a.model"}, "not there")])
+def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(changes: dict[str, object], says: str, tmp_path: Path) -> None:
+    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    from rosetta.data import training
+
+    data = datakit.text(tmp_path / "t", WORDS)
+    settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
+    (tmp_path / "v").mkdir()
+    with pytest.raises(UserError, match=says):
+        training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
+    assert not list((tmp_path / "v").iterdir())
+
+
+def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
+    from rosetta.data import training
+
+    with pytest.raises(UserError, match="exists already"):
+        training.train(spec.parts("text:/x"), model, size=400)

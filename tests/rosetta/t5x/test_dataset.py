@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
+seqio = pytest.importorskip("seqio", reason="NOT CHECKED: needs the packages of a baked environment")
+tf = pytest.importorskip("tensorflow", reason="NOT CHECKED: needs the packages of a baked environment")
+
+from rosetta.data import objectives, order, pipeline, records, vocabulary  # noqa: E402
+from rosetta.errors import UserError  # noqa: E402
+from rosetta.t5x import dataset  # noqa: E402
+from tests.rosetta.data import datakit  # noqa: E402
+
+DOCS = datakit.documents(200)
+LENGTHS = {"inputs": 64, "targets": 32}
+MNLI: list[dict[str, Any]] = [{"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n} for n in range(12)]
+SQUAD: list[dict[str, Any]] = [{"id": f"q{n}", "question": f"Which number, then?  No. {n}", "context": f"It's {n} (in words: “{n}”).", "answers": {"text": [str(n), f"It's {n}"]}} for n in range(8)]
+
+
+@dataclasses.dataclass
+class Config:
+    """The fields of t5x.utils.DatasetConfig, which takes long to import."""
+
+    mixture_or_task_name: Any
+    batch_size: int = 8
+    split: str = "train"
+    task_feature_lengths: dict[str, int] = dataclasses.field(default_factory=lambda: dict(LENGTHS))
+    shuffle: bool = True
+    seed: int | None = 0
+    use_cached: bool = False
+    pack: bool = False
+    module: str | None = None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("data")
+    datakit.text(made / "text", DOCS)
+    for name, rows in (("mnli", MNLI), ("squad", SQUAD)):
+        (made / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+@pytest.fixture(scope="module")
+def span_task(folder: Path) -> Any:
+    data = f"text:{folder}/text/*.txt"
+    return dataset.task(data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0)
+
+
+def opened(task: Any, **changes: Any) -> dataset.TrainIterator:
+    found = dataset.get_dataset(Config(task, **changes), 0, 1, seqio.EncDecFeatureConverter)
+    assert isinstance(found, dataset.TrainIterator)
+    return found
+
+
+def test_batches_are_rosettas_own_by_step(span_task: Any) -> None:
+    iterator = opened(span_task)
+    direct = iterator.batches
+    for step in range(3):
+        assert pipeline.batch_hash(next(iterator)) == pipeline.batch_hash(direct.at(step))
+    assert {name: spec.shape for name, spec in iterator.element_spec.items()} == {name: values.shape for name, values in direct.at(0).items()}
+    half = dataset.get_dataset(Config(span_task), 1, 2, seqio.EncDecFeatureConverter)
+    assert (next(half)["encoder_input_tokens"] == direct.at(0)["encoder_input_tokens"][4:]).all()
+
+
+def test_the_trainer_gets_the_step_it_trains_whatever_was_read_ahead(span_task: Any) -> None:
+    from clu.data import dataset_iterator
+
+    expected = opened(span_task).batches
+    for begin, ahead in ((0, False), (0, True), (5, False), (5, True)):
+        own = opened(span_task)
+        iterator = dataset_iterator.PeekableDatasetIterator(own)
+        if ahead:
+            iterator.peek_async().result()
+        for first in (begin, begin + 2):  # the trainer is called once a stats period
+            dataset.align(iterator, first)
+            for step in (first, first + 1):
+                assert pipeline.batch_hash(next(iterator)) == pipeline.batch_hash(expected.at(step))
+
+
+def test_a_batch_read_ahead_is_not_made_again(span_task: Any) -> None:
+    from clu.data import dataset_iterator
+
+    iterator = dataset_iterator.PeekableDatasetIterator(opened(span_task))
+    held = iterator.peek_async().result()
+    dataset.align(iterator, 0)
+    assert next(iterator) is held
+
+
+def test_a_changed_batch_goes_on_with_the_next_example(span_task: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first = opened(span_task)
+    kept = json.loads(json.dumps(dataset.state(6)))
+    larger = opened(span_task, batch_size=16)
+    dataset.resume(kept, 6)
+    dataset.align(larger, 6)
+    assert capsys.readouterr().out.startswith("data: the batch was 8, now 16: from step 6 on with example 48")
+    assert (next(larger)["encoder_input_tokens"][:8] == first.batches.at(6)["encoder_input_tokens"]).all()
+    opened(span_task, seed=3)
+    with pytest.raises(UserError, match="data seed 0, now it is 3"):
+        dataset.resume(kept, 6)
+
+
+def test_the_position_can_be_kept_as_t5x_does(span_task: Any, tmp_path: Path) -> None:
+    iterator = opened(span_task)
+    next(iterator)
+    iterator.save(tmp_path / "position")
+    expected = pipeline.batch_hash(next(iterator))
+    again = opened(span_task)
+    again.restore(tmp_path / "position")
+    assert pipeline.batch_hash(next(again)) == expected
+
+
+def test_the_log_has_the_batches_that_were_trained(span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
+    iterator = opened(span_task)
+    next(iterator)  # read ahead of a restore
+    iterator.begin = 4
+    iterator.reset()
+    for _ in range(3):
+        next(iterator)
+    iterator._flush()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 5, 6]
+    assert lines[1]["hash"] == pipeline.batch_hash(iterator.batches.at(5))
+
+
+def test_a_task_is_made_once_and_no_name_serves_two(folder: Path, span_task: Any) -> None:
+    data = f"text:{folder}/text/*.txt"
+    same = dataset.task(data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0)
+    assert same is span_task
+    with pytest.raises(UserError, match="made from something else"):
+        dataset.task(data, dataset.vocabulary("byte"), name="spans")
+    with pytest.raises(UserError, match="no such task"):
+        dataset.task("task:nobodys", dataset.vocabulary("byte"))
+    with pytest.raises(UserError, match="no objective"):
+        dataset.task(data, dataset.vocabulary("byte"), objective="denoise")
+
+
+def test_evaluation_reads_every_row_once_in_order(span_task: Any) -> None:
+    rows = list(span_task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator())
+    again = list(span_task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator())
+    assert len(rows) > 50
+    assert all((one["inputs"] == two["inputs"]).all() for one, two in zip(rows, again, strict=True))
+    text = dataset.ours(dataset.vocabulary("byte"))
+    shown = "".join(text.decode(row["inputs"].tolist()) for row in rows)
+    assert shown.index("w00001") < shown.index("w00200")
+    converted = seqio.EncDecFeatureConverter(pack=False)(span_task.get_dataset(LENGTHS, "validation", shuffle=False), LENGTHS)
+    assert next(converted.as_numpy_iterator())["encoder_input_tokens"].shape == (64,)
+
+
+@pytest.mark.parametrize("name", ["mnli", "squad"])
+def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
+    task = dataset.task(f"jsonl:{folder}/{name}.jsonl", dataset.vocabulary("byte"), objective=name, eval_data=f"jsonl:{folder}/{name}.jsonl", name=f"eval_{name}")
+    lengths = {"inputs": 160, "targets": 16}
+    evaluator = seqio.Evaluator(task.name, seqio.EncDecFeatureConverter(pack=False), "validation", sequence_length=lengths)
+
+    def answers(wrong: int) -> Any:
+        def predict(examples: Any) -> list[tuple[int, list[int]]]:
+            found = [(int(number), example["decoder_target_tokens"].tolist()) for number, example in examples.as_numpy_iterator()]
+            return [(number, [5, 1] + [0] * (len(ids) - 2) if number < wrong else ids) for number, ids in found]
+
+        return predict
+
+    count = len(MNLI) if name == "mnli" else len(SQUAD)
+    for wrong in (0, count // 2):
+        metrics, _ = evaluator.evaluate(compute_metrics=True, predict_fn=answers(wrong), score_fn=None, predict_with_aux_fn=None)
+        found = metrics.result()[task.name]
+        share = 100 * (1 - wrong / count)
+        assert found["accuracy" if name == "mnli" else "em"] == pytest.approx(share)
+        if name == "squad":
+            assert found["f1"] == pytest.approx(share)
+
+
+def test_vocabularies_are_checked_before_a_compile(span_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    from t5x import utils
+
+    byte = dataset.vocabulary("byte")
+    monkeypatch.setattr(utils, "get_vocabulary", lambda cfg: (cfg.mixture_or_task_name.output_features["inputs"].vocabulary,) * 2)
+
+    def model(size: int, vocabulary: Any = byte) -> Any:
+        return types.SimpleNamespace(input_vocabulary=vocabulary, output_vocabulary=vocabulary, module=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=size)))
+
+    dataset.verify_vocabularies(Config(span_task), model(384))
+    with pytest.raises(UserError, match="vocab_size is 256"):
+        dataset.verify_vocabularies(Config(span_task), model(256))
+    with pytest.raises(UserError, match=r"have vocabulary ByteVocabulary \(359 ids\), the model has PassThroughVocabulary"):
+        dataset.verify_vocabularies(Config(span_task), model(384, dataset.vocabulary("ids:384")))
+
+
+def test_python_and_tensorflow_tokenise_alike() -> None:
+    model = str(Path(seqio.__file__).parent / "test_data" / "sentencepiece" / "sentencepiece.model")
+    theirs = dataset.vocabulary(model)
+    own = dataset.ours(theirs)
+    assert (own.size, own.extra_ids) == (theirs.vocab_size, 100)
+    for text in ("this is a test", "Größe & 水", ""):
+        assert own.encode([text])[0].tolist() == theirs.encode(text) == theirs.encode_tf(text).numpy().tolist()
+
+
+@pytest.mark.parametrize(("inputs", "density", "span"), [(512, 0.15, 3.0), (1024, 0.15, 3.0), (512, 0.15, 20.0), (114, 0.3, 5.0), (64, 0.5, 2.0)])
+def test_windows_are_as_long_as_t5s(inputs: int, density: float, span: float) -> None:
+    from t5.data import preprocessors
+
+    theirs, targets = preprocessors.random_spans_helper(inputs, density, span, 1, 1)
+    if density == 0.5:
+        theirs = objectives.window_length(inputs, density, span)  # T5 shortens it by one, to make inputs and targets equal
+        targets = inputs
+    assert objectives.window_length(inputs, density, span) == theirs
+    objectives.Objective("span_corruption", inputs, targets, span, density).check(vocabulary.Vocabulary("byte", 200))
+
+
+def test_spans_are_marked_as_t5_marks_them() -> None:
+    from t5.data import preprocessors
+
+    byte = seqio.ByteVocabulary(extra_ids=100)
+    top = 358
+    keys = order.keys(3, np.arange(5))
+    tokens: Any = (np.arange(5 * 90, dtype=np.int32).reshape(5, 90) % 256) + 3
+    masks = objectives.noise_mask(90, keys, 0.15, 3.0)
+    inputs, targets = objectives.corrupt(tokens, keys, top, 0.15, 3.0)
+    named = {"vocabulary": dataclasses.make_dataclass("Sized", ["vocab_size"])(359), "seeds": None}
+    assert byte.extra_ids == 100
+    for row in range(5):
+        assert preprocessors.noise_span_to_unique_sentinel(tokens[row], masks[row], **named).numpy().tolist() == inputs[row].tolist()
+        assert preprocessors.nonnoise_span_to_unique_sentinel(tokens[row], masks[row], **named).numpy().tolist() == targets[row].tolist()
+
+
+def test_records_are_worded_as_t5_words_them() -> None:
+    from t5.data import preprocessors
+
+    def theirs(rows: list[dict[str, Any]], worded: Any) -> list[dict[str, Any]]:
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return list(worded(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator())
+
+    glue = functools.partial(preprocessors.glue, benchmark_name="mnli", label_names=list(records.MNLI_LABELS))
+    for row, expected in zip(MNLI, theirs(MNLI, glue), strict=True):
+        found = records.mnli(row)
+        assert found is not None
+        assert [found[side] for side in ("inputs", "targets")] == [expected[side].decode() for side in ("inputs", "targets")]
+    columns: dict[str, Any] = {name: [row[name] for row in SQUAD] for name in ("id", "question", "context")}
+    columns["answers"] = {"text": [row["answers"]["text"] for row in SQUAD]}
+    for row, expected in zip(SQUAD, preprocessors.squad(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator(), strict=True):
+        found = records.squad(row)
+        assert found is not None
+        assert [found[side] for side in ("inputs", "targets")] == [expected[side].decode() for side in ("inputs", "targets")]
+        assert found["answers"] == [answer.decode() for answer in expected["answers"]]
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("converter", ["EncDecFeatureConverter", "DecoderFeatureConverter"])
+def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
+    lengths = {"inputs": 160, "targets": 48}
+    task = dataset.task(f"jsonl:{folder}/mnli.jsonl", dataset.vocabulary("byte"), objective="mnli", name="features")
+    cls = getattr(seqio, converter)
+    batches = dataset.get_dataset(Config(task, batch_size=4, task_feature_lengths=lengths, pack=pack, shuffle=False), 0, 1, cls).batches
+    source: Any = batches.source
+    ordered = [number for bundle in source.bundles for number in bundle]
+    texts = {side: [records.mnli(MNLI[number])[side] for number in ordered] for side in ("inputs", "targets")}  # type: ignore[index]
+    byte = dataset.ours(dataset.vocabulary("byte"))
+
+    def examples() -> Any:
+        for number in range(len(ordered)):
+            yield {side: np.append(byte.encode([texts[side][number]])[0], 1).astype(np.int32) for side in texts}
+
+    theirs = tf.data.Dataset.from_generator(examples, output_signature={side: tf.TensorSpec((None,), tf.int32) for side in texts})
+    expected = list(cls(pack=pack)(theirs, lengths).as_numpy_iterator())
+    count = min(len(expected), source.count)
+    assert count >= 3
+    for number in range(count):
+        own = {name: values[number % 4] for name, values in batches.at(number // 4).items()}
+        assert set(own) == set(expected[number])
+        for name, values in own.items():
+            assert values.tolist() == expected[number][name].tolist(), (name, number)
+
+
+def test_tasks_of_others_go_to_t5xs_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    from t5x import utils
+
+    seen: list[Any] = []
+
+    def theirs(cfg: Any, *rest: Any) -> str:
+        seen.append((cfg, rest))
+        return "theirs"
+
+    monkeypatch.setattr(utils, "get_dataset", theirs)
+    cfg = Config("c4_v220_span_corruption")
+    assert dataset.get_dataset(cfg, 1, 2, seqio.EncDecFeatureConverter) == "theirs"
+    assert seen == [(cfg, (1, 2, seqio.EncDecFeatureConverter, None, False))]
+
+
+def test_a_foreign_iterator_is_left_alone() -> None:
+    iterator = iter([1, 2])
+    dataset.align(iterator, 5)
+    assert next(iterator) == 1

@@ -1,0 +1,253 @@
+"""Every gin file comes to the model, the data and the trainer it names."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REASON = "NOT CHECKED: needs the packages of a baked environment"
+jax = pytest.importorskip("jax", reason=REASON)
+t5x_train = pytest.importorskip("t5x.train", reason=REASON)
+
+import gin  # noqa: E402
+import seqio  # noqa: E402
+
+import rosetta.t5x  # noqa: E402
+from rosetta.errors import UserError  # noqa: E402
+from rosetta.t5x import model, optimizer, partitioning, pretrained, runfile, trainer  # noqa: E402
+
+GIN = Path(rosetta.t5x.__file__).parent / "gin"
+OVERLAY = Path(__file__).parents[3] / "overlay" / "t5x"
+EXAMPLES = OVERLAY / "t5x/contrib/gpu/t5/t5_1_1/examples"
+GATED, RELU = ("gelu", "linear"), ("relu",)
+
+# emb_dim, heads, encoder layers, decoder layers, head_dim, mlp_dim; vocabulary, activations, tied; parameters.
+# The dimensions of Raffel et al. (2020), Xue et al. (2021, 2022) and T5 1.1's release; the counts of the public checkpoints, of byT5 large and up by
+# arithmetic (published: 1.23, 3.74 and 12.9 thousand million).
+PUBLISHED = {
+    "t5_1_1/small": ((512, 6, 8, 8, 64, 1024), (32128, GATED, False), 76_961_152),
+    "t5_1_1/base": ((768, 12, 12, 12, 64, 2048), (32128, GATED, False), 247_577_856),
+    "t5_1_1/large": ((1024, 16, 24, 24, 64, 2816), (32128, GATED, False), 783_150_080),
+    "t5_1_1/xl": ((2048, 32, 24, 24, 64, 5120), (32128, GATED, False), 2_849_757_184),
+    "t5_1_1/xxl": ((4096, 64, 24, 24, 64, 10240), (32128, GATED, False), 11_135_332_352),
+    "t5_1_0/small": ((512, 8, 6, 6, 64, 2048), (32128, RELU, True), 60_506_624),
+    "t5_1_0/base": ((768, 12, 12, 12, 64, 3072), (32128, RELU, True), 222_903_552),
+    "t5_1_0/large": ((1024, 16, 24, 24, 64, 4096), (32128, RELU, True), 737_668_096),
+    "t5_1_0/3B": ((1024, 32, 24, 24, 128, 16384), (32128, RELU, True), 2_851_598_336),
+    "t5_1_0/11B": ((1024, 128, 24, 24, 128, 65536), (32128, RELU, True), 11_307_321_344),
+    "mt5/small": ((512, 6, 8, 8, 64, 1024), (250112, GATED, False), 300_176_768),
+    "mt5/base": ((768, 12, 12, 12, 64, 2048), (250112, GATED, False), 582_401_280),
+    "mt5/large": ((1024, 16, 24, 24, 64, 2816), (250112, GATED, False), 1_229_581_312),
+    "mt5/xl": ((2048, 32, 24, 24, 64, 5120), (250112, GATED, False), 3_742_619_648),
+    "mt5/xxl": ((4096, 64, 24, 24, 64, 10240), (250112, GATED, False), 12_921_057_280),
+    "byt5/small": ((1472, 6, 12, 4, 64, 3584), (384, GATED, False), 299_637_760),
+    "byt5/base": ((1536, 12, 18, 6, 64, 3968), (384, GATED, False), 581_653_248),
+    "byt5/large": ((1536, 16, 36, 12, 64, 3840), (384, GATED, False), 1_228_183_552),
+    "byt5/xl": ((2560, 32, 36, 12, 64, 6720), (384, GATED, False), 3_737_801_728),
+    "byt5/xxl": ((4672, 64, 36, 12, 64, 12352), (384, GATED, False), 12_906_899_328),
+}
+DIMENSIONS = ("emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim")
+SYNTHETIC = ("DATA = 'synthetic'", "MODEL_DIR = 'nowhere'", "TRAIN_STEPS = 10")
+
+
+NUMBERS = itertools.count()
+
+
+def _train(files: list[str | Path], *bindings: str) -> Any:
+    # A name of its own for each task: SeqIO's registry lives as long as the process.
+    return runfile.arguments([str(file) for file in files], [f"dataset.task.name = 'task{next(NUMBERS)}'", *bindings])
+
+
+def _pretraining(name: str, *bindings: str) -> Any:
+    family = name.split("/", maxsplit=1)[0]
+    vocab = "byte" if family == "byt5" else "ids:250100" if family == "mt5" else "ids:32100"
+    return _train([f"rosetta/t5x/gin/{name}.gin", "rosetta/t5x/gin/runs/pretrain.gin"], *SYNTHETIC, f"VOCAB = '{vocab}'", *bindings)
+
+
+def _count(config: Any) -> int:
+    """The parameters of an encoder-decoder by arithmetic: embeddings, projections, norms, relative positions."""
+    attention = 4 * config.emb_dim * config.num_heads * config.head_dim
+    mlp = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
+    encoder = config.num_encoder_layers * (attention + mlp + 2 * config.emb_dim)
+    decoder = config.num_decoder_layers * (2 * attention + mlp + 3 * config.emb_dim)
+    embeddings = (1 if config.logits_via_embedding else 2) * config.vocab_size * config.emb_dim
+    return embeddings + encoder + decoder + 2 * config.emb_dim + 2 * 32 * config.num_heads
+
+
+def _initialised(built: Any) -> int:
+    tokens = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens", "decoder_causal_attention")
+    shapes = dict.fromkeys((*tokens, "decoder_loss_weights"), (1, 16))
+    types = dict.fromkeys(shapes, "int32")
+    initialise = functools.partial(built.get_initial_variables, input_shapes=shapes, input_types=types)
+    variables = jax.eval_shape(initialise, jax.random.PRNGKey(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables["params"]))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_size_is_the_published_one(name: str) -> None:
+    dimensions, (vocab_size, activations, tied), parameters = PUBLISHED[name]
+    with _pretraining(name) as run:
+        config = run["model"].module.config
+    assert tuple(getattr(config, field) for field in DIMENSIONS) == dimensions
+    assert (config.vocab_size, tuple(config.mlp_activations), config.logits_via_embedding) == (vocab_size, activations, tied)
+    assert _count(config) == parameters
+
+
+@pytest.mark.parametrize("name", ["t5_1_1/small", "t5_1_0/small", "byt5/tiny"])
+def test_the_network_has_the_parameters_of_its_configuration(name: str) -> None:
+    with _pretraining(name) as run:
+        assert _initialised(run["model"]) == _count(run["model"].module.config)
+
+
+def test_tiny_gpu_single() -> None:
+    # 134,307,072 was reported for it in 2023, when each of the 12 layers had a table of relative positions of its own.
+    with _train([OVERLAY / "t5x/examples/decoder_only/examples/tiny_gpu_single.gin"], *SYNTHETIC, "VOCAB = 'ids:32100'") as run:
+        assert _initialised(run["model"]) == 134_307_072 - 11 * 32 * 12
+        one = run["train_dataset_cfg"].batch_size
+    with _train([OVERLAY / "t5x/examples/decoder_only/examples/tiny_gpu_4x.gin"], *SYNTHETIC, "VOCAB = 'ids:32100'") as run:
+        assert run["train_dataset_cfg"].batch_size == 4 * one
+
+
+def test_every_model_file_is_tested() -> None:
+    there = {f"{path.parent.name}/{path.stem}" for family in ("t5_1_1", "t5_1_0", "mt5", "byt5") for path in (GIN / family).glob("*.gin")}
+    assert there == set(PUBLISHED) | {f"{family}/tiny" for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")}
+
+
+def test_what_sizes_share_stands_once() -> None:
+    for path in GIN.rglob("*.gin"):
+        text = path.read_text()
+        if path.parts[-3:-1] != ("gin", "sizes") and "sizes" not in path.parts and path.name != "tiny.gin":
+            assert not re.search(r"\b(emb_dim|num_heads|head_dim|mlp_dim)\s*=", text), path
+
+
+@pytest.mark.parametrize("path", sorted(OVERLAY.rglob("*.gin")), ids=lambda path: path.stem)
+def test_an_old_name_is_an_include_of_the_new_one(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert 1 <= len(lines) <= 2
+    for line in lines:
+        included = re.fullmatch(r"include 'rosetta/t5x/gin/(.+\.gin)'", line)
+        assert included
+        assert (GIN / included[1]).is_file()
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base", "large", "xl", "xxl"])
+def test_pretraining_by_its_old_name(size: str) -> None:
+    with _train([EXAMPLES / f"{size}_pile_pretrain.gin"], "DATA = 'synthetic'", "MODEL_DIR = 'nowhere'", "VOCAB = 'ids:32100'", "rosetta.t5x.network.T5Config.vocab_size = 32128") as run:
+        config = run["model"].module.config
+        assert type(run["model"]).__mro__[1] is model.EncoderDecoderModel or type(run["model"]) is model.EncoderDecoderModel
+        assert isinstance(run["partitioner"], partitioning.PjitPartitioner)
+        assert issubclass(run["trainer_cls"], trainer.Trainer)
+        assert isinstance(run["model"].optimizer_def, optimizer.Scheduled)
+        assert config.dropout_rate == (0.1 if size == "small" else 0.0)
+        assert config.scale_attn_logits is True
+        assert run["train_dataset_cfg"].batch_size == {"xxl": 2304, "tiny": 16}.get(size, 2048)
+        assert run["train_dataset_cfg"].task_feature_lengths == {"inputs": 512, "targets": 128}
+        assert run["total_steps"] == 1_000_000
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> dict[str, str]:
+    mnli = tmp_path / "mnli.jsonl"
+    mnli.write_text('{"premise": "A man sleeps.", "hypothesis": "He is awake.", "label": 2}\n')
+    squad = tmp_path / "squad.jsonl"
+    squad.write_text('{"id": "1", "question": "Who sleeps?", "context": "A man sleeps.", "answers": {"text": ["A man"], "answer_start": [0]}}\n')
+    return {"mnli2": str(mnli), "squad1": str(squad)}
+
+
+def _on(file: str) -> list[str]:
+    return [f"DATA = 'jsonl:{file}'", f"EVAL_DATA = 'jsonl:{file}'", "VOCAB = 'byte'"]
+
+
+@pytest.mark.parametrize(("task", "lengths", "metric"), [("mnli2", {"inputs": 512, "targets": 16}, "accuracy"), ("squad1", {"inputs": 956, "targets": 256}, "squad")])
+def test_finetuning_by_its_old_name(task: str, lengths: dict[str, int], metric: str, records: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_record", lambda _: None)
+    (tmp_path / "pretrained" / "checkpoint_20").mkdir(parents=True)
+    start = f"INITIAL_CHECKPOINT_PATH = '{tmp_path}/pretrained'"
+    with _train([EXAMPLES / f"small_{task}_finetune_adam.gin"], *_on(records[task]), start, "MODEL_DIR = 'nowhere'") as run:
+        assert run["total_steps"] == 20 + 15_000
+        assert run["checkpoint_cfg"].restore.path == f"{tmp_path}/pretrained/checkpoint_20"
+        assert run["train_dataset_cfg"].task_feature_lengths == lengths
+        assert run["model"]._loss_normalizing_factor == 2048 * 114
+        assert run["model"].module.config.scale_attn_logits is False
+        assert run["model"].module.config.dropout_rate == 0.1
+        evaluated = seqio.get_mixture_or_task(run["infer_eval_dataset_cfg"].mixture_or_task_name)
+        assert metric in [function.__name__ for function in evaluated.metric_fns]
+        rate = gin.query_parameter("rosetta.t5x.trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
+        assert [float(rate(20 + step)) for step in (500, 1000, 15_000)] == pytest.approx([5e-5, 1e-4, 1e-5])
+
+
+@pytest.mark.parametrize("script", ["eval", "infer"])
+def test_evaluation_and_inference(script: str, records: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "_record", lambda _: None)
+    (tmp_path / "checkpoint_20").mkdir()
+    files = ["rosetta/t5x/gin/t5_1_1/tiny.gin", f"rosetta/t5x/gin/runs/{script}.gin", "rosetta/t5x/gin/runs/task_squad1.gin"]
+    bindings = [*_on(records["squad1"]), f"CHECKPOINT_PATH = '{tmp_path}'", f"{script.upper()}_OUTPUT_DIR = 'nowhere'", "NUM_DECODES = 4", f"dataset.task.name = '{script}'"]
+    with runfile.arguments(files, bindings, script) as run:
+        assert run["restore_checkpoint_cfg"].path == f"{tmp_path}/checkpoint_20"
+        assert run["dataset_cfg"].split == "validation"
+        assert run["model"].module.config.dropout_rate == 0.0
+        assert run["output_dir"] == "nowhere"
+
+
+def test_what_scripts_and_people_type_reaches_our_classes() -> None:
+    with _pretraining(
+        "t5_1_1/tiny",
+        "network.T5Config.dtype = 'float32'",
+        "network.T5Config.fuse_qkv = True",
+        "trainer.Trainer.num_microbatches = 2",
+        "partitioning.PjitPartitioner.num_partitions = 1",
+        "utils.SaveCheckpointConfig.period = 7",
+        "train/utils.DatasetConfig.batch_size = 4",
+        "utils.create_learning_rate_scheduler.warmup_steps = 3",
+    ) as run:
+        assert run["model"].module.config.fuse_qkv is True
+        assert run["checkpoint_cfg"].save.period == 7
+        assert run["train_dataset_cfg"].batch_size == 4
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers with gin is gone after it: two classes of one short name make that name ambiguous."""
+    config = gin.config
+    kept = type(config._REGISTRY)()
+    for selector, configurable in config._REGISTRY.items():
+        kept[selector] = configurable
+    monkeypatch.setattr(config, "_REGISTRY", kept)
+    monkeypatch.setattr(config, "_INVERSE_REGISTRY", config._INVERSE_REGISTRY.copy())
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_gin_file_that_names_upstreams_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.gin"
+    mine.write_text(f"""
+from __gin__ import dynamic_registration
+from t5x import models
+from t5x.contrib.gpu.t5 import network
+include '{EXAMPLES}/tiny_pile_pretrain.gin'
+models.EncoderDecoderModel.z_loss = 0.5
+network.T5Config.emb_dim = 32
+""")
+    with _train([mine], *SYNTHETIC, "VOCAB = 'ids:300'") as run:
+        assert run["model"].module.config.emb_dim == 32
+        assert run["model"]._z_loss == 0.5
+    assert "rosetta.t5x.network.T5Config.emb_dim takes the value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("bindings", "said"),
+    [
+        (("DATA = 'synthetic'", "TRAIN_STEPS = 1"), "MODEL_DIR is not set"),
+        ((*SYNTHETIC, "network.T5Config.no_such_field = 1"), "no_such_field"),
+        ((*SYNTHETIC, "BATCH_SIZE ="), "mend the gin file or the binding"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(bindings: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught, _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin"], *bindings):
+        pass
+    assert "\n" not in str(caught.value)

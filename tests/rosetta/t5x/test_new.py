@@ -1,0 +1,117 @@
+"""The files that `rosetta new t5x` writes, and when it writes none."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.t5x import new
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _write(folder: Path, *words: str) -> list[Path]:
+    parser = argparse.ArgumentParser()
+    new.add(parser.add_subparsers(dest="command"), argparse.ArgumentParser(add_help=False))
+    given = ["--vocab", "byte", "--data", "text:corpus.txt", "--out", str(folder)]
+    return new.write(parser.parse_args(["new", "t5x", "ro_t5x", *given, *words]))
+
+
+def test_four_files_named_by_model_and_size(tmp_path: Path) -> None:
+    assert [path.name for path in _write(tmp_path, "--size", "small")] == [
+        "ro_t5x_small.gin",
+        "ro_t5x_small_tasks.py",
+        "ro_t5x_small_pretrain.gin",
+        "ro_t5x_small.sh",
+    ]
+
+
+def test_no_placeholder_is_left(tmp_path: Path) -> None:
+    for path in _write(tmp_path):
+        text = path.read_text()
+        assert not [word for word in ("NAME@", "@SIZE", "@DATA@", "@VOCAB", "@START") if word in text], path
+
+
+def test_files_of_the_data_get_absolute_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = _write(tmp_path, "--data", '{"text:a.txt,b.txt": 0.7, "hf:owner/set": 0.3}', "--eval-data", "jsonl:kept.jsonl")[1]
+    values: dict[str, Any] = {}
+    for node in ast.parse(tasks.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            values[node.targets[0].id] = ast.literal_eval(node.value)
+    assert values == {"DATA": {f"text:{tmp_path}/a.txt,{tmp_path}/b.txt": 0.7, "hf:owner/set": 0.3}, "EVAL_DATA": f"jsonl:{tmp_path}/kept.jsonl"}
+
+
+def test_the_script_is_sound_bash_and_may_be_run(tmp_path: Path) -> None:
+    script = _write(tmp_path)[-1]
+    subprocess.run(["bash", "-n", script], check=True)
+    assert script.stat().st_mode & 0o111 == 0o111
+
+
+def test_the_script_hands_its_folder_and_words_to_the_trainer(tmp_path: Path) -> None:
+    script = _write(tmp_path / "my models")[-1]
+    shown = tmp_path / "show"
+    shown.write_text('#!/bin/bash\nprintf "%s\\n" "$@" "$PYTHONPATH"\n')
+    shown.chmod(0o755)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(shown), "MODEL_DIR": str(tmp_path / 'a "b')}
+    words = subprocess.run([script, "--gin.BATCH_SIZE=4"], env=environment, check=True, capture_output=True, text=True, cwd="/").stdout.splitlines()
+    assert words == [
+        "-u",
+        "-m",
+        "t5x.train",
+        f"--gin_search_paths={tmp_path}/my models",
+        "--gin_file=ro_t5x_base.gin",
+        f'--gin.MODEL_DIR="{tmp_path}/a \\"b"',
+        "--gin.BATCH_SIZE=4",
+        f"{tmp_path}/my models",
+    ]
+
+
+def test_own_vocabulary_sets_the_embedding(tmp_path: Path) -> None:
+    assert "network.T5Config.vocab_size = 384  # 359 ids" in _write(tmp_path)[0].read_text()
+
+
+def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "ro_t5x_base.sh").write_text("mine")
+    with pytest.raises(UserError, match="there already"):
+        _write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["ro_t5x_base.sh"]
+
+
+def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "byt5" / "checkpoint_1000000"
+    checkpoint.mkdir(parents=True)
+    text = _write(tmp_path / "out", "--family", "byt5", "--from", str(checkpoint))[0].read_text()
+    assert f"INITIAL_CHECKPOINT_PATH = '{checkpoint}'" in text
+    assert "vocab_size" not in text
+    assert "SCALE_ATTN_LOGITS" not in text  # the checkpoint says
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--size", "huge"], "no size 'huge'.*base large small tiny xl xxl"),
+        (["--data", "corpus.txt"], "no kind of data"),
+        (["--vocab", "missing.model"], "no such vocabulary file"),
+        (["--inputs", "0"], "less than 1"),
+        (["--from", "missing/checkpoint_1"], "are not the 250112 of mt5"),
+    ],
+)
+def test_one_line_and_nothing_written(tmp_path: Path, words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        _write(tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_sizes_are_those_that_have_a_file() -> None:
+    assert new.sizes("t5_1_0") == ["11B", "3B", "base", "large", "small", "tiny"]
+
+
+def test_a_familys_embedding_is_read_from_its_file() -> None:
+    assert {family: new.vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")} == {"t5_1_1": 32128, "t5_1_0": 32128, "mt5": 250112, "byt5": 384}
