@@ -23,7 +23,7 @@ class Embedding(nn.Module):
 
     def __call__(self, tokens: Any) -> Any:
         """Return the vectors of int32 tokens [...]: [..., features]."""
-        return jnp.asarray(self.embedding, self.dtype)[tokens]
+        return jnp.asarray(self.embedding, self.dtype)[tokens.astype(jnp.int32)]
 
     def table(self) -> Any:
         """Return the parameter as it is: [vocabulary, features] in float32."""

@@ -1,7 +1,7 @@
 """Records on save, and every check of a checkpoint before the first compilation.
 
 T5X's own extension points carry it: `SaveCheckpointConfig.state_transformation_fns` (on_save), `train_state_initializer_cls`
-(Initializer), `RestoreCheckpointConfig.state_transformation_fns` and `.fallback_to_scratch` (transformations, fresh_state).
+(Initializer) and `RestoreCheckpointConfig.state_transformation_fns` (transformations).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import dataclasses
 import importlib
 import importlib.metadata
 import json
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,10 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.errors import UserError
-from rosetta.nn import fp8
-from rosetta.t5x import pretrained, record
+from rosetta.t5x import manager, pretrained, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 _OPTIMIZER = "state/param_states/"
 _VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "t5x")
@@ -76,6 +74,7 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
                 targets_length=before.targets_length if before else None if start else lengths.get("targets"),
                 vocabulary=_fingerprint(vocabulary),
                 data=dataset.state(step),
+                run=record.run(model_dir),
                 config={field.name: str(getattr(config, field.name)) for field in dataclasses.fields(config)},
                 versions=_installed(),
             ),
@@ -85,7 +84,7 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
 
 
 def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
-    """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer state."""
+    """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer state (manager.Manager makes it anew)."""
 
     def weights_only(kept: Any, state: Any, *, is_resuming: bool = False) -> Any:
         del state
@@ -93,17 +92,7 @@ def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
             return kept
         return {**kept, "state": {"step": kept["state"]["step"]}}
 
-    def everything(kept: Any, state: Any, *, is_resuming: bool = False) -> Any:
-        del state, is_resuming
-        return kept
-
-    # T5X fills gaps with fresh state only where there is some function here.
-    return [everything] if optimizer else [weights_only]
-
-
-def fresh_state(*, optimizer: bool, config: Any) -> bool:
-    """Return whether parts of the train state may have to be made anew beside a restored checkpoint: optimizer or FP8 state."""
-    return not optimizer or config.fp8 != "off"
+    return [] if optimizer else [weights_only]
 
 
 def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
@@ -167,13 +156,14 @@ class Initializer(utils.TrainStateInitializer):
       checkpoint: what the run starts from; None: from nothing. Evaluation and inference: what they read.
       model_dir: where the run saves, and goes on from; None: nowhere.
       optimizer: whether a start from `checkpoint` takes its optimizer's state over.
-      checkpoint_cfg: T5X's CheckpointConfig: whether the run saves, and how many it keeps.
+      checkpoint_cfg: T5X's CheckpointConfig: whether the run saves.
     """
 
     def __init__(
         self, *args: Any, config: Any, vocabulary: Any, checkpoint: str | None, model_dir: str | None = None, optimizer: bool = False, checkpoint_cfg: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        manager.install()
         own = record.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         arrays = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
@@ -182,7 +172,7 @@ class Initializer(utils.TrainStateInitializer):
         elif checkpoint:
             self._start(pretrained.named(checkpoint), arrays, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
-            self._before_saving(model_dir, own, checkpoint_cfg.save.keep, state)
+            self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
 
     def _go_on(self, checkpoint: str, step: int, arrays: Mapping[str, tuple[int, ...]], config: Any) -> None:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
@@ -192,8 +182,6 @@ class Initializer(utils.TrainStateInitializer):
             _same_scale(checkpoint, found, config)
             dataset.resume(found.data, step)
         refuse_other_shapes(checkpoint, arrays, optimizer=True)
-        if any(name.startswith(f"flax_mutables/{fp8.COLLECTION}/") for name in set(arrays) - set(shapes(checkpoint))):
-            raise UserError("it has no FP8 state", checkpoint, "switch FP8 off as it was, or start from it in another folder: INITIAL_CHECKPOINT_PATH")
 
     def _start(self, checkpoint: str, arrays: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
         found = record.read(checkpoint)
@@ -205,13 +193,11 @@ class Initializer(utils.TrainStateInitializer):
         if trains and jax.process_index() == 0:
             print(f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over", file=sys.stderr, flush=True)
 
-    def _before_saving(self, model_dir: str, own: Sequence[int], keep: int | None, state: Any) -> None:
+    def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
+        record.require_folder(model_dir)
         record.stamp(model_dir)
         atexit.register(record.stamp, model_dir)
-        foreign = [step for step in own if record.read(f"{model_dir}/checkpoint_{step}") is None]
-        if keep and foreign:
-            raise UserError(f"it holds checkpoint_{foreign[0]}, which no run of this release made, and KEEP = {keep} would delete it", model_dir, "set KEEP = None, or name another MODEL_DIR")
-        record.require_room(model_dir, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)))
+        record.require_room(model_dir, manager.size(state, dtype))
 
 
 def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> None:

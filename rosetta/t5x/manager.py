@@ -12,9 +12,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
-from t5x import checkpoints, utils
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from t5x import checkpoints, state_utils, utils
 
-from rosetta.t5x import record
+from rosetta.t5x import arrays, record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +50,37 @@ class Manager(_Upstream):  # type: ignore[misc]
         self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
         super().__init__(directory, train_state, partitioner, *args, period=period, save_dtype=save_dtype, **kwargs)
 
+    def restore(self, step: int | None = None, path: str | None = None, fallback_state: Any = None, state_transformation_fns: Sequence[Any] = (), lazy_parameters: bool | None = False) -> Any:
+        """Restore as upstream does. FP8 state, or an optimizer's that a transformation took away, is made anew where the checkpoint has none."""
+        state = self._train_state.state_dict()
+        kept = arrays.tree(path or f"{self.directory}/checkpoint_{step}")
+        for transformation in state_transformation_fns:
+            kept = transformation(kept, state)
+        there = set(flatten_dict(kept, sep="/"))
+        missing = {name for name in flatten_dict(state, sep="/") if name not in there}
+        fresh: dict[str, Any] = {}
+        if any(name.startswith("flax_mutables/") for name in missing):
+            _say("the checkpoint has no FP8 state: it begins anew")
+            fresh["flax_mutables"] = _filled(state["flax_mutables"])
+        elif "flax_mutables" in kept and "flax_mutables" not in state:
+            _say("the checkpoint's FP8 state is not used")
+        if any(name.startswith("state/param_states/") for name in missing):
+            fresh["state"] = {"param_states": self._first_param_states()}
+        if fresh:
+            fallback_state = state_utils.merge_state(fallback_state or {}, fresh)
+        return super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+
+    def _first_param_states(self) -> Any:
+        """Return the state of the optimizer before its first step, laid out as it is to be, which depends on the parameters' shapes alone."""
+        abstract = self._train_state
+
+        def make() -> Any:
+            params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract.params)
+            return abstract._optimizer.optimizer_def.create(params).state_dict()["state"]["param_states"]  # noqa: SLF001
+
+        axes = self._partitioner.get_mesh_axes(abstract).state_dict()["state"]["param_states"]
+        return self._partitioner.partition(make, in_axis_resources=None, out_axis_resources=axes)()
+
     def save(self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True) -> bool:
         """Begin to save a train state; False where its step is already there, which is left as it is.
 
@@ -72,9 +105,20 @@ class Manager(_Upstream):  # type: ignore[misc]
             record.stamp(str(self.directory))
 
 
+def _filled(shapes: Any) -> Any:
+    """Return FP8 state that has seen nothing (rosetta.nn.fp8.state): scales of one, histories of zeros."""
+    flat = flatten_dict(shapes)
+    return unflatten_dict({path: (jnp.ones if path[-1].endswith("_scale") else jnp.zeros)(leaf.shape, leaf.dtype) for path, leaf in flat.items()})
+
+
+def _say(line: str) -> None:
+    if jax.process_index() == 0:
+        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+
+
 def size(state: Any, dtype: Any = None) -> int:
     """Return the bytes of a train state's checkpoint, uncompressed; `dtype` is the parameters', None as they are."""
-    width = None if dtype is None else jax.numpy.dtype(dtype).itemsize
+    width = None if dtype is None else jnp.dtype(dtype).itemsize
     total = 0
     for part, tree in state.items():
         for leaf in jax.tree.leaves(tree):

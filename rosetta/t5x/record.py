@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from typing import Any
 
 from rosetta.errors import UserError
@@ -33,6 +34,7 @@ class Record:
       targets_length: tokens of a target in pretraining, likewise.
       vocabulary: what changes with anything that changes an id; "" where it is not known.
       data: what rosetta.t5x.dataset.state gave, for the run to go on by; None for data of others.
+      run: name of the run that saved it, which is the same for all its checkpoints.
       config: every field of the network's configuration, as text.
       versions: package -> version.
     """
@@ -43,6 +45,7 @@ class Record:
     targets_length: int | None = None
     vocabulary: str = ""
     data: dict[str, Any] | None = None
+    run: str = ""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -118,6 +121,37 @@ def stamp(folder: str) -> None:
                 _replace(inside, path.read_text())
         elif there and int(found[1]) < there[0]:
             path.unlink()
+
+
+def run(folder: str) -> str:
+    """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
+    path = _path(f"{folder}/{FOLDER}/run")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, uuid.uuid4().hex)
+    return str(path.read_text())
+
+
+def made_here(folder: str, step: int) -> bool:
+    """Return whether the run that saves in `folder` made this checkpoint: not one without a record, nor one copied from another run."""
+    name = _path(f"{folder}/{FOLDER}/run")
+    found = read(f"{folder}/checkpoint_{step}")
+    return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
+
+
+def require_folder(folder: str) -> None:
+    """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot be written to or made."""
+    if "://" in folder:
+        return
+    if not os.path.isabs(folder):
+        raise UserError("the path is relative, which Orbax does not save under", folder, f"give it whole: {os.path.abspath(folder)}")
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise UserError(f"{existing} is a file", folder, "name a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{existing} cannot be written to", folder, "name another folder, or have its owner let you write there")
 
 
 def require_room(folder: str, needed: int) -> None:

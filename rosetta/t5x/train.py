@@ -15,8 +15,9 @@ def main(module: str = "t5x.train") -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except UserError as error:
+        # What gin raises is a copy with the place in the gin file on further lines, hence the three fields rather than its text.
         # Threads of TensorStore and of data loading may still run: they must not turn this into a hang or a crash.
-        print(f"rosetta: {error}", file=sys.stderr, flush=True)
+        print(f"rosetta: {error.where}: {error.what}; {error.do}", file=sys.stderr, flush=True)
         os._exit(2)
 
 
