@@ -1,4 +1,4 @@
-"""The command line inside the image: `rosetta info`, `rosetta selftest`, `rosetta te`, `rosetta profile`."""
+"""The command line inside the image: its own commands, and those that other rooms of the package bring."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,14 @@ def parser() -> Parser:
     part.add_argument("--no-imports", action="store_true", help="train, import nothing")
     test.add_argument("--keep", action="store_true", help="keep the temporary folder when all is well")
     test.add_argument("--jobs", type=_positive, help="processes at once (default: one a core, at most 3)")
+    for module in _rooms():
+        module.add(commands, common)
     return top
+
+
+def _rooms() -> list[Any]:
+    """The modules of other rooms that bring commands of their own; each loads what it needs when it runs."""
+    return [import_module(name) for name in ROOMS]
 
 
 def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -138,6 +146,7 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
+ROOMS = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command")
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
@@ -150,12 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
-    command = next((word for word in words if word in COMMANDS), None)
+    known = COMMANDS | {name: function for room in _rooms() for name, function in room.RUN.items()}
+    command = next((word for word in words if word in known), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         args = parser().parse_args(words)
-        result, text = COMMANDS[args.command](args)
+        result, text = known[args.command](args)
     except UserError as error:
         status, failure = USER, error.as_json()
         print(f"rosetta: {error}", file=sys.stderr)

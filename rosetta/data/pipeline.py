@@ -179,10 +179,16 @@ class Batches:
         """Return 16 hex digits that change with the rows: the same on every host and for every batch size."""
         return self._fingerprint
 
+    def _told(self) -> dict[str, Any]:
+        """Return what of the recipe a changed fingerprint can be told by."""
+        told = {name: getattr(self.recipe, name) for name in ("objective", "inputs", "targets", "pack", "shuffle", "mean_noise_span_length", "noise_density")}
+        return {**told, "vocabulary": f"{os.path.basename(self.recipe.vocab)} ({self.recipe.vocabulary.fingerprint()})"}
+
     def state(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of step `step` keeps, as JSON."""
         return {
             "data": self.recipe.data,
+            "told": self._told(),
             "fingerprint": self.fingerprint(),
             "seed": self.recipe.seed,
             "batch": self.batch,
@@ -197,7 +203,10 @@ class Batches:
         if kept["seed"] != self.recipe.seed:
             raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "DatasetConfig.seed", f"set it to {kept['seed']}, or begin a new MODEL_DIR")
         if kept["fingerprint"] != self.fingerprint():
-            raise UserError(f"the run began with other data, vocabulary or lengths ({kept['data']})", f"DATA={self.recipe.data}", "name the same ones, or begin a new MODEL_DIR from this checkpoint")
+            now = self._told()
+            changed = [f"{name} {before}, now {now[name]}" for name, before in kept.get("told", {}).items() if before != now[name]]
+            what = "the run began with " + ("; ".join(changed) or f"other files or another state of them ({kept['data']})")
+            raise UserError(what, f"DATA={self.recipe.data}", "use the same, or begin a new MODEL_DIR from this checkpoint")
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
         """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""

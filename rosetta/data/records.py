@@ -1,4 +1,4 @@
-"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and SQuAD."""
+"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and SQuAD; and any task's that are worded already."""
 
 from __future__ import annotations
 
@@ -73,7 +73,15 @@ def squad(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"inputs": inputs, "targets": texts[0], "id": str(record.get("id", "")), "answers": texts}
 
 
-WORDING = {"mnli": mnli, "squad": squad}
+def text_to_text(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return {"inputs", "targets", "idx"} of a record that is worded already; targets "" where it has none."""
+    inputs, targets = record.get("inputs"), record.get("targets", "")
+    if not isinstance(inputs, str) or not isinstance(targets, str):
+        raise ValueError("it lacks inputs or targets")  # noqa: TRY004 (of the data, not of a caller)
+    return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
+
+
+WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text}
 
 
 def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
@@ -81,12 +89,14 @@ def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
 
     Args:
       spec: text and synthetic hold no records.
-      objective: "mnli" or "squad".
+      objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
     """
     for where, record in _raw(spec, split):
         try:
             found = WORDING[objective](record)
+            if split == "train" and found is not None and not found["targets"]:
+                raise ValueError("it has no target to train on")
         except ValueError as error:
             raise UserError(f"a record is none of {objective}: {error}", where, "name files of that task's records") from None
         if found is not None:

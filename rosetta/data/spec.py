@@ -20,8 +20,8 @@ KINDS = {
     "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
-OBJECTIVES = ("span_corruption", "prefix_lm", "lm", "mnli", "squad")
-PAIRS = ("mnli", "squad")
+OBJECTIVES = ("span_corruption", "prefix_lm", "lm", "mnli", "squad", "text_to_text")
+PAIRS = ("mnli", "squad", "text_to_text")
 
 
 @dataclasses.dataclass(frozen=True)

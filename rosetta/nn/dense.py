@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import param_with_axes
@@ -29,6 +30,7 @@ class Part:
 
     kernel: Any
     state: Mapping[str, Any] | None = None
+    name: str = ""
 
 
 class Kernel(nn.Module):
@@ -49,7 +51,7 @@ class Kernel(nn.Module):
     @nn.compact
     def __call__(self) -> Part:
         kernel = param_with_axes("kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes)
-        return Part(kernel, fp8.state(self) if self.fp8 else None)
+        return Part(kernel, fp8.state(self) if self.fp8 else None, self.name or "")
 
 
 def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
@@ -57,7 +59,11 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
 
     Several parts are one GEMM over their concatenated kernels. Parts with FP8 state are multiplied in FP8, with a scale of their own each.
     """
-    x = jnp.asarray(x, dtype)
+    with jax.named_scope("+".join(part.name for part in parts)):  # what profiles and rosetta.plan know the products by
+        return _contract(jnp.asarray(x, dtype), parts, dtype)
+
+
+def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     if parts[0].state is not None:
         outputs = fp8.contract(x, [part.kernel for part in parts], [part.state for part in parts], dtype)
         return tuple(checkpoint_name(each, PROJECTION) for each in outputs)

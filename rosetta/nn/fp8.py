@@ -106,8 +106,9 @@ def _largest(scales: list[Any]) -> Any:
     return functools.reduce(jnp.maximum, scales)
 
 
-def _dot(dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
-    return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=dtype)
+def _dot(kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
+    with jax.named_scope(kind):
+        return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=dtype)
 
 
 def _forward(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]) -> tuple[Any, Any]:
@@ -115,7 +116,7 @@ def _forward(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[st
     of_kernels = _scales(states, "kernel", FORWARD)
     narrow_input = quantise(x, of_input, FORWARD)
     narrow_kernels = [quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)]
-    product = _dot(dtype, narrow_input, jnp.concatenate(narrow_kernels, axis=1) if len(kernels) > 1 else narrow_kernels[0], ((x.ndim - 1,), (0,)))
+    product = _dot("fprop", dtype, narrow_input, jnp.concatenate(narrow_kernels, axis=1) if len(kernels) > 1 else narrow_kernels[0], ((x.ndim - 1,), (0,)))
     outputs, start = [], 0
     for kernel, scale in zip(kernels, of_kernels, strict=True):
         part = lax.slice_in_dim(product, start, start + kernel.shape[1], axis=product.ndim - 1) if len(kernels) > 1 else product
@@ -132,9 +133,9 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
     whole = jnp.concatenate(gradients, axis=-1) if len(gradients) > 1 else gradients[0]
     narrow = quantise(whole, of_gradient, BACKWARD)
     narrow_kernel = quantise(jnp.concatenate(kernels, axis=1) if len(kernels) > 1 else kernels[0], of_kernel, FORWARD)
-    of_x = _dot(dtype, narrow, narrow_kernel, ((narrow.ndim - 1,), (1,))) * jnp.asarray(of_gradient * of_kernel, dtype)
+    of_x = _dot("dgrad", dtype, narrow, narrow_kernel, ((narrow.ndim - 1,), (1,))) * jnp.asarray(of_gradient * of_kernel, dtype)
     leading = tuple(range(narrow.ndim - 1))
-    of_whole = _dot(dtype, narrow_input, narrow, (leading, leading)) * jnp.asarray(of_input * of_gradient, dtype)
+    of_whole = _dot("wgrad", dtype, narrow_input, narrow, (leading, leading)) * jnp.asarray(of_input * of_gradient, dtype)
     of_kernels_, following, start = [], [], 0
     for index, (kernel, before) in enumerate(zip(kernels, states, strict=True)):
         of_kernels_.append(lax.slice_in_dim(of_whole, start, start + kernel.shape[1], axis=1).astype(kernel.dtype))

@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.errors import UserError
-from rosetta.t5x import manager, pretrained, record
+from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,48 +95,15 @@ def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
     return [] if optimizer else [weights_only]
 
 
-def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
-    """Return the arrays of a checkpoint_N of T5X, Orbax's format or the older one: 'target/...' or 'state/...' -> shape.
-
-    Raises:
-      UserError: it is no such checkpoint.
-    """
-    import orbax.checkpoint as ocp  # noqa: PLC0415
-    from flax.serialization import msgpack_restore  # noqa: PLC0415
-
-    folder = importlib.import_module("etils.epath").Path(checkpoint)
-    if (folder / "checkpoint").exists():
-        tree = msgpack_restore((folder / "checkpoint").read_bytes())
-        tree = tree.get("optimizer", tree)
-        return dict(_legacy(tree, ""))
-    where = folder / "state" if (folder / "state").is_dir() else folder
-    try:
-        found = ocp.PyTreeCheckpointHandler().metadata(where)
-        leaves = jax.tree_util.tree_flatten_with_path(getattr(found, "tree", found))[0]
-    except (OSError, ValueError, KeyError):
-        raise UserError("it is no checkpoint of T5X, or not a whole one", checkpoint, "name a folder checkpoint_N that a run has finished writing") from None
-    return {"/".join(str(part.key) for part in path): tuple(leaf.shape) for path, leaf in leaves}
-
-
-def _legacy(node: Any, name: str) -> Any:
-    if isinstance(node, dict) and {"driver", "metadata"} <= set(node):
-        yield name, tuple(node["metadata"]["shape"])
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _legacy(value, f"{name}/{key}" if name else key)
-    elif hasattr(node, "shape"):
-        yield name, tuple(node.shape)
-
-
 def refuse_other_shapes(checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool) -> None:
     """UserError naming the first array of the model that the checkpoint lacks or has in another shape.
 
     Args:
       checkpoint: a checkpoint_N.
-      model: the train state's arrays, as in `shapes`.
+      model: the shapes of the train state's arrays: 'target/...' or 'state/...' -> shape.
       optimizer: whether the optimizer's state is restored too.
     """
-    there = shapes(checkpoint)
+    there = arrays.shapes(checkpoint)
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
         needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER))
         if not needed or there.get(name) == model[name]:
@@ -157,39 +124,52 @@ class Initializer(utils.TrainStateInitializer):
       model_dir: where the run saves, and goes on from; None: nowhere.
       optimizer: whether a start from `checkpoint` takes its optimizer's state over.
       checkpoint_cfg: T5X's CheckpointConfig: whether the run saves.
+      trainer_cls: the run's; its training step is compiled while the state is made or read. None: not before T5X does it.
+      seed: the run's.
     """
 
     def __init__(
-        self, *args: Any, config: Any, vocabulary: Any, checkpoint: str | None, model_dir: str | None = None, optimizer: bool = False, checkpoint_cfg: Any = None, **kwargs: Any
-    ) -> None:
+        self, *args: Any, config: Any, vocabulary: Any, checkpoint: str | None, model_dir: str | None = None, optimizer: bool = False, checkpoint_cfg: Any = None,
+        trainer_cls: Any = None, seed: int | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         manager.install()
         own = record.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
-        arrays = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
+        shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
         if own:
-            self._go_on(f"{model_dir}/checkpoint_{own[-1]}", own[-1], arrays, config)
+            self._go_on(f"{model_dir}/checkpoint_{own[-1]}", own[-1], shapes, config)
         elif checkpoint:
-            self._start(pretrained.named(checkpoint), arrays, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
+            self._start(pretrained.named(checkpoint), shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
+        if trainer_cls:
+            ahead.begin(
+                trainer_cls, model=kwargs["init_fn"].__self__, state=self.global_train_state_shape, axes=self.train_state_axes,
+                partitioner=self._partitioner, shapes=kwargs["input_shapes"], types=kwargs["input_types"], seed=seed,
+            )  # fmt: skip
 
-    def _go_on(self, checkpoint: str, step: int, arrays: Mapping[str, tuple[int, ...]], config: Any) -> None:
+    def from_scratch(self, init_rng: Any) -> Any:
+        """Return the train state that T5X's would, which compiles for longer."""
+        where = fresh.shardings(self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape)
+        return fresh.make(self._initialize_train_state, init_rng, where)
+
+    def _go_on(self, checkpoint: str, step: int, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         found = record.read(checkpoint)
         if found:
             _same_scale(checkpoint, found, config)
             dataset.resume(found.data, step)
-        refuse_other_shapes(checkpoint, arrays, optimizer=True)
+        refuse_other_shapes(checkpoint, shapes, optimizer=True)
 
-    def _start(self, checkpoint: str, arrays: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
+    def _start(self, checkpoint: str, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
         found = record.read(checkpoint)
         _same_scale(checkpoint, found, config)
         mine = _fingerprint(vocabulary)
         if found and found.vocabulary and mine and found.vocabulary != mine:
             raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with")
-        refuse_other_shapes(checkpoint, arrays, optimizer=optimizer and trains)
+        refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
             print(f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over", file=sys.stderr, flush=True)
 

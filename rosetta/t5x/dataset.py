@@ -111,7 +111,7 @@ def task(
     Args:
       data: a spec string or {spec: rate} (rosetta.data.spec); `task:NAME` returns SeqIO's task or mixture of that name.
       vocabulary: of both sides.
-      objective: span_corruption, prefix_lm, lm, mnli or squad.
+      objective: one of rosetta.data.spec.OBJECTIVES.
       eval_data: what evaluation reads.
       name: in logs and TensorBoard; default: the objective.
       text_field: where JSON lines and Example records have their text.

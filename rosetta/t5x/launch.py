@@ -188,6 +188,55 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     return Command(argv, _environment(environment, root, platforms, chosen), log, lines)
 
 
+OUTPUTS = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
+
+
+def reading(what: str, environment: Mapping[str, str]) -> Command:
+    """Return what evaluates a checkpoint on a task, or infers from it.
+
+    Args:
+      what: "eval" or "infer".
+      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB, NUM_DECODES,
+        and the switches.
+
+    Raises:
+      UserError: anything that can be known to be wrong before JAX starts.
+    """
+    for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
+        if not environment.get(name):
+            raise UserError("it is not set", name, f"give {name}=FOLDER")
+    task = environment.get("FT_TASK", "")
+    if task not in settings.TASKS:
+        raise UserError(f"it is {task!r}", "FT_TASK", f"choose {' or '.join(settings.TASKS)}")
+    gin = Path(__file__).parent / "gin"
+    family, size = environment.get("T5_FAMILY") or "t5_1_1", environment.get("T5_SIZE") or "large"
+    if not re.fullmatch(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+", f"{family}/{size}") or not (gin / family / f"{size}.gin").is_file():
+        known = " ".join(sorted(f"{path.parent.name}/{path.stem}" for path in gin.glob("*/*.gin") if (path.parent / "tiny.gin").is_file()))
+        raise UserError(f"there is no {family}/{size}", "T5_FAMILY, T5_SIZE", f"choose one of: {known}")
+    platforms, found = card.platform(), card.cards()
+    precision = environment.get("PREC") or "bfloat16"
+    chosen = switches.choose(environment, found, on_cpu=platforms.split(",")[0] == "cpu", precision=precision)
+    batch = settings.positive("BSIZE", environment.get("BSIZE") or "32")
+    bindings: dict[str, object] = {
+        **{name: value for name, value in chosen.bindings().items() if name != "PACK"}, "network.T5Config.dtype": precision, "BATCH_SIZE": batch,
+        "NUM_PARTITIONS": settings.positive("TP_SIZE", environment.get("TP_SIZE") or "1"), "CHECKPOINT_PATH": settings.absolute(environment["CHECKPOINT_PATH"]),
+        OUTPUTS[what]: settings.absolute(environment["OUTPUT_DIR"]),
+    }  # fmt: skip
+    bindings |= {name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)}
+    if environment.get("DATA"):
+        bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
+    if environment.get("NUM_DECODES"):
+        bindings["NUM_DECODES"] = settings.positive("NUM_DECODES", environment["NUM_DECODES"])
+    writable(str(bindings[OUTPUTS[what]]))
+    files = (f"{family}/{size}.gin", f"runs/{what}.gin", f"runs/task_{task}.gin")
+    argv = [environment.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.t5x.train", what]
+    argv += [f"--gin_file=rosetta/t5x/gin/{name}" for name in files]
+    argv.append(f"--tfds_data_dir={environment.get('TFDS_DATA_DIR') or '/t5x_home/datasets'}")
+    argv += [f"--gin.{name}={gin_literal(value)}" for name, value in bindings.items()]
+    env = {**environment, "JAX_PLATFORMS": platforms}
+    return Command(argv, env, None, chosen.notes)
+
+
 def _size(given: Settings, chosen: Switches) -> dict[str, object]:
     """The bindings for batch, precision and layout."""
     bindings: dict[str, object] = {
@@ -251,7 +300,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         wanted = command(script, words[dry:], os.environ, here)
         if dry:
-            print(json.dumps(_shown(wanted), indent=2))
+            print(json.dumps(shown(wanted), indent=2))
             return 0
         execute(wanted)
     except UserError as error:
@@ -262,9 +311,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
 
-def _shown(wanted: Command) -> dict[str, Any]:
+def shown(wanted: Command) -> dict[str, Any]:
+    """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
     names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH")
-    return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in names}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
+    return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in names if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
 
 
 if __name__ == "__main__":

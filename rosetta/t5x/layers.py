@@ -9,18 +9,22 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import attention, kvcache
-from rosetta.nn.attention import Mask
+from rosetta.nn import attention, dropout, kvcache
 from rosetta.nn.dense import Kernel, contract
 from rosetta.nn.norm import RMSNorm
-from rosetta.t5x.config import T5Config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.nn.attention import Mask
+    from rosetta.t5x.config import T5Config
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "relative", "bias"], meta_fields=["implementation"])
@@ -58,9 +62,18 @@ def axes(*, transposed: bool) -> tuple[str, str]:
     return ("length", "batch") if transposed else ("batch", "length")
 
 
-def dropout(config: T5Config, *, transposed: bool) -> nn.Dropout:
-    """Return dropout that drops the same features along the whole length, as T5 does."""
-    return nn.Dropout(rate=config.dropout_rate, broadcast_dims=(0 if transposed else 1,))
+def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
+    """Return what a module over activations x keeps under dropout: for each name bool [batch, width], None where all is kept."""
+    if module.deterministic or module.config.dropout_rate == 0:
+        return dict.fromkeys(widths)
+    return dropout.draw(module, module.config.dropout_rate, x.shape[1 if module.transposed else 0], widths)
+
+
+def dropped(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
+    """Return activations x after dropout, which drops the same features along the whole length, as T5 does; kept is bool [batch, features]."""
+    if kept is None:
+        return x
+    return dropout.drop(x, kept[None] if transposed else kept[:, None], config.dropout_rate)
 
 
 class Attention(nn.Module):
@@ -72,7 +85,7 @@ class Attention(nn.Module):
     decode: bool = False
 
     @nn.compact
-    def __call__(self, queries: Any, memory: Any, seen: View, prefill_lengths: Any = None) -> Any:
+    def __call__(self, queries: Any, memory: Any, seen: View, kept: Any = None, prefill_lengths: Any = None) -> Any:
         query, key, value = self._projected(queries, memory)
         if self.decode or prefill_lengths is not None:
             key, value, relative, visible = kvcache.keep(self, key, value, seen.relative, prefill_lengths=prefill_lengths)
@@ -84,7 +97,7 @@ class Attention(nn.Module):
             else:
                 bias = seen.bias
             attended = attention.plain(
-                query, key, value, bias=bias, float32_logits=self.config.float32_attention_logits, drop=self._drop, transposed=self.transposed
+                query, key, value, bias=bias, float32_logits=self.config.float32_attention_logits, drop=functools.partial(self._drop, kept), transposed=self.transposed
             )
         else:
             query, key, value = (jnp.swapaxes(each, 0, 1) if self.transposed else each for each in (query, key, value))
@@ -123,13 +136,11 @@ class Attention(nn.Module):
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None) -> Any:
         return Kernel(inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8 == "xla", name=name)()
 
-    def _drop(self, weights: Any) -> Any:
+    def _drop(self, kept: Any, weights: Any) -> Any:
         """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as T5 does."""
-        if self.deterministic or self.config.dropout_rate == 0:
+        if kept is None:
             return weights
-        kept = 1.0 - self.config.dropout_rate
-        keep = jax.random.bernoulli(self.make_rng("dropout"), kept, (*weights.shape[:2], 1, weights.shape[3]))
-        return weights * (keep.astype(weights.dtype) / jnp.asarray(kept, weights.dtype))
+        return dropout.drop(weights, kept.reshape(*weights.shape[:2], 1, weights.shape[3]), self.config.dropout_rate)
 
 
 class Mlp(nn.Module):
@@ -140,14 +151,14 @@ class Mlp(nn.Module):
     transposed: bool = False
 
     @nn.compact
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, kept: Any = None) -> Any:
         config = self.config
         names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{index}" for index in range(len(config.mlp_activations))]
         parts = [self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names]
         inner = contract(x, parts, config.dtype) if config.fuse_qkv else tuple(contract(x, [part], config.dtype)[0] for part in parts)
         activated = (each if name == "linear" else getattr(nn, name)(each) for name, each in zip(config.mlp_activations, inner, strict=True))
         hidden = functools.reduce(operator.mul, activated)
-        hidden = dropout(config, transposed=self.transposed)(hidden, deterministic=self.deterministic)
+        hidden = dropped(config, hidden, kept, transposed=self.transposed)
         hidden = with_sharding_constraint(hidden, (*axes(transposed=self.transposed), "mlp"))
         return contract(hidden, [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))], config.dtype)[0]
 
@@ -169,12 +180,14 @@ class EncoderLayer(nn.Module):
     @nn.compact
     def __call__(self, inputs: Any, seen: View) -> Any:
         config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+        length = inputs.shape[0 if self.transposed else 1]
+        kept = draw(self, inputs, {"attention": config.emb_dim, "weights": config.num_heads * length, "hidden": config.mlp_dim, "mlp": config.emb_dim})
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
-        x = Attention(config, **how, name="attention")(x, x, seen)
-        x = dropout(config, transposed=self.transposed)(x, deterministic=self.deterministic) + inputs
+        x = Attention(config, **how, name="attention")(x, x, seen, kept["weights"])
+        x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
         y = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        y = Mlp(config, **how, name="mlp")(y)
-        return dropout(config, transposed=self.transposed)(y, deterministic=self.deterministic) + x
+        y = Mlp(config, **how, name="mlp")(y, kept["hidden"])
+        return dropped(config, y, kept["mlp"], transposed=self.transposed) + x
 
 
 class DecoderLayer(nn.Module):
@@ -188,13 +201,18 @@ class DecoderLayer(nn.Module):
     @nn.compact
     def __call__(self, inputs: Any, seen: View, encoded: Any = None, encoder_seen: View | None = None, prefill_lengths: Any = None) -> Any:
         config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+        along = 0 if self.transposed else 1
+        widths = {"attention": config.emb_dim, "weights": config.num_heads * inputs.shape[along], "hidden": config.mlp_dim, "mlp": config.emb_dim}
+        if encoder_seen is not None:
+            widths |= {"cross": config.emb_dim, "cross_weights": config.num_heads * encoded.shape[along]}
+        kept = draw(self, inputs, widths)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
-        x = Attention(config, **how, decode=self.decode, name="self_attention")(x, x, seen, prefill_lengths)
-        x = dropout(config, transposed=self.transposed)(x, deterministic=self.deterministic) + inputs
+        x = Attention(config, **how, decode=self.decode, name="self_attention")(x, x, seen, kept["weights"], prefill_lengths)
+        x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
         if encoder_seen is not None:
             y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
-            y = Attention(config, **how, name="encoder_decoder_attention")(y, encoded, encoder_seen)
-            x = dropout(config, transposed=self.transposed)(y, deterministic=self.deterministic) + x
+            y = Attention(config, **how, name="encoder_decoder_attention")(y, encoded, encoder_seen, kept["cross_weights"])
+            x = dropped(config, y, kept["cross"], transposed=self.transposed) + x
         z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
-        z = Mlp(config, **how, name="mlp")(z)
-        return dropout(config, transposed=self.transposed)(z, deterministic=self.deterministic) + x
+        z = Mlp(config, **how, name="mlp")(z, kept["hidden"])
+        return dropped(config, z, kept["mlp"], transposed=self.transposed) + x

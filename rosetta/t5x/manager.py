@@ -21,10 +21,10 @@ from rosetta.t5x import arrays, record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_Upstream = checkpoints.OrbaxCheckpointManagerInterface
+_Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
-class _Keeper(_Upstream._CheckpointManagerImpl):  # type: ignore[misc]  # noqa: SLF001
+class _Keeper(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
     """Orbax's manager, which removes what this run made and nothing else."""
 
     def __init__(self, *args: Any, saves: bool, options: Any, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class _Keeper(_Upstream._CheckpointManagerImpl):  # type: ignore[misc]  # noqa: 
         return [step for step in old if record.made_here(folder, step)]
 
 
-class Manager(_Upstream):  # type: ignore[misc]
+class Manager(_Upstream):
     """Upstream's class with its arguments.
 
     A save returns once the arrays are copied to the host; writing goes on while the next steps run. The next save and `close`
@@ -47,6 +47,8 @@ class Manager(_Upstream):  # type: ignore[misc]
 
     def __init__(self, directory: str, train_state: Any, partitioner: Any, *args: Any, period: int | None = 1, save_dtype: Any = None, **kwargs: Any) -> None:
         self._saves = save_dtype is not None or bool(period)
+        if self._saves:
+            record.make(directory)  # upstream takes the folder above one that is missing
         self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
         super().__init__(directory, train_state, partitioner, *args, period=period, save_dtype=save_dtype, **kwargs)
 

@@ -15,7 +15,7 @@ from rosetta.nn.norm import RMSNorm
 from rosetta.nn.relative import RelativeBias
 from rosetta.t5x import stack
 from rosetta.t5x.config import T5Config
-from rosetta.t5x.layers import DecoderLayer, EncoderLayer, axes, dropout, view
+from rosetta.t5x.layers import DecoderLayer, EncoderLayer, axes, view
 
 __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 
@@ -24,7 +24,7 @@ def _embedded(config: T5Config, table: nn.Module, tokens: Any, *, deterministic:
     """Return the stack's input for tokens [batch, length]."""
     x = table(tokens.T if transposed else tokens)
     x = with_sharding_constraint(x, (*axes(transposed=transposed), "embed"))
-    return dropout(config, transposed=transposed)(x, deterministic=deterministic).astype(config.dtype)
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(x, deterministic=deterministic).astype(config.dtype)
 
 
 def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
@@ -78,7 +78,7 @@ def _decoded(
     how = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
     y = stack.run(module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how)
     y = RMSNorm(config.dtype, name="decoder_norm")(y)
-    y = dropout(config, transposed=transposed)(y, deterministic=deterministic)
+    y = nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(y, deterministic=deterministic)
     y = jnp.swapaxes(y, 0, 1) if transposed else y
     if config.logits_via_embedding:
         kernel = table.table().T

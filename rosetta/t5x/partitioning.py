@@ -22,7 +22,7 @@ def fitting(devices: int, local: int) -> list[int]:
     return [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
 
 
-class PjitPartitioner(partitioning.PjitPartitioner):  # type: ignore[misc]
+class PjitPartitioner(partitioning.PjitPartitioner):
     """Upstream's class of this name, the same on CPUs as on GPUs.
 
     Args:
@@ -75,6 +75,22 @@ class PjitPartitioner(partitioning.PjitPartitioner):  # type: ignore[misc]
             for name, spec in flat.items()
         }
         return axes.restore_state(traverse_util.unflatten_dict(spread, sep="/"))
+
+
+    def data_dimensions(self, axes: Any, params: Any) -> Any:
+        """Return for each parameter the dimension in which `fsdp` spreads its optimizer's state over the data axis, -1 for none.
+
+        Args:
+          axes: the parameters' own layout, a tree of PartitionSpec or None.
+          params: arrays or their shapes, in the same tree.
+        """
+        sizes = dict(self.mesh.shape)
+
+        def dimension(leaf: Any, spec: Any) -> int:
+            spread = spread_over_data(spec, leaf.shape, sizes) if self._fsdp else None
+            return tuple(spread).index("data") if spread is not None and "data" in spread else -1
+
+        return jax.tree.map(dimension, params, axes)
 
 
 def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> Any:

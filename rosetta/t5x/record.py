@@ -139,6 +139,11 @@ def made_here(folder: str, step: int) -> bool:
     return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
 
 
+def make(folder: str) -> None:
+    """Make a folder, and those above it, where it is missing."""
+    _path(folder).mkdir(parents=True, exist_ok=True)
+
+
 def require_folder(folder: str) -> None:
     """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot be written to or made."""
     if "://" in folder:

@@ -1,4 +1,4 @@
-"""T5X's trainer as it is, started by us: what a user can mend is one line and status 2 there as well."""
+"""T5X's programs as they are (train, or eval or infer as the first word), started by us: what a user can mend is one line and status 2 there as well."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import runpy
 import sys
 
 from rosetta.errors import UserError
+from rosetta.t5x import startup
 
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
     sys.argv[0] = module
+    startup.install()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except UserError as error:
@@ -22,4 +24,5 @@ def main(module: str = "t5x.train") -> None:
 
 
 if __name__ == "__main__":
-    main()
+    PROGRAMS = ("train", "eval", "infer")
+    main(f"t5x.{sys.argv.pop(1)}" if sys.argv[1:2] and sys.argv[1] in PROGRAMS else "t5x.train")

@@ -16,7 +16,7 @@ from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.nn import fp8
-from rosetta.t5x import dataset, progress
+from rosetta.t5x import ahead, dataset, progress, reduction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
 
     Args:
       batch: arrays [batch, ...], whose batch divides by `microbatches`.
-      spec: how a batch is laid out over the mesh.
+      spec: how a batch is laid out over the mesh; None where it is not.
     """
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
@@ -43,7 +43,8 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
     def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:
         size = next(iter(batch.values())).shape[0] // microbatches
         part = {key: jax.lax.dynamic_slice_in_dim(value, index * size, size) for key, value in batch.items()}
-        part = {key: t5x_partitioning.with_sharding_constraint(value, spec) for key, value in part.items()}
+        if spec is not None:
+            part = {key: t5x_partitioning.with_sharding_constraint(value, spec) for key, value in part.items()}
         (_, metrics), (of_params, following) = graded((params, state), part, rng)
         return of_params, metrics, following
 
@@ -63,10 +64,17 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
 
 
 class Trainer(trainer.Trainer):  # type: ignore[misc]
-    """Upstream's Trainer with the same arguments, and `total_steps`, for the time that is left. Refuses FP8 on cards that have none."""
+    """Upstream's Trainer with the same arguments and two more. Refuses FP8 on cards that have none.
 
-    def __init__(self, *args: Any, total_steps: int | None = None, **kwargs: Any) -> None:
+    Args:
+      total_steps: of the run, for the time that is left.
+      gradient_dtype: add gradients up over the devices once a step, in this type (rosetta.t5x.reduction); None: as XLA does.
+    """
+
+    def __init__(self, *args: Any, total_steps: int | None = None, gradient_dtype: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner)  # noqa: SLF001
+        self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
@@ -77,6 +85,16 @@ class Trainer(trainer.Trainer):  # type: ignore[misc]
     def close(self) -> None:
         self._said.shutdown()
         super().close()
+
+    def compile_train(self, batch: Any) -> None:
+        """Compile the training step, unless it has been while the train state was made."""
+        before = time.monotonic()
+        ready = ahead.take(model=self._model, state=self.train_state, batch=batch, key=self._base_rng)
+        if ready is None:
+            super().compile_train(batch)
+            return
+        self._compiled_train_step = ready
+        self.train_metrics_manager.write_scalar("timing/compilation_seconds", time.monotonic() - before, self.train_state.step)  # that it was waited for
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
         """Train as upstream's does, on batch s at step s, and report."""
@@ -117,10 +135,14 @@ class Trainer(trainer.Trainer):  # type: ignore[misc]
         def step(train_state: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
             rate = self._learning_rate_fn(train_state.step)
             state = flax.core.unfreeze(train_state.flax_mutables)
-            spec = self._partitioner.data_partition_spec
-            found, metrics, following = gradients(
-                self._model, train_state.params, state, batch, self._get_step_rng(train_state.step), self._num_microbatches or 1, spec
-            )
+            spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
+
+            def graded(params: Any, state: Any, batch: Any, rng: Any) -> Any:
+                return gradients(self._model, params, state, batch, rng, self._num_microbatches or 1, spec)
+
+            if self._gradient_dtype:
+                graded = reduction.over_data(graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params)
+            found, metrics, following = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
             kept = {"flax_mutables": flax.core.freeze(following)} if following else None
             return trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)  # type: ignore[no-any-return]
 

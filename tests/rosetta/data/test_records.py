@@ -54,6 +54,15 @@ def test_records_come_from_every_kind_of_file(tmp_path: Path, monkeypatch: pytes
         assert list(records.worded(spec.parse(name), "squad", split)) == [expected] * count
 
 
+def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n')
+    found = list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation"))
+    assert [(one["inputs"], one["targets"]) for one in found] == [("translate: eins", "one"), ("translate: zwei", "")]
+    with pytest.raises(UserError, match="no target to train on"):
+        list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
+
+
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for body, says in (("[1]\n", "no JSON object"), ("{\n", "no JSON object"), ('{"a": 1}\n', "none of mnli: it lacks")):

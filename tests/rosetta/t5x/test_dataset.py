@@ -21,6 +21,7 @@ from tests.rosetta.data import datakit  # noqa: E402
 DOCS = datakit.documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}
 MNLI: list[dict[str, Any]] = [{"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n} for n in range(12)]
+TEXT: list[dict[str, Any]] = [{"inputs": f"translate: {n}", "targets": f"number {n}"} for n in range(8)]
 SQUAD: list[dict[str, Any]] = [{"id": f"q{n}", "question": f"Which number, then?  No. {n}", "context": f"It's {n} (in words: “{n}”).", "answers": {"text": [str(n), f"It's {n}"]}} for n in range(8)]
 
 
@@ -43,7 +44,7 @@ class Config:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("data")
     datakit.text(made / "text", DOCS)
-    for name, rows in (("mnli", MNLI), ("squad", SQUAD)):
+    for name, rows in (("mnli", MNLI), ("squad", SQUAD), ("text_to_text", TEXT)):
         (made / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return made
 
@@ -155,7 +156,7 @@ def test_evaluation_reads_every_row_once_in_order(span_task: Any) -> None:
     assert next(converted.as_numpy_iterator())["encoder_input_tokens"].shape == (64,)
 
 
-@pytest.mark.parametrize("name", ["mnli", "squad"])
+@pytest.mark.parametrize("name", ["mnli", "squad", "text_to_text"])
 def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
     task = dataset.task(f"jsonl:{folder}/{name}.jsonl", dataset.vocabulary("byte"), objective=name, eval_data=f"jsonl:{folder}/{name}.jsonl", name=f"eval_{name}")
     lengths = {"inputs": 160, "targets": 16}
@@ -168,12 +169,12 @@ def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
 
         return predict
 
-    count = len(MNLI) if name == "mnli" else len(SQUAD)
+    count = len({"mnli": MNLI, "squad": SQUAD, "text_to_text": TEXT}[name])
     for wrong in (0, count // 2):
         metrics, _ = evaluator.evaluate(compute_metrics=True, predict_fn=answers(wrong), score_fn=None, predict_with_aux_fn=None)
         found = metrics.result()[task.name]
         share = 100 * (1 - wrong / count)
-        assert found["accuracy" if name == "mnli" else "em"] == pytest.approx(share)
+        assert found["em" if name == "squad" else "accuracy"] == pytest.approx(share)
         if name == "squad":
             assert found["f1"] == pytest.approx(share)
 

@@ -72,12 +72,12 @@ def _pretraining(name: str, *bindings: str) -> Any:
 
 def _count(config: Any) -> int:
     """The parameters of an encoder-decoder by arithmetic: embeddings, projections, norms, relative positions."""
-    attention = 4 * config.emb_dim * config.num_heads * config.head_dim
-    mlp = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
-    encoder = config.num_encoder_layers * (attention + mlp + 2 * config.emb_dim)
-    decoder = config.num_decoder_layers * (2 * attention + mlp + 3 * config.emb_dim)
-    embeddings = (1 if config.logits_via_embedding else 2) * config.vocab_size * config.emb_dim
-    return embeddings + encoder + decoder + 2 * config.emb_dim + 2 * 32 * config.num_heads
+    attention: int = 4 * config.emb_dim * config.num_heads * config.head_dim
+    mlp: int = (len(config.mlp_activations) + 1) * config.emb_dim * config.mlp_dim
+    encoder: int = config.num_encoder_layers * (attention + mlp + 2 * config.emb_dim)
+    decoder: int = config.num_decoder_layers * (2 * attention + mlp + 3 * config.emb_dim)
+    embeddings: int = (1 if config.logits_via_embedding else 2) * config.vocab_size * config.emb_dim
+    return embeddings + encoder + decoder + 2 * int(config.emb_dim) + 2 * 32 * int(config.num_heads)
 
 
 def _initialised(built: Any) -> int:
@@ -86,7 +86,7 @@ def _initialised(built: Any) -> int:
     types = dict.fromkeys(shapes, "int32")
     initialise = functools.partial(built.get_initial_variables, input_shapes=shapes, input_types=types)
     variables = jax.eval_shape(initialise, jax.random.PRNGKey(0))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables["params"]))
+    return sum(math.prod(tuple(leaf.shape)) for leaf in jax.tree.leaves(variables["params"]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -97,6 +97,23 @@ def test_a_size_is_the_published_one(name: str) -> None:
     assert tuple(getattr(config, field) for field in DIMENSIONS) == dimensions
     assert (config.vocab_size, tuple(config.mlp_activations), config.logits_via_embedding) == (vocab_size, activations, tied)
     assert _count(config) == parameters
+
+
+@pytest.mark.parametrize(("size", "dimensions"), [("base", (768, 12, 12)), ("large", (1024, 16, 24)), ("xl", (2048, 32, 24)), ("xxl", (4096, 64, 24))])
+def test_decoder_only_sizes(size: str, dimensions: tuple[int, ...]) -> None:
+    with _pretraining(f"decoder_only/{size}", "OBJECTIVE = 'lm'", "NUM_DECODES = 3") as run:
+        config = run["model"].module.config
+        assert isinstance(run["model"], model.DecoderOnlyModel)
+    assert (config.emb_dim, config.num_heads, config.num_decoder_layers) == dimensions
+    assert config.logits_via_embedding
+
+
+@pytest.mark.parametrize("family", ["t5_1_1", "t5_1_0", "mt5", "byt5", "decoder_only"])
+def test_tiny_takes_any_vocabulary(family: str) -> None:
+    for vocab, rows in (("byte", 384), ("ids:1000", 1024)):
+        with _pretraining(f"{family}/tiny", "OBJECTIVE = 'lm'", f"VOCAB = '{vocab}'") as run:
+            assert run["model"].module.config.vocab_size == rows
+            assert run["model"].module.config.emb_dim == 64
 
 
 @pytest.mark.parametrize("name", ["t5_1_1/small", "t5_1_0/small", "byt5/tiny"])
@@ -140,7 +157,7 @@ def test_an_old_name_is_an_include_of_the_new_one(path: Path) -> None:
 def test_pretraining_by_its_old_name(size: str) -> None:
     with _train([EXAMPLES / f"{size}_pile_pretrain.gin"], "DATA = 'synthetic'", "MODEL_DIR = 'nowhere'", "VOCAB = 'ids:32100'", "rosetta.t5x.network.T5Config.vocab_size = 32128") as run:
         config = run["model"].module.config
-        assert type(run["model"]).__mro__[1] is model.EncoderDecoderModel or type(run["model"]) is model.EncoderDecoderModel
+        assert isinstance(run["model"], model.EncoderDecoderModel)
         assert isinstance(run["partitioner"], partitioning.PjitPartitioner)
         assert issubclass(run["trainer_cls"], trainer.Trainer)
         assert isinstance(run["model"].optimizer_def, optimizer.Scheduled)

@@ -10,7 +10,7 @@ from rosetta.t5x import names  # noqa: E402
 
 
 def test_classes_methods_and_scopes_are_carried_over() -> None:
-    config = {
+    config: dict[tuple[str, str], dict[str, object]] = {
         ("", "t5x.partitioning.PjitPartitioner"): {"num_partitions": 2},
         ("train", "t5x.trainer.Trainer"): {"num_microbatches": 4},
         ("", "t5x.models.EncoderDecoderModel.predict_batch_with_aux"): {"num_decodes": 8},

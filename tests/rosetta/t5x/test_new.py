@@ -64,7 +64,7 @@ def test_the_script_hands_its_folder_and_words_to_the_trainer(tmp_path: Path) ->
     assert words == [
         "-u",
         "-m",
-        "t5x.train",
+        "rosetta.t5x.train",
         f"--gin_search_paths={tmp_path}/my models",
         "--gin_file=ro_t5x_base.gin",
         f'--gin.MODEL_DIR="{tmp_path}/a \\"b"',

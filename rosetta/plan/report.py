@@ -1,0 +1,68 @@
+"""What a compiled step would do on a device: memory, kernels, traffic, products by precision, communication."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rosetta.plan import hlo
+
+if TYPE_CHECKING:
+    from rosetta.plan.target import Compiled
+
+GIGA = 1e9
+
+
+def report(compiled: Compiled) -> dict[str, Any]:
+    """Return the figures, per device and step: bytes, counts and FLOPs. The JSON of `rosetta plan`."""
+    program = hlo.parse(compiled.text)
+    kernels, gemms = hlo.kernels(program), hlo.gemms(program)
+    by_role: dict[str, dict[str, float]] = {}
+    for each in gemms:
+        role = f"{each.kind}{' again' if each.rematerialised else ''}"
+        entry = by_role.setdefault(role, {"fp8": 0.0, "other": 0.0})
+        entry["fp8" if each.fp8 else "other"] += each.flops * each.times
+    left: dict[str, float] = {}
+    for each in gemms:
+        if not each.fp8:
+            name = f"{each.product} ({each.kind}, {' x '.join(each.dtypes)})"
+            left[name] = left.get(name, 0.0) + each.flops * each.times
+    return {
+        "memory": {"peak": compiled.peak, "arguments": compiled.arguments, "temporaries": compiled.temporaries},
+        "kernels": sum(each.times for each in kernels),
+        "bytes": sum(each.times * each.bytes for each in kernels),
+        "gemm_flops": sum(each.times * each.flops for each in gemms),
+        "gemms": {"fp8": sum(each.times for each in gemms if each.fp8), "other": sum(each.times for each in gemms if not each.fp8)},
+        "flops_by_role": by_role,
+        "not_fp8": left,
+        "attention": hlo.attention(program),
+        "collectives": _communication(hlo.collectives(program)),
+        "compile": {"seconds": compiled.seconds, "rss": compiled.rss},
+    }
+
+
+def _communication(found: list[hlo.Collective]) -> list[dict[str, Any]]:
+    """Alike collectives added up."""
+    summed: dict[tuple[str, str, bool], dict[str, Any]] = {}
+    for each in found:
+        entry = summed.setdefault((each.kind, each.dtype, each.asynchronous), {**asdict(each), "bytes": 0.0, "times": 0})
+        entry["bytes"] += each.bytes * each.times
+        entry["times"] += each.times
+    return sorted(summed.values(), key=lambda entry: -entry["bytes"])
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the figures for people."""
+    memory = found["memory"]
+    lines = [
+        f"memory       {memory['peak'] / GIGA:.1f} GB at most ({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} of temporaries)",
+        f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
+        f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",
+        *(f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not" for role, flops in sorted(found["flops_by_role"].items())),
+        f"attention    {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
+    ]
+    lines += [f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB{', asynchronous' if each['asynchronous'] else ''}" for each in found["collectives"]]
+    if found["gemms"]["fp8"]:
+        lines += ["not in FP8:", *(f"  {flops / 1e12:8.3f} TFLOP  {name}" for name, flops in sorted(found["not_fp8"].items(), key=lambda item: -item[1]))]
+    lines.append(f"compiled in {found['compile']['seconds']:.0f} s, {found['compile']['rss'] / GIGA:.1f} GB of memory")
+    return "\n".join(lines)

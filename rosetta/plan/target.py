@@ -1,0 +1,135 @@
+"""The real train step, compiled for a described card on a described cluster, without a GPU and without allocating an array."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.plan import cards
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# XLA's own defaults, but for: Triton's GEMMs, which are never FP8 ones, and no autotuning, which wants the card.
+FLAGS = ("--xla_gpu_enable_triton_gemm=false", "--xla_gpu_autotune_level=0")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled step.
+
+    Attributes:
+      text: optimised HLO.
+      arguments, outputs, aliased, temporaries: bytes on each device; what is aliased is in both of the first two.
+      seconds: that lowering and compiling took; rss: the most memory of this process so far, bytes.
+    """
+
+    text: str
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    seconds: float
+    rss: int
+
+    @property
+    def peak(self) -> int:
+        """The most memory in use on a device at once, bytes: as XLA planned it."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries
+
+
+def prepare() -> None:
+    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX is imported.
+
+    Raises:
+      UserError: this environment has no CUDA plugin.
+    """
+    from importlib import metadata  # noqa: PLC0415
+
+    if not any(re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower()) for each in metadata.distributions()):
+        raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu"
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+
+
+def devices(card: str, nodes: int, per_node: int) -> list[Any]:
+    """Return the devices of a described cluster."""
+    import jax.experimental.topologies as topologies  # noqa: PLC0415
+
+    described = cards.named(card)
+    found = topologies.get_topology_desc(platform="cuda", topology_name="", target_config=described.text(), topology=f"1x{nodes}x{per_node}")
+    return list(found.devices)
+
+
+def batch_shapes(batch: int, lengths: Mapping[str, int], *, packed: bool = False) -> dict[str, Any]:
+    """Return the shapes of an encoder-decoder's batch, or of a decoder's where there are no inputs."""
+    import jax  # noqa: PLC0415
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    names = {"decoder_input_tokens": "targets", "decoder_target_tokens": "targets", "decoder_loss_weights": "targets"}
+    if "inputs" in lengths:
+        names["encoder_input_tokens"] = "inputs"
+    if packed:
+        for side, length in (("encoder", "inputs"), ("decoder", "targets")):
+            if length in lengths:
+                names |= {f"{side}_segment_ids": length, f"{side}_positions": length}
+    return {name: jax.ShapeDtypeStruct((batch, lengths[length]), jnp.int32) for name, length in names.items()}
+
+
+def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
+    """Lower the step of a trainer class, as T5X's `train` would build and jit it. Returns JAX's lowered computation."""
+    import jax  # noqa: PLC0415
+    from t5x import utils  # noqa: PLC0415
+
+    initializer = utils.TrainStateInitializer(
+        optimizer_def=model.optimizer_def, init_fn=model.get_initial_variables, input_shapes={name: each.shape for name, each in batch.items()},
+        input_types={name: each.dtype for name, each in batch.items()}, partitioner=partitioner,
+    )  # fmt: skip
+    state = initializer.global_train_state_shape
+    made = trainer(
+        model=model, train_state=state, partitioner=partitioner, eval_names=[], summary_dir=None, train_state_axes=initializer.train_state_axes,
+        rng=jax.random.PRNGKey(0),
+    )  # fmt: skip
+    try:
+        return made._partitioned_train_step.lower(state, dict(batch))  # noqa: SLF001 - what its train() calls
+    finally:
+        made.close()
+
+
+def compile_step(lowered: Any, started: float) -> Compiled:
+    """Compile a lowered step. `started`: time.monotonic() before it was lowered."""
+    compiled = lowered.compile()
+    memory = compiled.memory_analysis()
+    return Compiled(
+        compiled.as_text(), memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes, memory.temp_size_in_bytes,
+        time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )  # fmt: skip
+
+
+def t5x(files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int, per_node: int, tensor_parallel: int, batch: int, lengths: Mapping[str, int], fsdp: bool = False) -> Compiled:
+    """Compile the step of a T5X run.
+
+    Args:
+      files, bindings: as for rosetta.t5x.runfile: a model's gin file and a run's.
+      card, nodes, per_node: the cluster.
+      tensor_parallel: devices that share a model.
+      batch: global, in sequences; lengths: in tokens.
+      fsdp: shard the optimizer's state over the data axis.
+
+    Raises:
+      UserError: the gin files or the layout are wrong.
+    """
+    import jax  # noqa: PLC0415
+
+    from rosetta.t5x import partitioning, runfile  # noqa: PLC0415
+
+    started = time.monotonic()
+    with runfile.arguments(files, bindings) as run, jax.default_device(jax.devices("cpu")[0]):
+        layout = partitioning.PjitPartitioner(tensor_parallel, fsdp=fsdp, devices=devices(card, nodes, per_node), logical_axis_rules=partitioning.standard_logical_axis_rules())
+        return compile_step(step(run["model"], run["trainer_cls"], layout, batch_shapes(batch, lengths)), started)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
+pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
+
+from rosetta.nn import dropout  # noqa: E402
+
+BATCH, WIDTHS = 64, {"a": 30, "b": 7, "c": 200}
+
+
+def drawn(seed: int) -> Any:
+    keys = {"dropout": jax.random.key(seed)}
+    return dropout.draw(types.SimpleNamespace(make_rng=keys.__getitem__), 0.25, BATCH, WIDTHS)
+
+
+@pytest.fixture(scope="module")
+def masks() -> dict[str, Any]:
+    return {name: np.asarray(mask) for name, mask in drawn(0).items()}
+
+
+def test_each_place_has_a_mask_of_its_width(masks: dict[str, Any]) -> None:
+    assert {name: mask.shape for name, mask in masks.items()} == {name: (BATCH, width) for name, width in WIDTHS.items()}
+    assert {mask.dtype for mask in masks.values()} == {np.dtype(bool)}
+
+
+def test_the_share_that_is_kept(masks: dict[str, Any]) -> None:
+    whole = np.concatenate(list(masks.values()), axis=1)
+    deviation = (0.75 * 0.25 / whole.size) ** 0.5
+    assert abs(whole.mean() - 0.75) < 5 * deviation
+
+
+def test_places_and_rows_are_independent(masks: dict[str, Any]) -> None:
+    a, c = masks["a"], masks["c"]
+    assert abs(np.corrcoef(a.ravel(), c[:, :30].ravel())[0, 1]) < 0.15
+    assert abs(np.corrcoef(c[0], c[1])[0, 1]) < 0.4
+
+
+def test_another_key_is_another_mask(masks: dict[str, Any]) -> None:
+    other = drawn(1)
+    assert (np.asarray(other["c"]) != masks["c"]).mean() > 0.3
+
+
+def test_dropping_keeps_the_mean_and_rounds_as_the_input_does() -> None:
+    x = jax.numpy.full((2, 4), 3.0, "bfloat16")
+    kept = np.array([[True, False, True, True]])
+    dropped = dropout.drop(x, kept, 0.25)
+    assert dropped.dtype == x.dtype
+    assert np.asarray(dropped, np.float32).tolist() == [[4.0, 0.0, 4.0, 4.0]] * 2
+    assert dropout.drop(x, None, 0.25) is x

@@ -1,0 +1,66 @@
+"""The loss over slices of the vocabulary is the loss over all of it, and so are its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax", "flax")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rosetta.nn import loss
+
+TOKENS, FEATURES, VOCABULARY = 24, 8, 50
+
+
+def _inputs() -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    return (
+        jnp.asarray(rng.normal(size=(TOKENS, FEATURES)), jnp.float32), jnp.asarray(rng.normal(size=(FEATURES, VOCABULARY)), jnp.float32),
+        jnp.asarray(rng.integers(0, VOCABULARY, TOKENS), jnp.int32),
+    )  # fmt: skip
+
+
+def _whole(hidden: Any, kernel: Any, targets: Any, terms: loss.Terms) -> tuple[Any, Any]:
+    """By the formula in T5X's losses: cross entropy with smoothed targets, less its least value, and the z-loss."""
+    logits = (hidden @ kernel) * terms.scale
+    high, low = 1.0 - terms.label_smoothing, terms.label_smoothing / (VOCABULARY - 1)
+    smoothed = jax.nn.one_hot(targets, VOCABULARY) * (high - low) + low
+    total = jax.nn.logsumexp(logits, axis=-1)
+    least = -(high * np.log(high) + (VOCABULARY - 1) * low * np.log(low + 1e-20)) if terms.label_smoothing else 0.0
+    square = terms.z_loss * total**2
+    return -jnp.sum(smoothed * jax.nn.log_softmax(logits), axis=-1) - least + square, square
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 7, 50])
+@pytest.mark.parametrize(("smoothing", "z_loss", "scale"), [(0.0, 0.0, 1.0), (0.1, 1e-2, 1.0), (0.0, 1e-4, 0.25)])
+def test_it_is_the_whole(chunks: int, smoothing: float, z_loss: float, scale: float) -> None:
+    hidden, kernel, targets = _inputs()
+    terms = loss.Terms(VOCABULARY, chunks, smoothing, z_loss, scale)
+    found, square, best = loss.chunked_cross_entropy(hidden, kernel, targets, terms)
+    expected, expected_square = _whole(hidden, kernel, targets, terms)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(square, expected_square, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(best, jnp.argmax(hidden @ kernel, axis=-1))
+
+    weights = jnp.linspace(0.0, 2.0, TOKENS)
+    gradients = [
+        jax.grad(lambda hidden, kernel, of=of: jnp.sum(of(hidden, kernel, targets, terms)[0] * weights), argnums=(0, 1))(hidden, kernel)
+        for of in (loss.chunked_cross_entropy, _whole)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_no_array_of_all_logits_is_made() -> None:
+    hidden, kernel, targets = _inputs()
+    terms = loss.Terms(VOCABULARY, 10)
+    text = jax.jit(jax.grad(lambda *given: jnp.sum(loss.chunked_cross_entropy(*given, targets, terms)[0]), argnums=(0, 1))).lower(hidden, kernel).as_text()
+    assert f"tensor<{TOKENS}x5xf32>" in text
+    assert f"tensor<{TOKENS}x{VOCABULARY}xf32>" not in text

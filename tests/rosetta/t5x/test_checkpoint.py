@@ -1,0 +1,157 @@
+"""What is refused of a checkpoint before anything is compiled, and what its record says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REASON = "NOT CHECKED: needs the packages of a baked environment"
+jax = pytest.importorskip("jax", reason=REASON)
+utils = pytest.importorskip("t5x.utils", reason=REASON)
+
+import numpy as np  # noqa: E402
+import seqio  # noqa: E402
+from flax.serialization import msgpack_serialize  # noqa: E402
+
+from rosetta.errors import UserError  # noqa: E402
+from rosetta.t5x import arrays, checkpoint, manager, record  # noqa: E402
+from rosetta.t5x.config import T5Config  # noqa: E402
+from rosetta.t5x.partitioning import PjitPartitioner  # noqa: E402
+from tests.rosetta.t5x.states import Model  # noqa: E402
+
+PLAIN, SCALED = T5Config(384), T5Config(384, scale_attn_logits=True)
+SAVING = utils.CheckpointConfig(save=utils.SaveCheckpointConfig(period=2))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint_5 with no record."""
+    folder = tmp_path_factory.mktemp("saved")
+    saver = manager.Manager(str(folder), jax.eval_shape(lambda: Model().state(0)), PjitPartitioner(1, devices=jax.devices()[:1]), save_dtype="float32")
+    saver.save(Model().state(5))
+    saver.close()
+    return f"{folder}/checkpoint_5"
+
+
+def _begin(model: Model, start: str | None, model_dir: Path | None = None, config: T5Config = PLAIN, **others: Any) -> None:
+    """Come to where T5X would restore and compile."""
+    checkpoint.Initializer(
+        model.optimizer_def,
+        model.get_initial_variables,
+        {},
+        PjitPartitioner(1, devices=jax.devices()[:1]),
+        config=config,
+        vocabulary=seqio.ByteVocabulary(100),
+        checkpoint=start,
+        model_dir=None if model_dir is None else str(model_dir),
+        **others,
+    )
+
+
+def test_a_fitting_checkpoint_is_taken(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _begin(Model(), saved, tmp_path, optimizer=True, checkpoint_cfg=SAVING)
+    assert "the weights and the state of the optimizer are taken over" in capsys.readouterr().err
+    _begin(Model(), saved, tmp_path, optimizer=False, checkpoint_cfg=SAVING)
+    assert "nothing of the optimizer" in capsys.readouterr().err
+
+
+def test_another_shape_names_the_array_and_both(saved: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"checkpoint_5: it has dense/kernel in the shape \(8, 4\), the model needs \(16, 4\)"):
+        _begin(Model(rows=16), saved, tmp_path)
+
+
+def test_an_array_that_is_missing(saved: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"it has dense/weight not at all, the model needs \(8, 4\)"):
+        _begin(Model(name="weight"), saved, tmp_path)
+
+
+def test_another_optimizers_state(tmp_path: Path) -> None:
+    _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9), "param_states": {"dense": {"kernel": {"v_row": np.zeros(8, np.float32)}}}}})
+    with pytest.raises(UserError, match=r"its optimizer's state has .*not at all.*RESTORE_OPTIMIZER = False"):
+        _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=True)
+    _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=False)
+
+
+def _older(folder: Path, others: dict[str, Any]) -> None:
+    """Write a checkpoint as T5X did before Orbax: a large array named by TensorStore's specification."""
+    folder.mkdir()
+    stored = {"driver": "zarr", "kvstore": {"driver": "file", "path": "target.dense.kernel"}, "metadata": {"shape": [8, 4], "dtype": "<f4"}}
+    (folder / "checkpoint").write_bytes(msgpack_serialize({"version": 3, "optimizer": {"target": {"dense": {"kernel": stored}}, **others}}))
+
+
+def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
+    _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9)}})
+    assert arrays.shapes(f"{tmp_path}/checkpoint_9") == {"target/dense/kernel": (8, 4), "state/step": ()}
+
+
+def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_9").mkdir()
+    with pytest.raises(UserError, match="no checkpoint of T5X, or not a whole one"):
+        _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new")
+
+
+def test_public_weights_are_not_scaled(saved: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="scale_attn_logits is True, and it has no record"):
+        _begin(Model(), saved, tmp_path, SCALED)
+
+
+def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
+    told = Path(saved) / record.FILE
+    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": True}))
+    try:
+        _begin(Model(), saved, tmp_path, SCALED)
+        with pytest.raises(UserError, match="scale_attn_logits is False, its record says True"):
+            _begin(Model(), saved, tmp_path, PLAIN)
+        with pytest.raises(UserError, match="scale_attn_logits is False, its record says True"):
+            _begin(Model(), None, Path(saved).parent, PLAIN)  # the same where a run goes on
+    finally:
+        told.unlink()
+
+
+def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
+    told = Path(saved) / record.FILE
+    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": False, "vocabulary": "another"}))
+    try:
+        with pytest.raises(UserError, match="trained with another vocabulary"):
+            _begin(Model(), saved, tmp_path)
+    finally:
+        told.unlink()
+
+
+def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
+    with pytest.raises(UserError, match="the path is relative"):
+        _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
+
+
+def _recorded(folder: Path, start: str | None) -> record.Record:
+    lengths = {"inputs": 32, "targets": 16}
+    state = Model().state(6).state_dict()
+    kept, _ = checkpoint.on_save(state, {}, model_dir=str(folder), config=SCALED, batch_size=64, lengths=lengths, vocabulary=seqio.ByteVocabulary(100), start=start)
+    assert kept is state
+    found = record.read(f"{folder}/checkpoint_6")
+    assert found is not None
+    return found
+
+
+def test_what_a_record_holds(tmp_path: Path) -> None:
+    found = _recorded(tmp_path, None)
+    assert (found.step, found.scale_attn_logits, found.batch_size, found.targets_length) == (6, True, 64, 16)
+    assert found.run == record.run(str(tmp_path))
+    assert found.config["fuse_qkv"] == "False"
+    assert found.vocabulary
+    assert {"jax", "flax"} <= set(found.versions)
+
+
+def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> None:
+    unknown = _recorded(tmp_path, saved)
+    assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
+    told = Path(saved) / record.FILE
+    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": True, "batch_size": 2048, "targets_length": 114}))
+    try:
+        found = _recorded(tmp_path, saved)
+        assert (found.batch_size, found.targets_length) == (2048, 114)
+    finally:
+        told.unlink()

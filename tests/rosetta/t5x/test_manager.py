@@ -1,0 +1,165 @@
+"""Saves go on beside the training, delete only what the run made, and overwrite nothing; what a checkpoint lacks is made anew."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REASON = "NOT CHECKED: needs the packages of a baked environment"
+jax = pytest.importorskip("jax", reason=REASON)
+utils = pytest.importorskip("t5x.utils", reason=REASON)
+
+import numpy as np  # noqa: E402
+import orbax.checkpoint as ocp  # noqa: E402
+from t5x import checkpoints  # noqa: E402
+
+from rosetta.errors import UserError  # noqa: E402
+from rosetta.t5x import checkpoint, manager, record  # noqa: E402
+from rosetta.t5x.partitioning import PjitPartitioner  # noqa: E402
+from tests.rosetta.t5x.states import Model  # noqa: E402
+
+
+def _manager(folder: Path, model: Model, **options: Any) -> manager.Manager:
+    shape = jax.eval_shape(lambda: model.state(0))
+    return manager.Manager(str(folder), shape, PjitPartitioner(1, devices=jax.devices()[:1]), **({"save_dtype": "float32"} | options))
+
+
+def _save(folder: Path, model: Model, step: int, *, run: str | None, keep: int | None = None) -> None:
+    saver = _manager(folder, model, keep=keep)
+    if run is not None:
+        record.write(str(folder), record.Record(step=step, scale_attn_logits=False, run=run))
+    saver.save(model.state(step))
+    saver.close()
+
+
+def _same(left: Any, right: Any) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+
+
+@pytest.mark.parametrize("with_fp8", [False, True])
+def test_a_state_comes_back(tmp_path: Path, with_fp8: bool) -> None:
+    model = Model(with_fp8=with_fp8)
+    _save(tmp_path, model, 5, run=None)
+    found = _manager(tmp_path, model).restore(path=f"{tmp_path}/checkpoint_5")
+    assert int(found.step) == 5
+    assert _same(found.state_dict(), model.state(5).state_dict())
+
+
+def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    finalize = ocp.CheckpointManager._finalize
+
+    def held(*args: Any, **kwargs: Any) -> Any:
+        assert go_on.wait(20)
+        return finalize(*args, **kwargs)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "_finalize", held)
+    saver = _manager(tmp_path, Model())
+    try:
+        saver.save(Model().state(5))
+        saver.wait_until_finished()  # as T5X does after each save: `held` would not let it end
+        assert not go_on.is_set()
+        try:
+            raise KeyError  # as where T5X saves because the process is about to be ended
+        except KeyError:
+            threading.Timer(0.2, go_on.set).start()
+            saver.wait_until_finished()
+            waited = go_on.is_set()
+        assert waited
+        assert record.steps(str(tmp_path)) == [5]
+    finally:
+        go_on.set()
+        saver.close()
+
+
+def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
+    own = record.run(str(tmp_path))
+    model = Model()
+    for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
+        _save(tmp_path, model, step, run=run)
+    _save(tmp_path, model, 5, run=own, keep=1)
+    assert record.steps(str(tmp_path)) == [1, 2, 5]
+
+
+def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    _save(tmp_path, Model(), 5, run=None)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint_5").rglob("*")}
+    saver = _manager(tmp_path, Model())
+    assert not saver.save(Model().state(5), [lambda *_: pytest.fail("it was about to be written")])
+    saver.close()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint_5").rglob("*")} == before
+
+
+def test_evaluation_leaves_a_save_in_progress_alone(tmp_path: Path) -> None:
+    _save(tmp_path, Model(), 5, run=None)
+    halfway = tmp_path / "checkpoint_6.orbax-checkpoint-tmp"
+    halfway.mkdir()
+    reader = _manager(tmp_path, Model(), save_dtype=None, period=None)
+    reader.restore(path=f"{tmp_path}/checkpoint_5")
+    reader.close()
+    assert halfway.exists()
+
+
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = _manager(tmp_path, Model())
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    with pytest.raises(UserError, match="GB are free"):
+        saver.save(Model().state(5))
+    saver.close()
+    assert record.steps(str(tmp_path)) == []
+
+
+def test_size_counts_parameters_as_they_are_saved() -> None:
+    state = jax.eval_shape(lambda: Model().state(0)).state_dict()
+    moments = 2 * 8 * 4 * 4
+    counters = sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state["state"]) if not leaf.ndim)
+    assert manager.size(state, "float32") == 8 * 4 * 4 + moments + counters
+    assert manager.size(state, "bfloat16") == 8 * 4 * 2 + moments + counters
+
+
+def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -> None:
+    model = Model()
+    _save(tmp_path, model, 5, run=None)
+    found = _manager(tmp_path, model).restore(path=f"{tmp_path}/checkpoint_5", state_transformation_fns=checkpoint.transformations(optimizer=False))
+    assert int(found.step) == 5
+    assert _same(found.params, model.state(5).params)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found.param_states))
+
+
+def test_fp8_state_a_checkpoint_lacks_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _save(tmp_path, Model(), 5, run=None)
+    found = _manager(tmp_path, Model(with_fp8=True)).restore(path=f"{tmp_path}/checkpoint_5")
+    (state,) = found.flax_mutables.values()
+    assert np.array_equal(state["dense"]["kernel_scale"], [1.0])
+    assert not np.any(state["dense"]["kernel_amax_history"])
+    assert _same(found.param_states, Model().state(5).param_states)
+    assert "no FP8 state: it begins anew" in capsys.readouterr().err
+
+
+def test_fp8_state_is_left_where_the_run_has_no_use_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _save(tmp_path, Model(with_fp8=True), 5, run=None)
+    found = _manager(tmp_path, Model()).restore(path=f"{tmp_path}/checkpoint_5")
+    assert not found.flax_mutables
+    assert _same(found.state_dict(), Model().state(5).state_dict())
+    assert "FP8 state is not used" in capsys.readouterr().err
+
+
+def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) -> None:
+    manager.install()
+    manager.install()
+    shape = jax.eval_shape(lambda: Model().state(0))
+    common = {"train_state": shape, "partitioner": PjitPartitioner(1, devices=jax.devices()[:1]), "model_dir": str(tmp_path)}
+    resumed = utils.RestoreCheckpointConfig(path=str(tmp_path))
+    made = utils.create_orbax_checkpoint_manager(save_cfg=utils.SaveCheckpointConfig(period=2), restore_cfg=resumed, **common)
+    assert isinstance(made, manager.Manager)
+    made.close()
+
+    class Own(checkpoints.OrbaxCheckpointManagerInterface):  # type: ignore[misc]
+        pass
+
+    theirs = utils.create_orbax_checkpoint_manager(save_cfg=utils.SaveCheckpointConfig(period=2, checkpoint_manager_cls=Own), **common)
+    assert type(theirs) is Own
+    theirs.close()

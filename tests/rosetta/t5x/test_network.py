@@ -1,0 +1,185 @@
+"""Every switch computes the same model: logits, loss and all gradients, at positions that are no padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax", "flax")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rosetta.errors import UserError
+from rosetta.nn import attention, route
+from rosetta.t5x import layers
+from tests.rosetta.t5x import t5kit
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "fused": {"fuse_qkv": True},
+    "transposed": {"transpose_batch_sequence": True},
+    "scanned": {"scan_layers": True},
+    "remat minimal": {"remat": "minimal"},
+    "remat full": {"remat": "full"},
+    "scanned, remat": {"scan_layers": True, "remat": "minimal"},
+    "all": {"fuse_qkv": True, "transpose_batch_sequence": True, "scan_layers": True, "remat": "minimal"},
+}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    given = t5kit.batch()
+    found = t5kit.variables(t5kit.config())
+    return found, given, t5kit.evaluated(t5kit.Transformer(t5kit.config()), found, given)
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+def test_a_switch_changes_nothing(plain: Any, switches: dict[str, Any]) -> None:
+    variables, given, expected = plain
+    t5kit.close(t5kit.evaluated(t5kit.Transformer(t5kit.config(**switches)), variables, given), expected)
+
+
+@pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
+def test_the_parameters_do_not_depend_on_it(plain: Any, switches: dict[str, Any]) -> None:
+    t5kit.close(t5kit.variables(t5kit.config(**switches))["params"], plain[0]["params"], 0, 0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"mlp_activations": ("relu",), "logits_via_embedding": True}, {"scale_attn_logits": True}, {"float32_attention_logits": True}],
+    ids=["T5 1.0", "scaled logits", "float32 logits"],
+)
+def test_other_models(model: dict[str, Any]) -> None:
+    given, variables = t5kit.batch(), t5kit.variables(t5kit.config(**model))
+    expected = t5kit.evaluated(t5kit.Transformer(t5kit.config(**model)), variables, given)
+    t5kit.close(t5kit.evaluated(t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given), expected)
+
+
+@pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
+def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> None:
+    """Two examples in a row give the logits that each gives in a row of its own."""
+    module = t5kit.Transformer(t5kit.config(**switches))
+    variables = t5kit.variables(t5kit.config())
+    one, two = t5kit.tokens(3, 8, [8, 8]), t5kit.tokens(4, 6, [6, 6])
+    alone = {"encoder_input_tokens": one, "decoder_target_tokens": two, "decoder_input_tokens": jnp.pad(two[:, :-1], ((0, 0), (1, 0)))}
+    together = {name: value.reshape(1, -1) for name, value in alone.items()}
+    together["encoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 8, axis=1)
+    together["decoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 6, axis=1)
+    t5kit.close(t5kit.call(module, variables, together).reshape(2, 6, -1), t5kit.call(module, variables, alone))
+
+
+@pytest.mark.parametrize("switches", [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]], ids=["plain", "transposed", "all"])
+def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
+    module = t5kit.Transformer(t5kit.config(**switches))
+    given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
+    whole = t5kit.call(module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])})
+    encoded = module.apply(variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode)
+    _, made = t5kit.call(module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])}, decode=True, mutable=["cache"])
+    cache, length = made["cache"], whole.shape[1]
+
+    @jax.jit
+    def step(cache: Any, token: Any) -> Any:
+        return module.apply(
+            {**variables, "cache": cache}, encoded, given["encoder_input_tokens"], token, token, enable_dropout=False, decode=True,
+            max_decode_length=length, mutable=["cache"], method=module.decode,
+        )  # fmt: skip
+
+    for index in range(length):
+        logits, made = step(cache, given["decoder_input_tokens"][:, index : index + 1])
+        cache = made["cache"]
+        np.testing.assert_allclose(logits[:, 0], whole[:, index], rtol=1e-4, atol=1e-5, err_msg=f"token {index}")
+
+
+def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt() -> None:
+    module = t5kit.DecoderOnly(t5kit.config())
+    prompt = jnp.asarray([[0, 5, 9, 7, 0, 0], [0, 4, 0, 0, 0, 0]], jnp.int32)
+    lengths = jnp.asarray([3, 1], jnp.int32)
+    prefix = (jnp.arange(6)[None] <= lengths[:, None]).astype(jnp.int32)
+    variables = module.init(jax.random.key(0), prompt, prompt, enable_dropout=False)
+    variables = {"params": variables["params"]}
+
+    def logits(inputs: Any) -> Any:
+        return module.apply(variables, inputs, jnp.ones_like(inputs), decoder_causal_attention=prefix, enable_dropout=False)
+
+    # A later token of the prefix reaches an earlier position; a token after the prefix does not.
+    assert not np.allclose(logits(prompt)[0, 1], logits(prompt.at[0, 3].set(8))[0, 1])
+    np.testing.assert_allclose(logits(prompt)[1, 1], logits(prompt.at[1, 3].set(8))[1, 1], rtol=1e-5)
+
+    _, made = module.apply(variables, jnp.ones_like(prompt), jnp.ones_like(prompt), enable_dropout=False, decode=True, mutable=["cache"])
+    how: dict[str, Any] = {"decoder_causal_attention": prefix, "enable_dropout": False, "prefill": True, "prefill_lengths": lengths}
+    _, made = module.apply({**variables, "cache": made["cache"]}, prompt, prefix, mutable=["cache"], **how)
+    following = jnp.take_along_axis(prompt, lengths[:, None], axis=1)
+    found, _ = module.apply({**variables, "cache": made["cache"]}, following, following, enable_dropout=False, decode=True, max_decode_length=6, mutable=["cache"])
+    expected = jnp.take_along_axis(logits(prompt), lengths[:, None, None], axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
+    given, settings = t5kit.batch(), t5kit.config(dtype="bfloat16", attention="cudnn")
+    variables = t5kit.variables(t5kit.config())
+    real = attention.fused
+    calls = []
+
+    def by_xla(query: Any, key: Any, value: Any, **how: Any) -> Any:
+        calls.append((query.shape, how["mask"].causal, how["relative"] is not None))
+        return real(query.astype(jnp.float32), key.astype(jnp.float32), value.astype(jnp.float32), **{**how, "implementation": "xla"}).astype(query.dtype)
+
+    monkeypatch.setattr(attention, "fused", by_xla)
+    monkeypatch.setattr(layers, "view", lambda config, *args, **how: _asked(config, *args, **how))
+    # float32 throughout, so that the comparison is of arguments and not of rounding.
+    settings = t5kit.config(attention="cudnn")
+    monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")
+    found = t5kit.evaluated(t5kit.Transformer(settings), variables, given)
+    assert len(calls) == 6  # traced once for each of two encoder layers, and twice in each of two decoder layers
+    assert {(causal, biased) for _, causal, biased in calls} == {(False, True), (True, True), (False, False)}
+    expected = t5kit.evaluated(t5kit.Transformer(t5kit.config()), variables, given)
+    t5kit.close(found, expected)
+
+
+def _asked(config: Any, *args: Any, **how: Any) -> Any:
+    return layers.view(config, *args, **how)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dropout": True}, "dropout"), ({"dtype": "float32"}, "float32"), ({"head_dim": 129}, "129"), ({"head_dim": 12}, "12"), ({"queries": 15}, "odd"),
+        ({"mask": attention.Mask(query_segments=1, key_segments=1)}, "packed"), ({"mask": attention.Mask(visible=1)}, "mask"), ({"float32_logits": True}, "float32_attention"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)  # fmt: skip
+def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) -> None:
+    able: dict[str, Any] = {"dtype": "bfloat16", "head_dim": 64, "queries": 512, "keys": 512, "mask": attention.Mask(), "biased": True, "dropout": False, "float32_logits": False}
+    assert attention.unfit_for_cudnn(**able) == ""
+    assert reason in attention.unfit_for_cudnn(**{**able, **change})
+
+
+def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route, "_said", set())
+    given = t5kit.batch()
+    module = t5kit.Transformer(t5kit.config(attention="cudnn"))
+    t5kit.call(module, t5kit.variables(t5kit.config()), given)
+    said = capsys.readouterr().err
+    assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
+
+
+def test_dropout_differs_by_key_and_drops_the_same_features_along_the_length() -> None:
+    given = t5kit.batch()
+    for switches in ({}, SWITCHES["all"]):
+        settings = t5kit.config(dropout_rate=0.5, **switches)
+        variables = t5kit.variables(t5kit.config())
+        module = t5kit.Transformer(settings)
+        one, two, again = (t5kit.call(module, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2, 1))
+        assert not np.allclose(one, two)
+        np.testing.assert_array_equal(one, again)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong, says in (({"fp8": "e4m3"}, "fp8"), ({"attention": "flash"}, "attention"), ({"remat": "some"}, "remat"), ({"loss_chunks": 1000}, "loss_chunks")):
+        with pytest.raises(UserError, match=says):
+            t5kit.config(**wrong)

@@ -1,0 +1,90 @@
+"""A checkpoint's record: beside it, then inside it; whose it is; and where none can be saved."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.t5x import record
+from rosetta.t5x.record import Record
+
+
+def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
+    """A checkpoint_N as a run leaves it: with its record beside it, or without one."""
+    made = folder / f"checkpoint_{step}"
+    made.mkdir()
+    if run is not None:
+        record.write(str(folder), Record(step=step, scale_attn_logits=True, run=run))
+    return made
+
+
+def test_a_record_comes_back_whole(tmp_path: Path) -> None:
+    kept = Record(7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"})
+    record.write(str(tmp_path), kept)
+    assert record.read(f"{tmp_path}/checkpoint_7/") == kept
+    assert record.read(f"{tmp_path}/checkpoint_8") is None
+
+
+def test_a_checkpoint_copied_alone_takes_its_record_along(tmp_path: Path) -> None:
+    made = _checkpoint(tmp_path, 7, "r")
+    record.stamp(str(tmp_path))
+    made.rename(tmp_path / "elsewhere")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "new" / "checkpoint_7")
+    found = record.read(f"{tmp_path}/new/checkpoint_7")
+    assert found is not None
+    assert found.run == "r"
+
+
+def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, 7, "r")
+    record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
+    record.stamp(str(tmp_path))
+    assert not (tmp_path / "checkpoint_8").exists()
+    assert record.steps(str(tmp_path)) == [7]
+
+
+@pytest.mark.parametrize(("text", "says"), [("{", "cannot be read"), ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"), ('{"schema": 99}', "newer release")])
+def test_a_record_that_cannot_be_understood(tmp_path: Path, text: str, says: str) -> None:
+    (_checkpoint(tmp_path, 7) / record.FILE).write_text(text)
+    with pytest.raises(UserError, match=says):
+        record.read(f"{tmp_path}/checkpoint_7")
+
+
+def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, 1)
+    _checkpoint(tmp_path, 2, "another run")
+    assert not record.made_here(str(tmp_path), 2)  # this folder's run has no name yet
+    own = record.run(str(tmp_path))
+    assert record.run(str(tmp_path)) == own
+    _checkpoint(tmp_path, 3, own)
+    assert [record.made_here(str(tmp_path), step) for step in (1, 2, 3)] == [False, False, True]
+
+
+def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> None:
+    (_checkpoint(tmp_path, 7) / record.FILE).write_text(json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False}))
+    record.run(str(tmp_path))
+    assert not record.made_here(str(tmp_path), 7)
+
+
+def test_folders_in_which_nothing_can_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.require_folder(str(tmp_path / "not" / "yet"))
+    record.require_folder("gs://bucket/folder")
+    with pytest.raises(UserError, match=r"relative.*give it whole: /"):
+        record.require_folder("out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file is a file"):
+        record.require_folder(str(tmp_path / "file" / "model"))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match="cannot be written to"):
+        record.require_folder(str(tmp_path / "model"))
+
+
+def test_no_room(tmp_path: Path) -> None:
+    record.require_room(str(tmp_path / "not" / "yet"), 1)
+    with pytest.raises(UserError, match=r"takes 1000000000.0 GB, and .* GB are free"):
+        record.require_room(str(tmp_path), 10**18)

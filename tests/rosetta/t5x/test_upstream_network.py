@@ -1,0 +1,61 @@
+"""With every switch off the network is upstream's: the same parameters from the same seed, the same axes, the same numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax", "flax", "t5x")
+
+import jax
+import numpy as np
+from t5x.contrib.gpu.t5 import network as upstream
+from t5x.examples.decoder_only import network as upstream_decoder
+
+from tests.rosetta.t5x import t5kit
+
+
+def _theirs(module: Any, **model: Any) -> Any:
+    ours = t5kit.config(**model)
+    names = {field.name for field in dataclasses.fields(module)}
+    return module(**{name: getattr(ours, name) for name in names if hasattr(ours, name)})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{}, {"mlp_activations": ("relu",), "logits_via_embedding": True}, {"scale_attn_logits": True}, {"float32_attention_logits": True}],
+    ids=["T5 1.1", "T5 1.0", "scaled logits", "float32 logits"],
+)
+def test_encoder_and_decoder(model: dict[str, Any]) -> None:
+    given = t5kit.batch()
+    theirs = upstream.Transformer(config=_theirs(upstream.T5Config, **model))
+    words = (given["encoder_input_tokens"], given["decoder_input_tokens"], given["decoder_target_tokens"])
+    expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
+    ours = t5kit.Transformer(t5kit.config(**model))
+    made = ours.init(jax.random.key(0), *words, enable_dropout=False)
+    t5kit.close(made["params"], expected["params"], 0, 0)
+    assert jax.tree.map(str, made["params_axes"]) == jax.tree.map(str, expected["params_axes"])
+    variables = {"params": expected["params"]}
+    t5kit.close(t5kit.evaluated(ours, variables, given), t5kit.evaluated(theirs, variables, given))
+    packed = t5kit.packed()
+    weights = packed["decoder_loss_weights"][..., None]
+    t5kit.close(t5kit.call(ours, variables, packed) * weights, t5kit.call(theirs, variables, packed) * weights)
+
+
+def test_a_decoder_alone() -> None:
+    given = t5kit.batch()
+    words = (given["decoder_input_tokens"], given["decoder_target_tokens"])
+    settings = upstream_decoder.TransformerConfig(**{name: value for name, value in t5kit.SMALL.items() if not name.startswith("num_e") and not name.startswith("num_d")}, num_layers=2)
+    theirs = upstream_decoder.DecoderWrapper(config=settings)
+    ours = t5kit.DecoderOnly(t5kit.config())
+    expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
+    assert jax.tree.map(np.shape, ours.init(jax.random.key(0), *words, enable_dropout=False)["params"]) == jax.tree.map(np.shape, expected["params"])
+    prefix = (given["decoder_target_tokens"] > 60).astype("int32")
+    for how in ({}, {"decoder_causal_attention": prefix}):
+        found, wanted = (module.apply({"params": expected["params"]}, *words, enable_dropout=False, **how) for module in (ours, theirs))
+        weights = given["decoder_loss_weights"][..., None]
+        t5kit.close(found * weights, wanted * weights)

@@ -1,0 +1,96 @@
+"""Run with four virtual devices by test_topology.py: prints as JSON what training comes to on each topology."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from t5x import utils
+
+from rosetta.t5x import checkpoint, manager, model, network, optimizer
+from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.trainer import Trainer
+
+BATCH, LENGTH, SAVED_AT = 8, 16, 2
+SHAPES = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (BATCH, LENGTH))
+VOCABULARY = seqio.ByteVocabulary(100)
+CONFIG = network.T5Config(
+    vocab_size=384, dtype="float32", emb_dim=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, head_dim=16, mlp_dim=64, mlp_activations=("gelu", "linear"), dropout_rate=0.0
+)
+ALL = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
+
+
+def batch(step: int) -> dict[str, Any]:
+    """Return the batch of a step, whose target lengths differ from row to row."""
+    drawn = np.random.default_rng(step)
+    made = {name: drawn.integers(3, 300, shape).astype(np.int32) for name, shape in SHAPES.items()}
+    lengths = drawn.integers(4, LENGTH + 1, (BATCH, 1))
+    made["decoder_target_tokens"] *= np.arange(LENGTH) < lengths
+    return made
+
+
+class Run:
+    """One run on some of the devices: from nothing, or from a checkpoint."""
+
+    def __init__(self, folder: str, devices: int, tensor: int = 1, microbatches: int = 1, *, fsdp: bool = False, start: str | None = None, gradient_dtype: str | None = None) -> None:
+        self.partitioner = PjitPartitioner(tensor, devices=jax.devices()[:devices], fsdp=fsdp)
+        made = model.EncoderDecoderModel(module=network.Transformer(CONFIG), input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+        types = dict.fromkeys(SHAPES, jnp.int32)
+        initializer = checkpoint.Initializer(
+            made.optimizer_def, made.get_initial_variables, SHAPES, self.partitioner, types, config=CONFIG, vocabulary=VOCABULARY, checkpoint=start, model_dir=folder, optimizer=True
+        )
+        self.manager = manager.Manager(folder, initializer.global_train_state_shape, self.partitioner, save_dtype="float32")
+        state = self.manager.restore(path=start) if start else initializer.from_scratch(jax.random.PRNGKey(0))
+        self.trainer = Trainer(
+            model=made, train_state=state, partitioner=self.partitioner, eval_names=[], summary_dir=None, train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1),
+            learning_rate_fn=utils.create_learning_rate_scheduler(factors="constant", base_learning_rate=0.01), num_microbatches=microbatches, gradient_dtype=gradient_dtype,
+        )  # fmt: skip
+
+    def steps(self, last: int) -> list[float]:
+        """Train up to and with step `last`; return each step's loss."""
+        losses = []
+        for step in range(int(self.trainer.train_state.step), last):
+            rows = {key: jax.device_put(value, jax.sharding.NamedSharding(self.partitioner.mesh, self.partitioner.data_partition_spec)) for key, value in batch(step).items()}
+            self.trainer.train_state, metrics = self.trainer._partitioned_train_step(self.trainer.train_state, rows)
+            losses.append(float(metrics["loss"].compute() if hasattr(metrics["loss"], "compute") else metrics["loss"].total))
+        return losses
+
+    def moments_held(self) -> float:
+        """Return the share of the optimizer's state that one device holds."""
+        leaves = [leaf for leaf in jax.tree.leaves(self.trainer.train_state.param_states) if leaf.ndim]
+        return sum(leaf.addressable_shards[0].data.size for leaf in leaves) / sum(leaf.size for leaf in leaves)
+
+    def params(self) -> Any:
+        return jax.device_get(self.trainer.train_state.params)
+
+
+def apart(left: Any, right: Any) -> float:
+    """Return the largest difference of two trees' values."""
+    return max(float(np.max(np.abs(one - other))) for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+
+
+def main(folder: str) -> None:
+    begun = Run(f"{folder}/begun", **ALL)
+    found: dict[str, Any] = {"begun": begun.steps(SAVED_AT), "moments": begun.moments_held()}
+    begun.manager.save(begun.trainer.train_state)
+    begun.manager.close()
+    found["goes on"] = begun.steps(SAVED_AT + 2)
+    start = f"{folder}/begun/checkpoint_{SAVED_AT}"
+    plain = Run(f"{folder}/one", 1, start=start)
+    found["one"], found["moments of one"] = plain.steps(SAVED_AT + 2), plain.moments_held()
+    found["two"] = Run(f"{folder}/two", 2, microbatches=2, start=start).steps(SAVED_AT + 2)
+    for dtype in ("float32", "bfloat16"):
+        other = Run(f"{folder}/{dtype}", 4, microbatches=2, fsdp=True, start=start, gradient_dtype=dtype)
+        found[dtype] = other.steps(SAVED_AT + 2)
+        found[f"apart {dtype}"] = apart(other.params(), plain.params())
+    found["tensor"] = Run(f"{folder}/tensor", **ALL, start=start, gradient_dtype="float32").steps(SAVED_AT + 2)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
