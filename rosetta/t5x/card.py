@@ -33,12 +33,22 @@ def cards() -> list[Card]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     found = [_card(line) for line in done.stdout.splitlines() if "," in line] if done.returncode == 0 else []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(found: list[Card], chosen: str | None) -> list[Card]:
+    """Return the cards that CUDA_VISIBLE_DEVICES leaves, None leaving all. As in CUDA, the first name of no card ends the list."""
+    if chosen is None or not found:
         return found
-    wanted = [word.strip() for word in visible.split(",") if word.strip()]
-    # By number each names one card; by UUID it is enough to know how many there are.
-    return [found[int(word) if word.isdigit() and int(word) < len(found) else 0] for word in wanted] if found else []
+    left = list[Card]()
+    for word in (each.strip() for each in chosen.split(",")):
+        if word.startswith(("GPU-", "MIG-")):
+            left.append(found[0])  # which one it is was not asked for: cards of one machine are alike
+        elif word.isdigit() and int(word) < len(found):
+            left.append(found[int(word)])
+        else:
+            break
+    return left
 
 
 def _card(line: str) -> Card:
@@ -53,15 +63,16 @@ def present() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
-def platform() -> str:
+def platform(found: list[Card]) -> str:
     """Return JAX_PLATFORMS for a run: what the user set, else CUDA.
 
     Raises:
       UserError: there is no card, and nobody asked for the CPU.
     """
-    asked = os.environ.get("JAX_PLATFORMS", "")
-    if asked:
+    if asked := os.environ.get("JAX_PLATFORMS", ""):
         return asked
-    if not present():
-        raise UserError("no NVIDIA GPU is visible", "this machine", "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to train on the CPU")
+    if not found and os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1"):
+        raise UserError("it hides all GPUs", f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}", "unset it, or set JAX_PLATFORMS=cpu to run on the CPU")
+    if not found and not present():
+        raise UserError("no NVIDIA GPU is visible", "this machine", "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU")
     return "cuda,cpu"

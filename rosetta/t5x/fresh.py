@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.extend.core import Jaxpr, Literal
+from jax.extend.core import Literal
 from jax.sharding import NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ KEYED = "random_fold_in"  # gives a parameter the key of its own
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What makes one array: equations in order, the variables they take from elsewhere, and the one they end in."""
+    """What makes one array: of a jaxpr, equations in order, the variables they take from elsewhere, and the one they end in."""
 
+    jaxpr: Any
     equations: tuple[Any, ...]
     taken: tuple[Any, ...]
     result: Any
@@ -45,14 +46,16 @@ class Part:
 
     def __call__(self, *values: Any) -> Any:
         """Return the array, given the values of `taken`."""
-        return jax.core.eval_jaxpr(Jaxpr((), self.taken, (self.result,), self.equations), (), *values)[0]
+        names = self.jaxpr.debug_info.with_unknown_names()
+        own = self.jaxpr.replace(constvars=(), invars=self.taken, outvars=(self.result,), eqns=self.equations, debug_info=names)
+        return jax.core.eval_jaxpr(own, (), *values)[0]
 
 
 class Program:
     """A jaxpr that is asked for the parts of it that make single variables."""
 
     def __init__(self, jaxpr: Any) -> None:
-        self._equations = jaxpr.eqns
+        self._jaxpr, self._equations = jaxpr, jaxpr.eqns
         self._made_by = {variable: index for index, equation in enumerate(jaxpr.eqns) for variable in equation.outvars}
 
     def part(self, result: Any, known: Mapping[Any, Any]) -> Part:
@@ -69,7 +72,7 @@ class Program:
             elif (index := self._made_by[atom]) not in wanted:
                 wanted.add(index)
                 waiting.extend(self._equations[index].invars)
-        return Part(tuple(self._equations[index] for index in sorted(wanted)), tuple(taken), result)
+        return Part(self._jaxpr, tuple(self._equations[index] for index in sorted(wanted)), tuple(taken), result)
 
 
 def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
 import re
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import nsys
-from rosetta.data import checks
 from rosetta.errors import UserError
-from rosetta.t5x import card, settings, switches
+from rosetta.t5x import card, folders, ginread, preflight, settings, switches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,28 +23,20 @@ if TYPE_CHECKING:
     from rosetta.t5x.switches import Switches
 
 EXAMPLES = "t5x/contrib/gpu/t5/t5_1_1/examples"
+GIN = Path(__file__).parent / "gin"
 COMBINE = 136314880  # bytes: all-reduces are combined up to this size, the published T5X runs' value
 BENCHMARK_STEPS = 500
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is executed, and what is said before."""
+    """What is executed, what is said before, and the checkpoint that finetuning in a folder starts from: (folder, checkpoint)."""
 
     argv: list[str]
     env: dict[str, str]
     log: Path | None
     lines: tuple[str, ...]
-
-
-def gin_literal(value: object) -> str:
-    """Return a gin literal for a string, number, None, boolean, or a dict or tuple of them."""
-    if isinstance(value, str):
-        # JSON's escapes are Python's, which gin reads.
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{gin_literal(key)}: {gin_literal(each)}" for key, each in value.items()) + "}"
-    return repr(value)
+    start: tuple[str, str] | None = None
 
 
 def tree(environment: Mapping[str, str], here: str) -> Path:
@@ -65,72 +56,6 @@ def gin_file(root: Path, size: str, suffix: str) -> str:
     return name
 
 
-def newest(folder: str) -> str | None:
-    """Return the newest checkpoint_N of a folder of this machine, or None."""
-    found = [(int(path.name[11:]), path) for path in Path(folder).glob("checkpoint_*") if path.is_dir() and path.name[11:].isdigit()]
-    return str(max(found)[1]) if found else None
-
-
-def writable(folder: str) -> None:
-    """Check that a folder can be made and written to, without making it.
-
-    Raises:
-      UserError: it cannot.
-    """
-    if "://" in folder:
-        checks.remote_path(folder)
-        return
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise UserError("it is no folder", folder, "name another MODEL_DIR")
-    above = next(each for each in (path, *path.parents) if each.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise UserError(f"{above} cannot be written to", folder, "name another folder, or mend its permissions")
-
-
-def finetuning(given: Settings, stamp: str) -> tuple[str, dict[str, object]]:
-    """Return the folder that finetuned checkpoints go to, and the bindings that say what they start from.
-
-    MODEL_DIR holds the pretrained model and is only read, unless MAKE_FT_DIR=false was typed: then they go beside it, as they used to.
-    """
-    folder, said = given.model_dir, given.variables.get("MAKE_FT_DIR", "")
-    start = given.variables.get("INITIAL_CHECKPOINT_PATH") or (folder if "://" in folder else newest(folder))
-    if start is None:
-        raise UserError("it holds no checkpoint_N", f"MODEL_DIR={folder}", "name the folder of the pretrained model")
-    if said and not switches.flag("MAKE_FT_DIR", said):
-        return folder, {"INITIAL_CHECKPOINT_PATH": start}
-    parent, _, name = folder.rstrip("/").rpartition("/")
-    own = given.variables.get("FT_DIR") or f"{parent}/ft_{given.task}_{name}" + (f"_{stamp}" if said else "")
-    return settings.absolute(own), {"INITIAL_CHECKPOINT_PATH": start}
-
-
-def data(given: Settings, benchmark: bool) -> dict[str, object]:
-    """Return the bindings for the run's data and vocabulary, checked; what is not set stays the gin file's."""
-    variables = given.variables
-    found: dict[str, object] = {}
-    spec, vocab = variables.get("DATA", ""), variables.get("VOCAB", "")
-    if benchmark and not spec:
-        spec, vocab = "synthetic", vocab or "ids:32128"
-    if spec:
-        found["DATA"] = spec
-    if variables.get("EVAL_DATA"):
-        found["EVAL_DATA"] = variables["EVAL_DATA"]
-    if vocab:
-        found["VOCAB"] = vocab
-    lengths = given.lengths or (settings.TASKS[given.task] if given.finetune else settings.PRETRAIN_LENGTHS)
-    if spec and vocab:
-        objective = {"mnli2": "mnli", "squad1": "squad"}[given.task] if given.finetune else "span_corruption"
-        checks.before_start(data=spec, objective=objective, vocab=vocab, vocab_size=None, lengths=lengths, eval_data=variables.get("EVAL_DATA") or None)
-    if not spec and not given.finetune and not variables.get("ROSETTA_GIN"):
-        _pile(variables.get("TFDS_DATA_DIR") or "/t5x_home/datasets")
-    return found
-
-
-def _pile(folder: str) -> None:
-    if "://" not in folder and not Path(folder, "the_pile").is_dir():
-        raise UserError("it has no the_pile, which has been offline since October 2023", f"TFDS_DATA_DIR={folder}", "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic")
-
-
 def command(script: str, words: Sequence[str], environment: Mapping[str, str], here: str) -> Command:
     """Return what a script runs.
 
@@ -144,48 +69,110 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
       UserError: anything that can be known to be wrong before JAX starts.
     """
     root = tree(environment, here)
-    tasks = int(environment.get("SLURM_NTASKS") or 1)
     found = card.cards()
-    given = settings.read(script, words, environment, tasks if tasks > 1 else max(len(found), 1))
-    suffix = f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"
-    file = gin_file(root, given.size, suffix)
-    platforms = card.platform()
+    platforms = card.platform(found)
     on_cpu = platforms.split(",")[0] == "cpu"
-    chosen = switches.choose(given.variables, found, on_cpu=on_cpu, precision=given.precision)
-    benchmark = bool(given.variables.get("BENCHMARK_MODE")) and switches.flag("BENCHMARK_MODE", given.variables["BENCHMARK_MODE"])
-    bindings = {**_size(given, chosen), **chosen.bindings(), **data(given, benchmark)}
-    model_dir = given.model_dir
+    given = settings.read(script, words, environment, preflight.devices(found, environment, on_cpu=on_cpu))
+    variables = given.variables
+    files = [root / gin_file(root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain")]
+    if variables.get("ROSETTA_GIN"):
+        files.append(preflight.existing("ROSETTA_GIN", variables["ROSETTA_GIN"], "name a gin file, or unset it"))
+    chosen = switches.choose(variables, found, on_cpu=on_cpu)
+    env, notes = preflight.share(given, found, environment, on_cpu=on_cpu)
+    bound = ginread.read(files, (root, GIN.parents[2], Path.cwd()))
+    bindings = {**_size(given, bound), **chosen.training()}
+    benchmark = switches.on(variables, "BENCHMARK_MODE")
+    model_dir, start = given.model_dir, None
     if given.finetune:
-        stamp = environment.get("SLURM_JOB_ID") or datetime.datetime.now().astimezone().strftime("%F_%H-%M-%S")
-        model_dir, more = finetuning(given, stamp)
-        bindings |= more
-    bindings |= _length(given, benchmark, model_dir)
-    writable(model_dir)
-    if given.variables.get("CHECKPOINT_DISABLE") and switches.flag("CHECKPOINT_DISABLE", given.variables["CHECKPOINT_DISABLE"]):
+        stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime("%F_%H-%M-%S")
+        model_dir, start = folders.finetuning(model_dir, given.task, variables, stamp)
+        bindings["INITIAL_CHECKPOINT_PATH"] = start
+    data, more = _data(given, benchmark)
+    bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
+    if switches.on(variables, "CHECKPOINT_DISABLE"):
         bindings["utils.CheckpointConfig.save"] = None
-    argv = [environment.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.t5x.train", f"--gin_search_paths={root}", f"--gin_file={file}"]
-    if environment.get("ROSETTA_GIN"):
-        extra = environment["ROSETTA_GIN"]
-        if not Path(extra).is_file():
-            raise UserError("it is no file", f"ROSETTA_GIN={extra}", "name a gin file, or unset it")
-        argv.append(f"--gin_file={Path(extra).absolute()}")
-    argv.append(f"--tfds_data_dir={environment.get('TFDS_DATA_DIR') or '/t5x_home/datasets'}")
-    argv += [f"--gin.{name}={gin_literal(value)}" for name, value in {**bindings, "MODEL_DIR": model_dir}.items()]
-    if tasks > 1:
+    preflight.check(given, {**bound, **{name: ginread.literal(value) for name, value in bindings.items()}}, environment)
+    folders.writable(model_dir)
+    log = None
+    if given.log_dir:
+        folders.writable(folders.absolute(given.log_dir))
+        log = Path(given.log_dir) / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{chosen.precision}_gbs_{given.batch}.log"
+    argv = _argv(environment, [str(file.absolute()) for file in files], bindings, root=root)
+    if given.processes > 1:
         argv.append("--multiprocess_gpu")  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
-    if given.variables.get("WITH_NSYS") and switches.flag("WITH_NSYS", given.variables["WITH_NSYS"]):
+    if switches.on(variables, "WITH_NSYS"):
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile)
-    log = None
-    if given.single:
-        precision = "bfloat16" if chosen.fp8 != "off" else given.precision
-        log = Path(given.log_dir) / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{precision}_gbs_{given.batch}.log"
-    lines = (
-        f"global batch {given.batch} on {given.gpus} device(s){f' in {tasks} processes' if tasks > 1 else ''}, {given.tensor_parallel}-way tensor parallel; checkpoints in {model_dir}"
-        + (f", log in {log}" if log else ""),
-        *chosen.notes,
-    )
-    return Command(argv, _environment(environment, root, platforms, chosen), log, lines)
+    lines = (_summary(given, model_dir, log), *chosen.notes, *notes, *more)
+    return Command(argv, {**_environment(env, root, chosen), "JAX_PLATFORMS": platforms}, log, lines, (model_dir, start) if start else None)
+
+
+def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
+    processes = f" in {given.processes} processes" if given.processes > 1 else ""
+    parts = f"global batch {given.batch} on {given.gpus} device(s){processes}, {given.tensor_parallel}-way tensor parallel, {given.microbatches} microbatch(es)"
+    return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
+
+
+def _argv(environment: Mapping[str, str], files: Sequence[str], bindings: Mapping[str, object], *, root: Path | None = None, program: str = "train") -> list[str]:
+    argv = [environment.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.t5x.train", program]
+    argv += [f"--gin_search_paths={root}"] if root else []
+    argv += [f"--gin_file={file}" for file in files]
+    argv.append(f"--tfds_data_dir={preflight.datasets(environment)}")
+    return argv + [f"--gin.{name}={ginread.literal(value)}" for name, value in bindings.items()]
+
+
+def _size(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+    """The bindings for batch, lengths and layout."""
+    bindings: dict[str, object] = {
+        "BATCH_SIZE": given.batch,
+        "EVAL_BATCH_SIZE": given.batch,
+        "trainer.Trainer.num_microbatches": given.microbatches,
+        "NUM_PARTITIONS": given.tensor_parallel,
+    }
+    if given.lengths:
+        usual = ginread.value(bound, "TASK_FEATURE_LENGTHS")
+        bindings["TASK_FEATURE_LENGTHS"] = {**(usual if isinstance(usual, dict) else {}), **given.lengths}
+    return bindings
+
+
+def _data(given: Settings, benchmark: bool) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin file's."""
+    chosen: dict[str, object] = {name: given.variables[name] for name in ("DATA", "EVAL_DATA", "VOCAB") if given.variables.get(name)}
+    if benchmark and "DATA" not in chosen:
+        chosen = {"VOCAB": "ids:32128", **chosen, "DATA": "synthetic"}
+    if not given.finetune or "DATA" not in chosen or "EVAL_DATA" in chosen:
+        return chosen, ()
+    # The gin file's own evaluation data would be another data set than the one that is trained on.
+    chosen |= {"EVAL_DATA": None, "train.train_eval_dataset_cfg": None, "train.infer_eval_dataset_cfg": None}
+    return chosen, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
+
+
+def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None) -> dict[str, object]:
+    """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from the restored one."""
+    if benchmark and "://" not in model_dir and folders.newest(model_dir):
+        raise UserError("BENCHMARK_MODE=1 starts anew, but it holds checkpoints", f"MODEL_DIR={model_dir}", f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}")
+    if not start:
+        steps = given.steps or (BENCHMARK_STEPS if benchmark else None)
+        return {} if steps is None else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
+    more = BENCHMARK_STEPS if benchmark else None
+    if given.variables.get("FT_STEPS"):
+        more = settings.positive("FT_STEPS", given.variables["FT_STEPS"])
+    elif given.steps:
+        known = re.search(r"checkpoint_(\d+)/?$", start)
+        if not known or given.steps <= int(known[1]):
+            raise UserError(f"finetuning starts from {start}", f"TRAIN_STEPS={given.steps}", "give the number of steps to add: FT_STEPS=N")
+        more = given.steps - int(known[1])
+    return {} if more is None else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
+
+
+def _environment(environment: Mapping[str, str], root: Path, chosen: Switches) -> dict[str, str]:
+    """The trainer's environment: ours first in XLA_FLAGS, the user's after them, where they win."""
+    flags = [f"--xla_gpu_all_reduce_combine_threshold_bytes={COMBINE}"]
+    if chosen.fp8 == "xla":
+        flags.append("--xla_gpu_enable_triton_gemm=false")  # Triton's GEMMs are never FP8 ones, and XLA prefers them
+    path = environment.get("PYTHONPATH")
+    found = {"XLA_FLAGS": " ".join([*flags, environment.get("XLA_FLAGS", "")]).strip(), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+    return {**environment, "TFDS_DATA_DIR": preflight.datasets(environment), **found}
 
 
 OUTPUTS = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
@@ -197,7 +184,7 @@ def reading(what: str, environment: Mapping[str, str]) -> Command:
     Args:
       what: "eval" or "infer".
       environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB, NUM_DECODES,
-        and the switches.
+        ROSETTA_GIN, and the switches.
 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
@@ -205,73 +192,35 @@ def reading(what: str, environment: Mapping[str, str]) -> Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER")
-    task = environment.get("FT_TASK", "")
-    if task not in settings.TASKS:
-        raise UserError(f"it is {task!r}", "FT_TASK", f"choose {' or '.join(settings.TASKS)}")
-    gin = Path(__file__).parent / "gin"
+    task = switches.one_of("FT_TASK", environment.get("FT_TASK", ""), list(settings.TASKS))
     family, size = environment.get("T5_FAMILY") or "t5_1_1", environment.get("T5_SIZE") or "large"
-    if not re.fullmatch(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+", f"{family}/{size}") or not (gin / family / f"{size}.gin").is_file():
-        known = " ".join(sorted(f"{path.parent.name}/{path.stem}" for path in gin.glob("*/*.gin") if (path.parent / "tiny.gin").is_file()))
+    if not re.fullmatch(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+", f"{family}/{size}") or not (GIN / family / f"{size}.gin").is_file():
+        known = " ".join(sorted(f"{path.parent.name}/{path.stem}" for path in GIN.glob("*/*.gin") if (path.parent / "tiny.gin").is_file()))
         raise UserError(f"there is no {family}/{size}", "T5_FAMILY, T5_SIZE", f"choose one of: {known}")
-    platforms, found = card.platform(), card.cards()
-    precision = environment.get("PREC") or "bfloat16"
-    chosen = switches.choose(environment, found, on_cpu=platforms.split(",")[0] == "cpu", precision=precision)
-    batch = settings.positive("BSIZE", environment.get("BSIZE") or "32")
+    found = card.cards()
+    platforms = card.platform(found)
+    chosen = switches.choose(environment, found, on_cpu=platforms.split(",")[0] == "cpu")
     bindings: dict[str, object] = {
-        **{name: value for name, value in chosen.bindings().items() if name != "PACK"}, "network.T5Config.dtype": precision, "BATCH_SIZE": batch,
-        "NUM_PARTITIONS": settings.positive("TP_SIZE", environment.get("TP_SIZE") or "1"), "CHECKPOINT_PATH": settings.absolute(environment["CHECKPOINT_PATH"]),
-        OUTPUTS[what]: settings.absolute(environment["OUTPUT_DIR"]),
-    }  # fmt: skip
-    bindings |= {name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)}
+        **chosen.reading(),
+        "BATCH_SIZE": settings.positive("BSIZE", environment.get("BSIZE") or "32"),
+        "NUM_PARTITIONS": settings.positive("TP_SIZE", environment.get("TP_SIZE") or "1"),
+        "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"]),
+        OUTPUTS[what]: folders.absolute(environment["OUTPUT_DIR"]),
+        **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
+    }
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
     if environment.get("NUM_DECODES"):
         bindings["NUM_DECODES"] = settings.positive("NUM_DECODES", environment["NUM_DECODES"])
-    writable(str(bindings[OUTPUTS[what]]))
-    files = (f"{family}/{size}.gin", f"runs/{what}.gin", f"runs/task_{task}.gin")
-    argv = [environment.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.t5x.train", what]
-    argv += [f"--gin_file=rosetta/t5x/gin/{name}" for name in files]
-    argv.append(f"--tfds_data_dir={environment.get('TFDS_DATA_DIR') or '/t5x_home/datasets'}")
-    argv += [f"--gin.{name}={gin_literal(value)}" for name, value in bindings.items()]
-    env = {**environment, "JAX_PLATFORMS": platforms}
-    return Command(argv, env, None, chosen.notes)
-
-
-def _size(given: Settings, chosen: Switches) -> dict[str, object]:
-    """The bindings for batch, precision and layout."""
-    bindings: dict[str, object] = {
-        "network.T5Config.dtype": "bfloat16" if chosen.fp8 != "off" else given.precision,  # FP8 is rounded from bfloat16, as documented
-        "BATCH_SIZE": given.batch,
-        "EVAL_BATCH_SIZE": given.batch,
-        "trainer.Trainer.num_microbatches": given.microbatches,
-        "NUM_PARTITIONS": given.tensor_parallel,
-    }
-    if given.lengths:
-        bindings["TASK_FEATURE_LENGTHS"] = given.lengths
-    return bindings
-
-
-def _length(given: Settings, benchmark: bool, model_dir: str) -> dict[str, object]:
-    """The bindings for how long to train. FT_STEPS counts from the restored step."""
-    if given.finetune and given.variables.get("FT_STEPS"):
-        return {"FT_STEPS": settings.positive("FT_STEPS", given.variables["FT_STEPS"])}
-    if not benchmark:
-        return {} if given.steps is None else {"TRAIN_STEPS": given.steps}
-    if "://" not in model_dir and newest(model_dir):
-        raise UserError("BENCHMARK_MODE=1 starts from nothing, but it holds checkpoints", f"MODEL_DIR={model_dir}", "name another MODEL_DIR")
-    return {"TRAIN_STEPS": given.steps or BENCHMARK_STEPS, "STATS_PERIOD": min(100, given.steps or BENCHMARK_STEPS)}
-
-
-def _environment(environment: Mapping[str, str], root: Path, platforms: str, chosen: Switches) -> dict[str, str]:
-    """The trainer's environment: ours first in XLA_FLAGS, the user's after them, where they win."""
-    flags = [f"--xla_gpu_all_reduce_combine_threshold_bytes={COMBINE}"]
-    if chosen.fp8 == "xla":
-        flags.append("--xla_gpu_enable_triton_gemm=false")  # Triton's GEMMs are never FP8 ones, and XLA prefers them
-    path = environment.get("PYTHONPATH")
-    return {
-        **environment, "JAX_PLATFORMS": platforms, "XLA_FLAGS": " ".join([*flags, environment.get("XLA_FLAGS", "")]).strip(),
-        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
-    }  # fmt: skip
+    names = [f"rosetta/t5x/gin/{name}" for name in (f"{family}/{size}.gin", f"runs/{what}.gin", f"runs/task_{task}.gin")]
+    files = [GIN.parents[2] / name for name in names]
+    if environment.get("ROSETTA_GIN"):
+        files.append(preflight.existing("ROSETTA_GIN", environment["ROSETTA_GIN"], "name a gin file, or unset it"))
+        names.append(str(files[-1]))
+    bound = ginread.read(files, (GIN.parents[2], Path.cwd()))
+    preflight.data({**bound, **{name: ginread.literal(value) for name, value in bindings.items()}}, environment)
+    folders.writable(str(bindings[OUTPUTS[what]]))
+    return Command(_argv(environment, names, bindings, program=what), {**environment, "TFDS_DATA_DIR": preflight.datasets(environment), "JAX_PLATFORMS": platforms}, None, chosen.notes)
 
 
 def execute(wanted: Command) -> NoReturn:
@@ -280,6 +229,8 @@ def execute(wanted: Command) -> NoReturn:
     for line in wanted.lines:
         print(f"rosetta: {line}", file=sys.stderr)
     print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
+    if wanted.start:
+        folders.keep_start(*wanted.start)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
@@ -305,15 +256,14 @@ def main(argv: Sequence[str]) -> int:
         execute(wanted)
     except UserError as error:
         print(f"{script}.sh: {error}", file=sys.stderr)
-        return 2
     except OSError as error:
         print(f"{script}.sh: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    return 2
 
 
 def shown(wanted: Command) -> dict[str, Any]:
     """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
-    names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH")
+    names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
     return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in names if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
 
 

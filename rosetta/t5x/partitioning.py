@@ -65,17 +65,17 @@ class PjitPartitioner(partitioning.PjitPartitioner):
     def get_mesh_axes(self, train_state: Any) -> Any:
         """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axis as well, where a dimension divides."""
         axes = super().get_mesh_axes(train_state)
-        if not self._fsdp:
-            return axes
         sizes = dict(self.mesh.shape)
         shapes = traverse_util.flatten_dict(train_state.state_dict(), keep_empty_nodes=True, sep="/")
         flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
-        spread = {
-            name: spread_over_data(spec, getattr(shapes.get(name), "shape", ()), sizes) if name.startswith("state/param_states/") else spec
-            for name, spec in flat.items()
-        }
-        return axes.restore_state(traverse_util.unflatten_dict(spread, sep="/"))
-
+        for name, spec in flat.items():
+            shape = getattr(shapes.get(name), "shape", None)
+            if spec is None and shape == ():
+                # Without a layout, T5X restores a counter in the parameters' type: float32 is exact up to 2**24 only, bfloat16 to 256.
+                flat[name] = PartitionSpec()
+            elif self._fsdp and name.startswith("state/param_states/"):
+                flat[name] = spread_over_data(spec, shape or (), sizes)
+        return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
     def data_dimensions(self, axes: Any, params: Any) -> Any:
         """Return for each parameter the dimension in which `fsdp` spreads its optimizer's state over the data axis, -1 for none.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rosetta import te
 from rosetta.errors import UserError
 from rosetta.t5x import card
-from rosetta.t5x.config import ATTENTION, REMAT
+from rosetta.t5x.config import ATTENTION, REMAT, T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from rosetta.t5x.card import Card
 
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+REDUCED_IN = ("bfloat16", "float32")
+NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
 
 
 @dataclass(frozen=True)
 class Switches:
-    """How a model is computed; see T5Config, and PjitPartitioner for fsdp. `notes` say what was decided instead of the documented default."""
+    """How a model is computed; see T5Config, PjitPartitioner for fsdp, Trainer for gradient_dtype.
 
+    Attributes:
+      precision: of activations: FP8 is rounded from bfloat16.
+      notes: what was decided instead of the documented default, and why.
+    """
+
+    precision: str
     fp8: str
     fuse_qkv: bool
     transpose_batch_sequence: bool
@@ -30,12 +38,17 @@ class Switches:
     scan_layers: bool
     fsdp: bool
     pack: bool
+    gradient_dtype: str | None = None
     notes: tuple[str, ...] = ()
 
-    def bindings(self) -> dict[str, object]:
+    def reading(self) -> dict[str, object]:
+        """Return what evaluation and inference take of them, as gin bindings."""
+        return {"network.T5Config.dtype": self.precision, **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK}}
+
+    def training(self) -> dict[str, object]:
         """Return them as gin bindings."""
-        network = {name: getattr(self, name) for name in ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")}
-        return {**{f"network.T5Config.{name}": value for name, value in network.items()}, "partitioning.PjitPartitioner.fsdp": self.fsdp, "PACK": self.pack}
+        reduced = {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
+        return {**self.reading(), "partitioning.PjitPartitioner.fsdp": self.fsdp, "PACK": self.pack, **reduced}
 
 
 def flag(name: str, text: str) -> bool:
@@ -51,50 +64,80 @@ def flag(name: str, text: str) -> bool:
     raise UserError(f"it is {text!r}", name, "give 0 or 1")
 
 
-def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str) -> Switches:
+def on(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Return whether a variable is on; not set or empty, it is what it defaults to."""
+    return flag(name, given[name]) if given.get(name) else default
+
+
+def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:
     """Decide all switches from what was given, by the names of the variables (empty: not given), and from the cards.
 
-    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as documented; FP8 only where every card has it.
+    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as documented; FP8 only where every card has it and
+    no other precision was asked for. The attention is cuDNN's where every card has it.
 
     Raises:
       UserError: a value is none, or something was asked for that this machine or environment cannot do.
     """
     notes = list[str]()
-
-    def on(name: str, default: bool) -> bool:
-        return flag(name, given[name]) if given.get(name) else default
-
-    able = bool(cards) and all(each.capability >= card.FP8 for each in cards)
-    where = "the CPU" if on_cpu else cards[0].name if cards else "a card that cannot be asked (no nvidia-smi)"
-    if given.get("ENABLE_FP8") and on("ENABLE_FP8", False) and not able and not on_cpu and cards:
-        raise UserError(f"{where} has no FP8", "ENABLE_FP8=1", "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card")
-    fp8 = on("ENABLE_FP8", able and not on_cpu)
-    if not fp8 and not given.get("ENABLE_FP8"):
-        notes.append(f"FP8 is off: {where} {'computes it slowly' if on_cpu else 'has none'} (ENABLE_FP8=0)")
-    with_te = on("ENABLE_TE", False)
-    if with_te:
+    precision = one_of("PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16"))
+    with_te = on(given, "ENABLE_TE")
+    fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
+    if fp8 and precision != "bfloat16":
+        notes.append(f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)")
+        precision = "bfloat16"
+    attention = _attention(given, cards, on_cpu=on_cpu, precision=precision, with_te=with_te)
+    if with_te or attention == "te":
         te.require()
-    attention = given.get("ATTENTION") or ("te" if with_te else "xla" if on_cpu or precision == "float32" or not _fused(cards) else "cudnn")
-    _one_of("ATTENTION", attention, ATTENTION)
-    remat = given.get("REMAT") or "none"
-    _one_of("REMAT", remat, REMAT)
-    return Switches(
+    chosen = Switches(
+        precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
-        fuse_qkv=on("FUSE_QKV", True),
-        transpose_batch_sequence=on("TRANSPOSE_BS", True),
+        fuse_qkv=on(given, "FUSE_QKV", default=True),
+        transpose_batch_sequence=on(given, "TRANSPOSE_BS", default=True),
         attention=attention,
-        remat=remat,
-        scan_layers=on("SCAN_LAYERS", False),
-        fsdp=on("FSDP", False),
-        pack=on("PACK", False),
+        remat=one_of("REMAT", given.get("REMAT") or "none", REMAT),
+        scan_layers=on(given, "SCAN_LAYERS"),
+        fsdp=on(given, "FSDP"),
+        pack=on(given, "PACK"),
+        gradient_dtype=one_of("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN) if given.get("GRADIENT_DTYPE") else None,
         notes=tuple(notes),
     )
+    T5Config(vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK})  # refuses what cannot be combined
+    return chosen
 
 
-def _fused(cards: Sequence[Card]) -> bool:
-    return bool(cards) and all(each.capability >= card.CUDNN for each in cards)
+def _fp8(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, notes: list[str]) -> bool:
+    able = not on_cpu and bool(cards) and all(each.capability >= card.FP8 for each in cards)
+    where = "the CPU" if on_cpu else cards[0].name if cards else "a card that cannot be asked (no nvidia-smi)"
+    if given.get("ENABLE_FP8"):
+        asked = on(given, "ENABLE_FP8")
+        if asked and cards and not able and not on_cpu:
+            raise UserError(f"{where} has no FP8", f"ENABLE_FP8={given['ENABLE_FP8']}", "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card")
+        if asked and on_cpu:
+            notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
+        return asked
+    if not able:
+        can = "computes it slowly" if on_cpu else "has none" if cards else "may have none"
+        notes.append(f"FP8 is off: {where} {can}" + ("" if cards and not on_cpu else " (ENABLE_FP8=1 turns it on)"))
+    elif precision != "bfloat16":
+        notes.append(f"FP8 is off: PREC={precision} was asked for (ENABLE_FP8=1 turns it on)")
+        return False
+    return able
 
 
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UserError(f"it is {value!r}", name, f"choose one of: {', '.join(known)}")
+def _attention(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool) -> str:
+    able = not on_cpu and precision != "float32" and bool(cards) and all(each.capability >= card.CUDNN for each in cards)
+    asked = given.get("ATTENTION")
+    if not asked:
+        return "te" if with_te else "cudnn" if able else "xla"
+    one_of("ATTENTION", asked, ATTENTION)
+    if asked == "cudnn" and not able and (cards or on_cpu):
+        why = "the CPU has none" if on_cpu else "it is for bfloat16 and float16" if precision == "float32" else f"{cards[0].name} has none"
+        raise UserError(f"cuDNN's attention cannot run here: {why}", "ATTENTION=cudnn", "set ATTENTION=xla, or leave it out")
+    return asked
+
+
+def one_of(name: str, text: str, known: Sequence[str]) -> str:
+    """Return the text; UserError where it is none of what is known."""
+    if text not in known:
+        raise UserError(f"it is {text!r}", name, f"choose one of: {', '.join(known)}")
+    return text

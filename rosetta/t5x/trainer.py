@@ -27,9 +27,7 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
 
     All microbatches read the same FP8 scales; their largest magnitudes are combined, and enter the histories once.
 
-    Args:
-      batch: arrays [batch, ...], whose batch divides by `microbatches`.
-      spec: how a batch is laid out over the mesh; None where it is not.
+    The batch's arrays are [batch, ...], which divides by `microbatches`; `spec` is its layout over the mesh, None where it has none.
     """
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:

@@ -40,12 +40,22 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("with_fp8", [False, True])
-def test_a_state_comes_back(tmp_path: Path, with_fp8: bool) -> None:
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_a_state_comes_back(tmp_path: Path, with_fp8: bool, dtype: str | None) -> None:
     model = Model(with_fp8=with_fp8)
     _save(tmp_path, model, 5, run=None)
-    found = _manager(tmp_path, model).restore(path=f"{tmp_path}/checkpoint_5")
-    assert int(found.step) == 5
-    assert _same(found.state_dict(), model.state(5).state_dict())
+    found = _manager(tmp_path, model, restore_dtype=dtype).restore(path=f"{tmp_path}/checkpoint_5")
+    before = model.state(5)
+    assert _same(found.state_dict(), before.state_dict())
+    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(before)]
+
+
+def test_only_parameters_are_restored_in_another_type(tmp_path: Path) -> None:
+    """Upstream makes the step a bfloat16 too, which has no 1001."""
+    _save(tmp_path, Model(), 1001, run=None)
+    found = _manager(tmp_path, Model(), restore_dtype="bfloat16").restore(path=f"{tmp_path}/checkpoint_1001")
+    assert found.params["dense"]["kernel"].dtype == "bfloat16"
+    assert (found.step.dtype, int(found.step)) == ("int32", 1001)
 
 
 def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

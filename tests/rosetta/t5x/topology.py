@@ -22,7 +22,7 @@ VOCABULARY = seqio.ByteVocabulary(100)
 CONFIG = network.T5Config(
     vocab_size=384, dtype="float32", emb_dim=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, head_dim=16, mlp_dim=64, mlp_activations=("gelu", "linear"), dropout_rate=0.0
 )
-ALL = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
+ALL: dict[str, Any] = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
 
 
 def batch(step: int) -> dict[str, Any]:
@@ -57,13 +57,14 @@ class Run:
         for step in range(int(self.trainer.train_state.step), last):
             rows = {key: jax.device_put(value, jax.sharding.NamedSharding(self.partitioner.mesh, self.partitioner.data_partition_spec)) for key, value in batch(step).items()}
             self.trainer.train_state, metrics = self.trainer._partitioned_train_step(self.trainer.train_state, rows)
-            losses.append(float(metrics["loss"].compute() if hasattr(metrics["loss"], "compute") else metrics["loss"].total))
+            losses.append(float(metrics["loss"].total))
         return losses
 
     def moments_held(self) -> float:
         """Return the share of the optimizer's state that one device holds."""
         leaves = [leaf for leaf in jax.tree.leaves(self.trainer.train_state.param_states) if leaf.ndim]
-        return sum(leaf.addressable_shards[0].data.size for leaf in leaves) / sum(leaf.size for leaf in leaves)
+        held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
+        return float(held / sum(leaf.size for leaf in leaves))
 
     def params(self) -> Any:
         return jax.device_get(self.trainer.train_state.params)

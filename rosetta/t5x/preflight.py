@@ -1,0 +1,125 @@
+"""What can be known to be wrong with a run before JAX starts: its devices, its model's split, its data, its files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.data import checks
+from rosetta.errors import UserError
+from rosetta.t5x import folders, ginread, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.t5x.card import Card
+    from rosetta.t5x.settings import Settings
+
+_VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> int:
+    """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
+    asked = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
+    return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
+
+
+def share(given: Settings, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment in which the run has the devices it was asked to have, and what to say about it.
+
+    Raises:
+      UserError: there are not so many.
+    """
+    there = devices(found, environment, on_cpu=on_cpu)
+    where = f"NUM_GPUS={given.gpus}"
+    if given.processes > 1:
+        if not on_cpu and given.gpus != given.processes:
+            raise UserError(f"Slurm started {given.processes} processes, one a GPU", where, "start one process a GPU (srun --ntasks), or unset NUM_GPUS")
+        return dict(environment), ()
+    if there == given.gpus or (not on_cpu and not found):
+        return dict(environment), ()
+    if on_cpu:
+        if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
+            raise UserError(f"XLA_FLAGS makes {there} CPU device(s)", where, "make both the same")
+        flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={given.gpus}".strip()
+        return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
+    if given.gpus > there:
+        raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    used = ",".join(word.strip() for word in named.split(",")[: given.gpus]) if named else ",".join(map(str, range(given.gpus)))
+    return {**environment, "CUDA_VISIBLE_DEVICES": used}, (f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",)
+
+
+def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]) -> None:
+    """Check a training run's model and data.
+
+    Args:
+      given: the run.
+      bound: what its gin files and its bindings bind, as ginread reads them.
+      environment: its variables.
+
+    Raises:
+      UserError: one line.
+    """
+    split = given.tensor_parallel
+    # These are the dimensions that upstream's rules lay over the model axis.
+    wide = {what: ginread.value(bound, f"network.T5Config.{name}") for name, what in (("num_heads", "heads"), ("mlp_dim", "MLP width"), ("vocab_size", "vocabulary"))}
+    known = {what: size for what, size in wide.items() if isinstance(size, int)}
+    if not known:
+        raise UserError("its gin files are not those of these scripts", "T5X_DIR", "use a tree of rosetta's (python build.py), or unset it")
+    for what, size in known.items():
+        if size % split:
+            raise UserError(f"a {given.size} model's {what} of {size} do not divide by it", f"TP_SIZE={split}", settings.fitting(given.gpus, *known.values()))
+    data(bound, environment)
+
+
+def data(bound: dict[str, str], environment: Mapping[str, str]) -> None:
+    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check."""
+    if not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
+        return
+    found = {name: ginread.value(bound, name) for name in ("DATA", "EVAL_DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")}
+    spec, objective, vocab, lengths, span = (found[name] for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH"))
+    size = ginread.value(bound, "network.T5Config.vocab_size")
+    if not isinstance(spec, (str, dict)) or not isinstance(vocab, str) or not isinstance(objective, str) or not isinstance(lengths, dict):
+        return
+    root = datasets(environment)
+    if spec == "tfds:the_pile" and "://" not in root and not Path(root, "the_pile").is_dir():
+        do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
+        raise UserError("it has no the_pile, which has been offline since October 2023", f"TFDS_DATA_DIR={root}", do)
+    kept = os.environ.get("TFDS_DATA_DIR")
+    os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
+    try:
+        checks.before_start(
+            data=spec, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
+            eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
+            mean_noise_span_length=span if isinstance(span, float) else 3.0,
+        )  # fmt: skip
+    finally:
+        if kept is None:
+            del os.environ["TFDS_DATA_DIR"]
+        else:
+            os.environ["TFDS_DATA_DIR"] = kept
+
+
+def datasets(environment: Mapping[str, str]) -> str:
+    """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation mounts it."""
+    return environment.get("TFDS_DATA_DIR") or "/t5x_home/datasets"
+
+
+def existing(name: str, path: str, do: str) -> Path:
+    """Return a file's absolute path; UserError where it is no file."""
+    if not Path(path).is_file():
+        raise UserError("it is no file", f"{name}={path}", do)
+    return Path(path).absolute()
+
+
+def checkpoint(path: str) -> str:
+    """Return a checkpoint_N, or a folder with some, absolute; UserError where a folder of this machine is neither."""
+    found = folders.absolute(path)
+    if "://" in found:
+        checks.remote_path(found)
+    elif not Path(found).is_dir() or (not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None):
+        raise UserError("it is no checkpoint_N and holds none", f"CHECKPOINT_PATH={found}", "name a checkpoint_N, or a folder of them")
+    return found

@@ -1,0 +1,124 @@
+"""FP8 projections against an independent computation in NumPy with the same scales, and the state that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax", "flax")
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from rosetta.errors import UserError
+from rosetta.nn import fp8
+
+E4M3, E5M2 = (ml_dtypes.float8_e4m3fn, 448.0), (ml_dtypes.float8_e5m2, 57344.0)
+
+
+def _state(seed: int) -> dict[str, Any]:
+    """A state in use: histories with something in them."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for tensor, size in (("input", 4.0), ("kernel", 0.5), ("output_grad", 1e-2)):
+        found[f"{tensor}_scale"] = jnp.ones((1,), jnp.float32)
+        found[f"{tensor}_amax_history"] = jnp.asarray(size * rng.uniform(0.5, 1.0, fp8.HISTORY), jnp.float32)
+    return found
+
+
+def _arrays(outputs: tuple[int, ...]) -> tuple[Any, list[Any], list[Any]]:
+    rng = np.random.default_rng(7)
+    x = jnp.asarray(rng.normal(size=(3, 32, 64)), jnp.float32)
+    kernels = [jnp.asarray(0.1 * rng.normal(size=(64, each)), jnp.float32) for each in outputs]
+    gradients = [jnp.asarray(1e-3 * rng.normal(size=(3, 32, each)), jnp.float32) for each in outputs]
+    return x, kernels, gradients
+
+
+def _narrow(x: Any, scale: float, kind: tuple[Any, float]) -> np.ndarray:
+    """Quantise and dequantise."""
+    return np.clip(np.asarray(x, np.float32) / np.float32(scale), -kind[1], kind[1]).astype(kind[0]).astype(np.float32) * np.float32(scale)
+
+
+def _scale(state: dict[str, Any], tensor: str, kind: tuple[Any, float]) -> float:
+    return float(np.max(state[f"{tensor}_amax_history"]) / np.float32(kind[1]))
+
+
+def _reference(x: Any, kernels: list[Any], gradients: list[Any], states: list[Any]) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+    """Outputs, the input's gradient and the kernels': products in float64 of what FP8 leaves of the factors."""
+    of_x = max(_scale(state, "input", E4M3) for state in states)
+    of_kernels = [_scale(state, "kernel", E4M3) for state in states]
+    of_gradient = max(_scale(state, "output_grad", E5M2) for state in states)
+    narrow = _narrow(x, of_x, E4M3).astype(np.float64)
+    outputs = [narrow @ _narrow(kernel, scale, E4M3) for kernel, scale in zip(kernels, of_kernels, strict=True)]
+    given = [_narrow(each, of_gradient, E5M2).astype(np.float64) for each in gradients]
+    into_x = sum(each @ _narrow(kernel, max(of_kernels), E4M3).T for each, kernel in zip(given, kernels, strict=True))
+    into_kernels = [np.einsum("abi,abo->io", narrow, each) for each in given]
+    return outputs, np.asarray(into_x), into_kernels
+
+
+@pytest.mark.parametrize("outputs", [(48,), (48, 16, 32)], ids=["one", "fused"])
+def test_against_numpy(outputs: tuple[int, ...]) -> None:
+    x, kernels, gradients = _arrays(outputs)
+    states = [_state(index) for index in range(len(outputs))]
+
+    def product(x: Any, kernels: Any, states: Any) -> Any:
+        return fp8.contract(x, kernels, states, jnp.float32)
+
+    found, back = jax.vjp(product, x, kernels, states)
+    of_x, of_kernels, following = back(tuple(gradients))
+    expected, expected_x, expected_kernels = _reference(x, kernels, gradients, states)
+    for one, other in zip((*found, of_x, *of_kernels), (*expected, expected_x, *expected_kernels), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * float(np.abs(other).max()))
+
+    for index, (state, after) in enumerate(zip(states, following, strict=True)):
+        for tensor, value in (("input", x), ("kernel", kernels[index]), ("output_grad", gradients[index])):
+            history, before = after[f"{tensor}_amax_history"], state[f"{tensor}_amax_history"]
+            assert history[0] == np.abs(value).max()  # the newest first, the oldest gone
+            np.testing.assert_array_equal(history[1:], before[:-1])
+        assert float(after["kernel_scale"][0]) == pytest.approx(_scale(state, "kernel", E4M3))
+        assert float(after["input_scale"][0]) == pytest.approx(max(_scale(each, "input", E4M3) for each in states))
+
+
+@pytest.mark.parametrize("outputs", [(48,), (48, 16, 32)], ids=["one", "fused"])
+def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
+    x, kernels, gradients = _arrays(outputs)
+    fresh = [
+        {f"{tensor}_{what}": jnp.full((fp8.HISTORY if what == "amax_history" else 1,), size, jnp.float32) for tensor, size in (("input", 4.5), ("kernel", 0.45), ("output_grad", 4.5e-3)) for what in ("scale", "amax_history")}
+        for _ in outputs
+    ]  # fmt: skip
+    found, back = jax.vjp(lambda x, kernels: fp8.contract(x, kernels, fresh, jnp.float32), x, kernels)
+    exact, exact_back = jax.vjp(lambda x, kernels: tuple(x @ kernel for kernel in kernels), x, kernels)
+    for one, other in zip(found, exact, strict=True):
+        assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.06
+    for one, other in zip(jax.tree.leaves(back(tuple(gradients))), jax.tree.leaves(exact_back(tuple(gradients))), strict=True):
+        assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.07  # e5m2 has one bit less
+
+
+def test_a_state_without_a_history_keeps_its_scale() -> None:
+    empty, used = jnp.zeros((4,)), jnp.asarray([0.0, 896.0, 2.0, 0.0])
+    assert fp8.scale_of(empty, jnp.asarray([3.0]), jnp.float8_e4m3fn) == 3.0
+    assert fp8.scale_of(used, jnp.asarray([3.0]), jnp.float8_e4m3fn) == 2.0
+    assert fp8.scale_of(used.at[2].set(jnp.inf), jnp.asarray([3.0]), jnp.float8_e4m3fn) == 3.0  # an overflow in one step is no reason to zero the next
+
+
+def test_what_is_out_of_range_is_cut_off() -> None:
+    found = fp8.quantise(jnp.asarray([1e6, -1e6, 448.0]), jnp.asarray([1.0]), jnp.float8_e4m3fn).astype(jnp.float32)
+    assert found.tolist() == [448.0, -448.0, 448.0]
+
+
+class _Gpu:
+    platform, device_kind = "gpu", "NVIDIA A100-SXM4-80GB"
+
+    def __init__(self, capability: str) -> None:
+        self.compute_capability = capability
+
+
+def test_a_card_without_fp8_is_refused() -> None:
+    fp8.require([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
+    with pytest.raises(UserError, match="A100.*has no FP8"):
+        fp8.require([_Gpu("9.0"), _Gpu("8.0")])

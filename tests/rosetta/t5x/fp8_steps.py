@@ -1,0 +1,84 @@
+"""Run with four virtual devices by test_trainer.py: prints as JSON what FP8 training comes to, by microbatches, scanning, fusing and devices."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import seqio
+from flax import traverse_util
+from t5x import train_state, utils
+
+from rosetta.nn import fp8
+from rosetta.t5x import model, network, optimizer
+from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.trainer import Trainer
+
+BATCH, LENGTH = 8, 16
+SHAPES = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (BATCH, LENGTH))
+VOCABULARY = seqio.ByteVocabulary(100)
+SIZES: dict[str, Any] = {
+    "vocab_size": 384, "emb_dim": 32, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "head_dim": 16, "mlp_dim": 64,
+    "mlp_activations": ("gelu", "linear"), "dropout_rate": 0.0,
+}  # fmt: skip
+
+
+def batch(step: int) -> dict[str, Any]:
+    """A batch of sequences that count up from a random start: something to learn."""
+    drawn = np.random.default_rng(step)
+    rows = (drawn.integers(3, 250, (BATCH, 1)) + np.arange(LENGTH)).astype(np.int32)
+    return {"encoder_input_tokens": rows, "decoder_target_tokens": rows, "decoder_input_tokens": np.pad(rows[:, :-1], ((0, 0), (1, 0)))}
+
+
+def trainer(microbatches: int = 1, devices: int = 1, gradient_dtype: str | None = None, **switches: Any) -> Trainer:
+    settings = network.T5Config(**{**SIZES, "dtype": "float32", "fp8": "xla", **switches})
+    made = model.EncoderDecoderModel(module=network.Transformer(settings), input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+    partitioner = PjitPartitioner(1, devices=jax.devices()[:devices])
+    initializer = utils.TrainStateInitializer(made.optimizer_def, made.get_initial_variables, SHAPES, partitioner, dict.fromkeys(SHAPES, jnp.int32))
+    variables = made.get_initial_variables(jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32))
+    return Trainer(
+        model=made, train_state=train_state.FlaxOptimTrainState.create(made.optimizer_def, variables), partitioner=partitioner, eval_names=[], summary_dir=None,
+        train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1), num_microbatches=microbatches, gradient_dtype=gradient_dtype,
+        learning_rate_fn=utils.create_learning_rate_scheduler(factors="constant", base_learning_rate=0.003),
+    )  # fmt: skip
+
+
+def run(made: Trainer, steps: int) -> list[float]:
+    losses = []
+    for step in range(steps):
+        made.train_state, metrics = made._partitioned_train_step(made.train_state, batch(step))
+        losses.append(float(metrics["loss_per_nonpadding_target_token"].compute_value().value))
+    return losses
+
+
+def state(made: Trainer) -> dict[str, Any]:
+    """The FP8 state: all scales, and of histories the newest two values and whether the rest is still empty."""
+    flat = traverse_util.flatten_dict(flax.core.unfreeze(made.train_state.flax_mutables[fp8.COLLECTION]), sep="/")
+    return {name: [*np.asarray(leaf)[:2].tolist(), float(np.abs(leaf[2:]).max()) if leaf.shape[0] > 2 else 0.0] for name, leaf in flat.items()}
+
+
+STEPS = {
+    "plain": {}, "2 microbatches": {"microbatches": 2}, "4 microbatches": {"microbatches": 4}, "scanned": {"scan_layers": True}, "4 devices": {"devices": 4},
+    "4 devices, 2 microbatches, one reduction": {"devices": 4, "microbatches": 2, "gradient_dtype": "float32"}, "fused": {"fuse_qkv": True},
+}  # fmt: skip
+
+
+def main(what: str) -> None:
+    if what == "state":
+        found: dict[str, Any] = {}
+        for name, how in STEPS.items():
+            made = trainer(**how)
+            losses = run(made, 2)
+            found[name] = {"losses": losses, "state": state(made)}
+    else:
+        found = {kind: run(trainer(dtype="bfloat16", fuse_qkv=True, scan_layers=True, fp8=kind), 200) for kind in ("off", "xla")}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.t5x import startup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("startup_heavy", "startup_loaded"):
+        (tmp_path / f"{name}.py").write_text("")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_what_is_missing_can_be_imported_afterwards() -> None:
+    with startup.missing("startup_heavy"), pytest.raises(ImportError):
+        importlib.import_module("startup_heavy")
+    assert importlib.import_module("startup_heavy").__name__ == "startup_heavy"
+
+
+def test_what_is_loaded_stays() -> None:
+    loaded = importlib.import_module("startup_loaded")
+    with startup.missing("startup_loaded"):
+        assert importlib.import_module("startup_loaded") is loaded
+    assert sys.modules["startup_loaded"] is loaded
+
+
+def test_an_error_leaves_nothing_behind() -> None:
+    with pytest.raises(KeyError), startup.missing("startup_heavy"):
+        raise KeyError
+    assert "startup_heavy" not in sys.modules
+
+
+def test_tensorflow_comes_without_what_it_does_not_need() -> None:
+    pytest.importorskip("tensorflow", reason="NOT CHECKED: needs the packages of a baked environment")
+    code = "import sys; from rosetta.t5x import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == "[]"
