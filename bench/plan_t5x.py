@@ -52,15 +52,14 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
     import jax
     from t5x import trainer
 
-    from rosetta.t5x import partitioning, runfile
-    from rosetta.t5x.launch import gin_literal
+    from rosetta.t5x import ginread, partitioning, runfile
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
     settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": 0.0, "BATCH_SIZE": 8}
     settings |= {f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()}
     files = [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
     started = time.monotonic()
-    with runfile.arguments(files, [f"{name} = {gin_literal(value)}" for name, value in settings.items()]) as run, jax.default_device(jax.devices("cpu")[0]):
+    with runfile.arguments(files, [f"{name} = {ginread.literal(value)}" for name, value in settings.items()]) as run, jax.default_device(jax.devices("cpu")[0]):
         layout = partitioning.PjitPartitioner(
             tp, fsdp=case.get("fsdp", False), devices=target.devices("h100", max(gpus // 8, 1), min(gpus, 8)), logical_axis_rules=partitioning.standard_logical_axis_rules()
         )
@@ -97,8 +96,10 @@ def main() -> None:
 def ratio(out: Path) -> None:
     """Ours over upstream's, where both were compiled."""
     there = {path.stem: json.loads(path.read_text()) for path in out.glob("large-*.json")}
-    base = there.get("large-upstream")
-    for name, found in there.items() if base else ():
+    if "large-upstream" not in there:
+        return
+    base = there["large-upstream"]
+    for name, found in there.items():
         figures = ((key, found[key] / base[key]) for key in ("kernels", "bytes", "gemm_flops"))
         print(f"{name} / large-upstream: " + ", ".join(f"{key} {value:.3f}" for key, value in figures) + f", peak memory {found['memory']['peak'] / base['memory']['peak']:.3f}")
 

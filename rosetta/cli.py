@@ -21,7 +21,13 @@ FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as a UserError, so that --json covers it too."""
+    """Reports a wrong command line as a UserError, so that --json covers it too; with set_defaults(flags_first=True), options may stand anywhere."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See argparse, which takes a list of words that stands in one piece only."""
+        if args is not None and self.get_default("flags_first"):
+            args = sorted(args, key=lambda word: not word.startswith("-"))
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> Any:
         raise UserError(message, self.prog, f"see {self.prog} --help")

@@ -16,7 +16,7 @@ from flax.linen.partitioning import param_with_axes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import fp8
+from rosetta.nn import fp8, te
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,12 @@ PROJECTION = "projection"  # the name that remat policies save outputs of `contr
 
 @dataclass(frozen=True)
 class Part:
-    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has one."""
+    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has one, and who then multiplies."""
 
     kernel: Any
     state: Mapping[str, Any] | None = None
     name: str = ""
+    by: str = "xla"
 
 
 class Kernel(nn.Module):
@@ -39,19 +40,19 @@ class Kernel(nn.Module):
     Attributes:
       axes: the logical names of both dimensions.
       init: makes the kernel.
-      fp8: keep the state that a projection in FP8 needs.
+      fp8: "off", or who multiplies in FP8, "xla" or "te"; then it keeps the state that this needs.
     """
 
     inputs: int
     outputs: int
     axes: tuple[str, str]
     init: Callable[..., Any]
-    fp8: bool = False
+    fp8: str = "off"
 
     @nn.compact
     def __call__(self) -> Part:
         kernel = param_with_axes("kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes)
-        return Part(kernel, fp8.state(self) if self.fp8 else None, self.name or "")
+        return Part(kernel, fp8.state(self) if self.fp8 != "off" else None, self.name or "", self.fp8)
 
 
 def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
@@ -65,7 +66,8 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
 
 def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     if parts[0].state is not None:
-        outputs = fp8.contract(x, [part.kernel for part in parts], [part.state for part in parts], dtype)
+        multiply = te.contract if parts[0].by == "te" else fp8.contract
+        outputs = multiply(x, [part.kernel for part in parts], [part.state for part in parts if part.state is not None], dtype)
         return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
     kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
     dimensions = (((x.ndim - 1,), (0,)), ((), ()))

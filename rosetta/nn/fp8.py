@@ -95,7 +95,8 @@ def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _contract(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]) -> tuple[Any, ...]:
-    return _forward(dtype, x, kernels, states)[0]
+    outputs: tuple[Any, ...] = _forward(dtype, x, kernels, states)[0]
+    return outputs
 
 
 def _scales(states: tuple[dict[str, Any], ...], tensor: str, kind: Any) -> list[Any]:

@@ -90,7 +90,8 @@ def chunked_cross_entropy(hidden: Any, kernel: Any, targets: Any, terms: Terms) 
     Returns:
       loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token, int32 [tokens], which has no gradient.
     """
-    return _forward(hidden, kernel, targets, terms)[0]
+    found: tuple[Any, Any, Any] = _forward(hidden, kernel, targets, terms)[0]
+    return found
 
 
 def _forward(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any]:

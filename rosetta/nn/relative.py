@@ -28,7 +28,8 @@ def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest:
     # float32 and its epsilon, as models that exist were trained: a distance on a boundary must fall where it fell there.
     ratio = back.astype(np.float32) / exact + np.finfo(np.float32).eps
     far = exact + (np.log(ratio) / np.log(farthest / exact) * (buckets - exact)).astype(np.int32)
-    return (offset + np.where(back < exact, back, np.minimum(far, buckets - 1))).astype(np.int32)
+    found: np.ndarray = (offset + np.where(back < exact, back, np.minimum(far, buckets - 1))).astype(np.int32)
+    return found
 
 
 class RelativeBias(nn.Module):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
 
 CARD = "h100"
 
@@ -30,12 +32,12 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.plan import report, target  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.t5x.launch import gin_literal  # noqa: PLC0415
+    from rosetta.t5x import ginread  # noqa: PLC0415
 
     target.prepare()
     settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": args.dropout, "BATCH_SIZE": args.gpus * args.batch_per_gpu}
     settings |= {"trainer.Trainer.num_microbatches": args.microbatches}
-    bindings = [f"{name} = {gin_literal(value)}" for name, value in settings.items()]
+    bindings = [f"{name} = {ginread.literal(value)}" for name, value in settings.items()]
     bindings += [f"network.T5Config.{name} = {_value(value)}" for name, _, value in (word.partition("=") for word in args.switches)]
     nodes = -(-args.gpus // args.gpus_per_node)
     compiled = target.t5x(

@@ -6,7 +6,6 @@ that does work on the device; its bytes are those of its operands and outputs by
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field

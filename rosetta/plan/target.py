@@ -60,7 +60,7 @@ def prepare() -> None:
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     """Return the devices of a described cluster."""
-    import jax.experimental.topologies as topologies  # noqa: PLC0415
+    from jax.experimental import topologies  # noqa: PLC0415
 
     described = cards.named(card)
     found = topologies.get_topology_desc(platform="cuda", topology_name="", target_config=described.text(), topology=f"1x{nodes}x{per_node}")
@@ -116,10 +116,14 @@ def t5x(files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int,
     """Compile the step of a T5X run.
 
     Args:
-      files, bindings: as for rosetta.t5x.runfile: a model's gin file and a run's.
-      card, nodes, per_node: the cluster.
+      files: gin files, as for rosetta.t5x.runfile: a model's and a run's.
+      bindings: gin bindings over them.
+      card: by its short name.
+      nodes: of the cluster.
+      per_node: GPUs of one.
       tensor_parallel: devices that share a model.
-      batch: global, in sequences; lengths: in tokens.
+      batch: global, in sequences.
+      lengths: of inputs and targets, in tokens.
       fsdp: shard the optimizer's state over the data axis.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -10,24 +9,15 @@ from typing import TYPE_CHECKING
 
 from rosetta.selftest import events, text
 from rosetta.selftest.workload import Phase
+from rosetta.t5x import ginread
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rosetta.selftest.workload import Workload
 
-GIN = ("rosetta/t5x/gin/tiny.gin", "rosetta/t5x/gin/pretrain_text.gin")
+GIN = ("rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin")
 REPORT_EVERY = 5  # steps
-
-
-def literal(value: object) -> str:
-    """Return a gin literal for a string, number, None, or a dict or tuple of them."""
-    if isinstance(value, str):
-        # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has none.
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{literal(k)}: {literal(v)}" for k, v in value.items()) + "}"
-    return repr(value)
 
 
 @dataclass(frozen=True)
@@ -44,16 +34,19 @@ class T5X:
         bindings: dict[str, object] = {
             "MODEL_DIR": str(workdir / "model"),
             "TRAIN_STEPS": steps,
-            "TEXT_FILES": {"train": str(workdir / "train.txt")},
+            "DATA": f"text:{workdir / 'train.txt'}",
+            "DTYPE": "float32",
+            "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
+            "BATCH_SIZE": 16,
+            "LEARNING_RATE": 0.01,
+            "WARMUP_STEPS": 5,
+            "SCHEDULE_STEPS": 1000,  # the same rate at every step, however far a run goes
             "STATS_PERIOD": REPORT_EVERY,
+            "NUM_PARTITIONS": 1 if devices % 2 else 2,
         }
-        if devices % 2 == 0:
-            # On CPU T5X makes all devices the model axis whatever num_partitions says; a submesh of two gives both axes.
-            bindings["partitioning.PjitPartitioner.num_partitions"] = None
-            bindings["partitioning.PjitPartitioner.model_parallel_submesh"] = (1, 1, 1, 2)
         argv = [sys.executable, "-P", "-m", "t5x.train"]
         argv += [f"--gin_file={path}" for path in GIN]
-        argv += [f"--gin.{name}={literal(value)}" for name, value in bindings.items()]
+        argv += [f"--gin.{name}={ginread.literal(value)}" for name, value in bindings.items()]
         return Phase(argv, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"})
 
     def losses(self, workdir: Path) -> dict[int, float]:

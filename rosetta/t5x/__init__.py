@@ -1,3 +1,3 @@
-"""What T5X needs from us: gin files, tasks, and later layers."""
+"""The T5X distribution: models and their gin files, data for T5X, training, and the scripts that start it."""
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry.add_argument("what", choices=(*SCRIPTS, "eval", "infer"))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
     entry.add_argument("--dry-run", action="store_true", help="check everything, print what would run, run nothing")
+    entry.set_defaults(flags_first=True)
 
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

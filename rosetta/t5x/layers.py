@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import attention, dropout, kvcache
+from rosetta.nn import attention, dropout, kvcache, te
 from rosetta.nn.dense import Kernel, contract
 from rosetta.nn.norm import RMSNorm
 
@@ -36,7 +36,7 @@ class View:
       mask: who sees whom.
       relative: bias by relative position, [1, heads, queries, keys], or None.
       bias: mask and relative as one, where attention is computed by XLA.
-      implementation: "xla" or "cudnn".
+      implementation: "xla", "cudnn" or "te".
     """
 
     mask: Mask
@@ -48,11 +48,15 @@ class View:
 def view(config: T5Config, mask: Mask, relative: Any, queries: int, keys: int, *, deterministic: bool, incremental: bool = False) -> View:
     """Choose the implementation for one kind of attention, and prepare its bias. While decoding with a cache it is always XLA."""
     asked = "xla" if incremental else config.attention
-    unfit = attention.unfit_for_cudnn(
-        dtype=config.dtype, head_dim=config.head_dim, queries=queries, keys=keys, mask=mask, biased=relative is not None,
-        dropout=not deterministic and config.dropout_rate > 0, float32_logits=config.float32_attention_logits,
-    )  # fmt: skip
-    implementation = attention.choose(asked, unfit)
+    dropping = not deterministic and config.dropout_rate > 0
+    if asked == "te":
+        implementation = te.choose_attention(dtype=config.dtype, mask=mask, dropout=dropping)
+    else:
+        unfit = attention.unfit_for_cudnn(
+            dtype=config.dtype, head_dim=config.head_dim, queries=queries, keys=keys, mask=mask, biased=relative is not None,
+            dropout=dropping, float32_logits=config.float32_attention_logits,
+        )  # fmt: skip
+        implementation = attention.choose(asked, unfit)
     bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" and not incremental else None
     return View(mask, relative, bias, implementation)
 
@@ -99,6 +103,10 @@ class Attention(nn.Module):
             attended = attention.plain(
                 query, key, value, bias=bias, float32_logits=self.config.float32_attention_logits, drop=functools.partial(self._drop, kept), transposed=self.transposed
             )
+        elif seen.implementation == "te":
+            attended = te.attention(
+                query, key, value, relative=seen.relative, mask=seen.mask, dropout_rate=self.config.dropout_rate, deterministic=self.deterministic, transposed=self.transposed
+            )
         else:
             query, key, value = (jnp.swapaxes(each, 0, 1) if self.transposed else each for each in (query, key, value))
             attended = attention.fused(query, key, value, relative=seen.relative, mask=seen.mask, implementation=seen.implementation)
@@ -134,7 +142,7 @@ class Attention(nn.Module):
         return query, key, value
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None) -> Any:
-        return Kernel(inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8 == "xla", name=name)()
+        return Kernel(inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8, name=name)()
 
     def _drop(self, kept: Any, weights: Any) -> Any:
         """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as T5 does."""
@@ -163,7 +171,7 @@ class Mlp(nn.Module):
         return contract(hidden, [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))], config.dtype)[0]
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
-        return Kernel(inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8 == "xla", name=name)()
+        return Kernel(inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8, name=name)()
 
 
 def _init(distribution: str) -> Any:

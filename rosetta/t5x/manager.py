@@ -70,7 +70,8 @@ class Manager(_Upstream):
             fresh["state"] = {"param_states": self._first_param_states()}
         if fresh:
             fallback_state = state_utils.merge_state(fallback_state or {}, fresh)
-        return super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+        found = super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+        return jax.tree.map(_counted, self._train_state, found)
 
     def _first_param_states(self) -> Any:
         """Return the state of the optimizer before its first step, laid out as it is to be, which depends on the parameters' shapes alone."""
@@ -91,6 +92,7 @@ class Manager(_Upstream):
         """
         if checkpoints._step_from_train_state(train_state) in self.all_steps():  # noqa: SLF001
             return False
+        super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
         record.require_room(str(self.directory), size(self._train_state.state_dict(), self._save_dtype))
         return bool(super().save(train_state, state_transformation_fns, force))
 
@@ -105,6 +107,11 @@ class Manager(_Upstream):
         super().close()
         if self._saves and jax.process_index() == 0:
             record.stamp(str(self.directory))
+
+
+def _counted(shape: Any, leaf: Any) -> Any:
+    """An array as restored, and a counter as a whole number again: upstream saves those of a resumed run as float32."""
+    return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
 
 
 def _filled(shapes: Any) -> Any:

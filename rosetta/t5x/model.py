@@ -28,7 +28,7 @@ class _WithState:
         return self._module.apply({**self._state, **variables}, *args, **kwargs)
 
 
-class _Model(models.BaseTransformerModel):  # type: ignore[misc]
+class _Model(models.BaseTransformerModel):
     """What both kinds of model share. `flax_mutables` everywhere is the train state's: empty, or the FP8 state."""
 
     @property
@@ -107,10 +107,10 @@ class _HiddenOnly:
         return self._module.apply(variables, *args, hidden_only=True, **kwargs)
 
 
-class EncoderDecoderModel(_Model, models.EncoderDecoderModel):  # type: ignore[misc]
+class EncoderDecoderModel(_Model, models.EncoderDecoderModel):
     """Upstream's class of this name, around rosetta's Transformer."""
 
-    def predict_batch_with_aux(  # noqa: D102 - upstream's
+    def predict_batch_with_aux(
         self, params: Any, batch: Any, rng: Any = None, decoder_params: Any = None, return_all_decodes: Any = None, num_decodes: Any = None,
         prompt_with_targets: bool = False, flax_mutables: Any = None,
     ) -> Any:  # fmt: skip
@@ -120,10 +120,10 @@ class EncoderDecoderModel(_Model, models.EncoderDecoderModel):  # type: ignore[m
         )  # fmt: skip
 
 
-class DecoderOnlyModel(_Model, models.DecoderOnlyModel):  # type: ignore[misc]
+class DecoderOnlyModel(_Model, models.DecoderOnlyModel):
     """Upstream's class of this name, around rosetta's DecoderOnly."""
 
-    def predict_batch_with_aux(  # noqa: D102 - upstream's
+    def predict_batch_with_aux(
         self, params: Any, batch: Any, rng: Any = None, return_all_decodes: bool = False, num_decodes: int = 1, decoder_params: Any = None,
         flax_mutables: Any = None,
     ) -> Any:  # fmt: skip

@@ -68,7 +68,7 @@ def _decoded(
     transposed = config.transpose_batch_sequence and not cached
     span = max_decode_length if decode and max_decode_length else length
     relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(span, span, bidirectional=False)
-    others = [view(config, mask, relative, length, length, deterministic=deterministic, incremental=cached)]
+    others: list[Any] = [view(config, mask, relative, length, length, deterministic=deterministic, incremental=cached)]
     if encoder_mask is not None:
         cross = view(config, encoder_mask, None, length, encoded.shape[1], deterministic=deterministic, incremental=cached)
         others += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, cross]

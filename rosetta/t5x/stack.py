@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from rosetta.nn import remat
-from rosetta.t5x.config import T5Config
+
+if TYPE_CHECKING:
+    from rosetta.t5x.config import T5Config
 
 
 def run(module: nn.Module, layer: type[nn.Module], config: T5Config, count: int, x: Any, *others: Any, cached: bool = False, **how: Any) -> Any:

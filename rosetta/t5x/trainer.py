@@ -61,7 +61,7 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
     return total, metrics, following
 
 
-class Trainer(trainer.Trainer):  # type: ignore[misc]
+class Trainer(trainer.Trainer):
     """Upstream's Trainer with the same arguments and two more. Refuses FP8 on cards that have none.
 
     Args:

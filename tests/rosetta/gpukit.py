@@ -20,7 +20,7 @@ SCRIPTS = "t5x/contrib/gpu/scripts_gpu"
 RECORDER = f"""#!{sys.executable}
 import json, os, sys
 words = sys.argv[1:]
-if "rosetta.t5x.train" not in words and "nsys" not in sys.argv[0] and "srun" not in sys.argv[0]:
+if "rosetta.t5x.train" not in words and os.path.basename(sys.argv[0]) == "recorder":
     os.execv({sys.executable!r}, [{sys.executable!r}, *words])
 with open(os.environ["RECORD"], "w") as out:
     json.dump({{"argv": words, "env": dict(os.environ)}}, out)

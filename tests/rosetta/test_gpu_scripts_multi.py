@@ -1,8 +1,8 @@
-"""The multi-process and Slurm scripts; see gpukit."""
+"""The multi-process and Slurm scripts, and the command line beside them; see gpukit."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 
 import pytest
@@ -11,6 +11,7 @@ from tests.rosetta.gpukit import Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
 SLURM = {"SLURM_NTASKS": "64", "SLURM_PROCID": "3", "SLURM_JOB_ID": "42"}
+MNLI = {"FT_TASK": "mnli2", "T5_SIZE": "tiny", "DATA": "jsonl:mnli.jsonl", "EVAL_DATA": "jsonl:mnli.jsonl"}
 
 
 def test_one_process_of_many(place: Place) -> None:
@@ -21,88 +22,186 @@ def test_one_process_of_many(place: Place) -> None:
         "NUM_MICROBATCHES": "2",
         "TRAIN_STEPS": "1000",
         "ENC_SL": "256",
+        "FSDP": "1",
+        "SCAN_LAYERS": "1",
+        "REMAT": "minimal",
+        "ATTENTION": "xla",
+        "PACK": "1",
+        "GRADIENT_DTYPE": "bfloat16",
     }
     ran = place.run("multiprocess_pretrain_pile.sh", MODEL_DIR="m", **settings, **SLURM)
     assert ran.rc == 0, ran.err
     found = bindings(ran)
-    assert found["train/utils.DatasetConfig.batch_size"] == "288"
-    assert found["partitioning.PjitPartitioner.num_partitions"] == "8"
+    assert found["BATCH_SIZE"] == "288"
+    assert found["NUM_PARTITIONS"] == "8"
     assert found["trainer.Trainer.num_microbatches"] == "2"
+    assert found["trainer.Trainer.gradient_dtype"] == '"bfloat16"'
     assert found["TRAIN_STEPS"] == "1000"
-    assert found["TASK_FEATURE_LENGTHS"] == "{'inputs': 256, 'targets': 128}"
+    assert found["TASK_FEATURE_LENGTHS"] == '{"inputs": 256, "targets": 128}'
     assert found["MODEL_DIR"] == f'"{place.work}/m"'
+    assert found["partitioning.PjitPartitioner.fsdp"] == "True"
+    assert found["network.T5Config.scan_layers"] == "True"
+    assert found["network.T5Config.remat"] == '"minimal"'
+    assert found["PACK"] == "True"
     assert "--multiprocess_gpu" in ran.argv
     # JAX reads Slurm's variables itself; an address of ours was what sent people to the wrong host.
     assert not any("coordinator" in word for word in ran.argv)
+    assert "on 64 device(s) in 64 processes, 8-way tensor parallel, 2 microbatch(es)" in ran.said[0]
 
 
 def test_the_only_process(place: Place) -> None:
-    ran = place.run("multiprocess_pretrain_pile.sh", CUDA_VISIBLE_DEVICES="0,1", T5X_WORKSPACE_DIR="/w")
+    cards = place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 4)
+    ran = place.run("multiprocess_pretrain_pile.sh", CUDA_VISIBLE_DEVICES="0,1", T5X_WORKSPACE_DIR="/w", **cards)
     assert ran.rc == 0, ran.err
     found = bindings(ran)
-    assert found["train/utils.DatasetConfig.batch_size"] == "64"
+    assert found["BATCH_SIZE"] == "64"
     assert found["network.T5Config.dtype"] == '"bfloat16"'
+    assert found["network.T5Config.fp8"] == '"xla"'
     assert found["MODEL_DIR"] == '"/w/model_dir_large"'
     assert "TRAIN_STEPS" not in found
     assert "TASK_FEATURE_LENGTHS" not in found
     assert "--multiprocess_gpu" not in ran.argv
 
 
-def test_benchmarks_start_from_nothing_and_delete_nothing(place: Place) -> None:
-    ran = place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="True", CHECKPOINT_DISABLE="1", MODEL_DIR="pre")
+def test_the_cpus_devices_are_counted_where_flags_make_some(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", XLA_FLAGS="--xla_force_host_platform_device_count=4", TP_SIZE="2", T5_SIZE="small")
+    assert ran.rc == 0, ran.err
+    assert bindings(ran)["BATCH_SIZE"] == "64"
+    assert ran.env["XLA_FLAGS"].count("device_count") == 1
+
+
+def test_benchmarks_start_anew_on_synthetic_data_and_delete_nothing(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="True", CHECKPOINT_DISABLE="1", MODEL_DIR="pre", DATA="", VOCAB="")
+    assert ran.rc == 0, ran.err
     found = bindings(ran)
-    assert (found["TRAIN_STEPS"], found["train.stats_period"], found["utils.CheckpointConfig.save"]) == (
-        "500",
-        "100",
-        "None",
-    )
+    assert {name: found[name] for name in ("TRAIN_STEPS", "STATS_PERIOD", "DATA", "VOCAB", "utils.CheckpointConfig.save")} == {
+        "TRAIN_STEPS": "500",
+        "STATS_PERIOD": "100",
+        "DATA": '"synthetic"',
+        "VOCAB": '"ids:32128"',
+        "utils.CheckpointConfig.save": "None",
+    }
+    assert bindings(place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1"))["DATA"] == f'"text:{place.work}/corpus.txt"', "where it is given"
     before = snapshot(checkpoints(place, "10"))
     ran = place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1", MODEL_DIR="pre")
     assert (ran.rc, ran.argv) == (2, [])
     assert snapshot(place.work / "pre") == before
 
 
+def test_benchmarks_of_finetuning(place: Place) -> None:
+    checkpoints(place, "1000")
+    found = bindings(place.run("multiprocess_ft_frompile.sh", BENCHMARK_MODE="1", MODEL_DIR="pre", FT_TASK="squad1", T5_SIZE="tiny", DATA="", VOCAB=""))
+    assert (found["FT_STEPS"], found["STATS_PERIOD"], found["DATA"], found["EVAL_DATA"]) == ("500", "100", '"synthetic"', "None")
+    assert "TRAIN_STEPS" not in found
+    checkpoints(place, "1500", name="ft_squad1_pre")
+    ran = place.run("multiprocess_ft_frompile.sh", BENCHMARK_MODE="1", MODEL_DIR="pre", FT_TASK="squad1", T5_SIZE="tiny", DATA="", VOCAB="")
+    assert ran.rc == 2
+    assert "name another FT_DIR" in ran.err
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"ENABLE_FP8": "1"}, "ENABLE_FP8=1 is not available"),
-        ({"TP_SIZE": "3"}, "does not divide by TP_SIZE=3"),
-        ({"TRAIN_STEPS": "-1"}, "TRAIN_STEPS is '-1'"),
-        ({"PREC": "int4"}, "the precision is 'int4'"),
-        ({"ENABLE_TE": "1"}, "ENABLE_TE=1 is not wired to this script"),
-        ({"ENABLE_TE": "2"}, "ENABLE_TE is '2'"),
-        ({"WITH_NSYS": "x"}, "WITH_NSYS is 'x'"),
+        ({"TP_SIZE": "3"}, "TP_SIZE=3: 1 GPUs do not divide into groups of 3; choose one of: 1"),
+        ({"NUM_GPUS": "64", "TP_SIZE": "32", **SLURM}, "TP_SIZE=32: a large model's heads of 16 do not divide by it; choose one of: 1, 2, 4, 8, 16"),
+        ({"NUM_MICROBATCHES": "5"}, "NUM_MICROBATCHES=5: a global batch of 32, 32 for each group of 1 GPU(s), does not divide by it; choose one of: 1, 2, 4, 8, 16, 32"),
+        ({"TRAIN_STEPS": "-1"}, "TRAIN_STEPS: it is '-1'"),
+        ({"PREC": "int4"}, "PREC: it is 'int4'"),
+        ({"ENABLE_TE": "1"}, "Transformer Engine: not in this environment"),
+        ({"ATTENTION": "te"}, "Transformer Engine: not in this environment"),
+        ({"ENABLE_TE": "2"}, "ENABLE_TE: it is '2'"),
+        ({"WITH_NSYS": "x"}, "WITH_NSYS: it is 'x'"),
+        ({"WITH_NSYS": "1", "NSYS": "/nowhere"}, "NSYS: /nowhere is no program"),
+        ({"BENCHMARK_MODE": "x"}, "BENCHMARK_MODE: it is 'x'"),
+        ({"SLURM_NTASKS": "many"}, "SLURM_NTASKS: it is 'many'"),
     ],
 )
 def test_multiprocess_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", **settings)
-    assert ran.rc == 2
-    assert "t5x.train" not in ran.argv
+    assert (ran.rc, ran.argv) == (2, [])
     assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert not (place.work / "model_dir_large").exists()
 
 
-def test_te_is_asked_for_where_it_is_known(place: Place) -> None:
-    """Whether it is there is what `rosetta te` says: its refusal is the script's."""
-    ran = place.run("multiprocess_pretrain_pile.sh", ENABLE_TE="1", RC="2")
-    assert (ran.rc, ran.argv) == (2, ["-I", "-m", "rosetta", "te"])
-    assert "not wired" not in ran.err
+def test_on_gpus_there_is_a_process_for_each(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", NUM_GPUS="8", **SLURM, **place.cards("NVIDIA H100 80GB HBM3, 9.0"))
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "NUM_GPUS=8: Slurm started 64 processes, one a GPU" in ran.err
 
 
-def test_nsys_is_found_by_rosetta(place: Place) -> None:
+def test_nsys_wraps_the_trainer(place: Place) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", WITH_NSYS="1", T5X_WORKSPACE_DIR="/w", **SLURM)
-    assert ran.argv[:7] == ["-I", "-m", "rosetta", "profile", "-o", "/w/nsys_42_3", "--"]
-    assert ran.argv[7] == str(place.work / "bin" / "recorder")
-    assert "t5x.train" in ran.argv
+    assert ran.rc == 0, ran.err
+    assert ran.argv[:3] == ["profile", "-o", "/w/nsys_42_3"]
+    assert ran.argv[3] == str(place.work / "bin" / "recorder")
+    assert "rosetta.t5x.train" in ran.argv
 
 
 def test_multiprocess_finetuning(place: Place) -> None:
     checkpoints(place, "1000000")
-    ran = place.run(
-        "multiprocess_ft_frompile.sh", FT_TASK="squad1", T5_SIZE="xl", MODEL_DIR="pre", DEC_SL="32", **SLURM
-    )
+    ran = place.run("multiprocess_ft_frompile.sh", FT_TASK="squad1", T5_SIZE="xl", MODEL_DIR="pre", DEC_SL="32", DATA="synthetic", **SLURM)
     assert ran.rc == 0, ran.err
-    assert bindings(ran)["TASK_FEATURE_LENGTHS"] == "{'inputs': 956, 'targets': 32}"
+    assert bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 956, "targets": 32}'
     assert any(word.endswith("xl_squad1_finetune_adam.gin") for word in ran.argv)
+
+
+@pytest.mark.parametrize("words", [["--dry-run", "T5_SIZE=tiny", "MODEL_DIR=a b"], ["T5_SIZE=tiny", "MODEL_DIR=a b", "--dry-run"], ["T5_SIZE=tiny", "--dry-run", "--json", "MODEL_DIR=a b"]])
+def test_the_command_line_does_what_the_scripts_do(place: Place, words: list[str]) -> None:
+    ran = place.rosetta("t5x", "pretrain", *words)
+    assert ran.rc == 0, ran.err
+    assert ran.argv == [], "nothing was run"
+    said = json.loads(ran.out)["result"]["argv"] if "--json" in words else ran.out.splitlines()
+    assert f'--gin.MODEL_DIR="{place.work}/a b"' in said
+    assert any(word.endswith("tiny_pile_pretrain.gin") for word in said)
+    assert not (place.work / "a b").exists()
+
+
+def test_the_command_line_becomes_the_trainer(place: Place) -> None:
+    ran = place.rosetta("t5x", "pretrain", "T5_SIZE=tiny", "TRAIN_STEPS=7", RC="5")
+    assert ran.rc == 5
+    assert bindings(ran)["TRAIN_STEPS"] == "7"
+    checkpoints(place, "100")
+    ran = place.rosetta("t5x", "finetune", "MODEL_DIR=pre", "FT_STEPS=3", **MNLI)
+    assert ran.rc == 0, ran.err
+    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
+
+
+@pytest.mark.parametrize("what", ["eval", "infer"])
+def test_evaluation_and_inference(place: Place, what: str) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta("t5x", what, "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "NUM_DECODES=4", BSIZE="8", **MNLI)
+    assert ran.rc == 0, ran.err
+    assert ran.argv[:5] == ["-u", "-P", "-m", "rosetta.t5x.train", what]
+    assert [word for word in ran.argv if "_file=" in word] == [f"--gin_file=rosetta/t5x/gin/{name}.gin" for name in ("t5_1_1/tiny", f"runs/{what}", "runs/task_mnli2")]
+    found = bindings(ran)
+    assert found["CHECKPOINT_PATH"] == f'"{place.work}/pre"'
+    assert found[{"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}[what]] == f'"{place.work}/out"'
+    assert (found["BATCH_SIZE"], found["NUM_DECODES"]) == ("8", "4")
+    assert not any("trainer" in name or name == "PACK" for name in found), "what evaluation has none of"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["t5x", "pretrain", "t5_size=tiny"], "'t5_size=tiny' is no setting; write NAME=VALUE"),
+        (["t5x", "pretrain", "T5_SIZE=enormous"], "there is no model size 'enormous'"),
+        (["t5x", "improve"], "invalid choice: 'improve'"),
+        (["t5x", "pretrain", "--enable-fp8"], "unrecognized arguments: --enable-fp8"),
+        (["t5x", "eval", "OUTPUT_DIR=out"], "CHECKPOINT_PATH: it is not set"),
+        (["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre"], "FT_TASK: it is ''; choose one of: mnli2, squad1"),
+        (["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=nowhere", "FT_TASK=mnli2"], "it is no checkpoint_N and holds none"),
+        (["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre", "FT_TASK=mnli2", "T5_FAMILY=t6"], "there is no t6/large; choose one of: byt5/base"),
+        (["t5x", "infer", "OUTPUT_DIR=corpus.txt", "CHECKPOINT_PATH=pre", "FT_TASK=mnli2", "DATA=jsonl:mnli.jsonl"], "is a file"),
+        (["t5x", "infer", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre", "FT_TASK=mnli2", "VOCAB=nowhere"], "there is no such vocabulary file"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(place: Place, words: list[str], complaint: str) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta(*words)
+    assert (ran.rc, ran.argv, ran.out) == (2, [], "")
+    assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", ["pretrain_pile", "ft_frompile"])
@@ -128,10 +227,9 @@ def test_slurm_job(place: Place, kind: str) -> None:
         "/t5x_home/workspace",
     )
     # What runs in the container is quoted right: it finds the tree and becomes the script.
-    (place.work / "bin" / "python3").write_text(f"#!/bin/sh\necho '{place.tree}'\n")
-    (place.work / "bin" / "python3").chmod(0o755)
+    place.program("python3", f"#!/bin/sh\necho '{place.tree}'\n")
     inside = ran.argv[-2]
-    env = {"PATH": f"{place.work}/bin:{os.environ['PATH']}", "T5_SIZE": "enormous", "FT_TASK": "mnli2"}
+    env = place.env(T5_SIZE="enormous", FT_TASK="mnli2")
     done = subprocess.run(["bash", "-c", inside, ran.argv[-1]], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no model size 'enormous'" in done.stderr

@@ -90,7 +90,7 @@ def test_rosettas_other_side_is_left_out(context: Context, tmp_path: Path, monke
 
     monkeypatch.setattr(imports, "attempt", pretend)
     found = imports.check(context, "rosetta", {}, framework="pax", workdir=tmp_path)
-    assert found.skipped["rosetta.t5x.tasks"] == "another framework's side of rosetta"
-    assert "rosetta.t5x.tasks" not in tried
+    assert found.skipped["rosetta.t5x.dataset"] == "another framework's side of rosetta"
+    assert "rosetta.t5x.dataset" not in tried
     assert "rosetta.selftest.t5x" in tried
     assert found.modules == len(tried) + len(found.skipped)

@@ -9,7 +9,7 @@ import pytest
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from rosetta.nn import dropout  # noqa: E402
+from rosetta.nn import dropout
 
 BATCH, WIDTHS = 64, {"a": 30, "b": 7, "c": 200}
 

@@ -41,7 +41,8 @@ def _arrays(outputs: tuple[int, ...]) -> tuple[Any, list[Any], list[Any]]:
 
 def _narrow(x: Any, scale: float, kind: tuple[Any, float]) -> np.ndarray:
     """Quantise and dequantise."""
-    return np.clip(np.asarray(x, np.float32) / np.float32(scale), -kind[1], kind[1]).astype(kind[0]).astype(np.float32) * np.float32(scale)
+    found: np.ndarray = np.clip(np.asarray(x, np.float32) / np.float32(scale), -kind[1], kind[1]).astype(kind[0]).astype(np.float32) * np.float32(scale)
+    return found
 
 
 def _scale(state: dict[str, Any], tensor: str, kind: tuple[Any, float]) -> float:
@@ -53,9 +54,9 @@ def _reference(x: Any, kernels: list[Any], gradients: list[Any], states: list[An
     of_x = max(_scale(state, "input", E4M3) for state in states)
     of_kernels = [_scale(state, "kernel", E4M3) for state in states]
     of_gradient = max(_scale(state, "output_grad", E5M2) for state in states)
-    narrow = _narrow(x, of_x, E4M3).astype(np.float64)
+    narrow: np.ndarray = _narrow(x, of_x, E4M3).astype(np.float64)
     outputs = [narrow @ _narrow(kernel, scale, E4M3) for kernel, scale in zip(kernels, of_kernels, strict=True)]
-    given = [_narrow(each, of_gradient, E5M2).astype(np.float64) for each in gradients]
+    given: list[np.ndarray] = [_narrow(each, of_gradient, E5M2).astype(np.float64) for each in gradients]
     into_x = sum(each @ _narrow(kernel, max(of_kernels), E4M3).T for each, kernel in zip(given, kernels, strict=True))
     into_kernels = [np.einsum("abi,abo->io", narrow, each) for each in given]
     return outputs, np.asarray(into_x), into_kernels
@@ -120,5 +121,5 @@ class _Gpu:
 
 def test_a_card_without_fp8_is_refused() -> None:
     fp8.require([_Gpu("8.9"), _Gpu("9.0"), _Gpu("10.0"), *jax.devices("cpu")])
-    with pytest.raises(UserError, match="A100.*has no FP8"):
+    with pytest.raises(UserError, match=r"A100.*has no FP8"):
         fp8.require([_Gpu("9.0"), _Gpu("8.0")])

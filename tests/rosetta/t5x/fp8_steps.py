@@ -62,7 +62,7 @@ def state(made: Trainer) -> dict[str, Any]:
     return {name: [*np.asarray(leaf)[:2].tolist(), float(np.abs(leaf[2:]).max()) if leaf.shape[0] > 2 else 0.0] for name, leaf in flat.items()}
 
 
-STEPS = {
+STEPS: dict[str, Any] = {
     "plain": {}, "2 microbatches": {"microbatches": 2}, "4 microbatches": {"microbatches": 4}, "scanned": {"scan_layers": True}, "4 devices": {"devices": 4},
     "4 devices, 2 microbatches, one reduction": {"devices": 4, "microbatches": 2, "gradient_dtype": "float32"}, "fused": {"fuse_qkv": True},
 }  # fmt: skip

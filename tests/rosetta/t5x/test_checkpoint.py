@@ -12,15 +12,15 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 utils = pytest.importorskip("t5x.utils", reason=REASON)
 
-import numpy as np  # noqa: E402
-import seqio  # noqa: E402
-from flax.serialization import msgpack_serialize  # noqa: E402
+import numpy as np
+import seqio
+from flax.serialization import msgpack_serialize
 
-from rosetta.errors import UserError  # noqa: E402
-from rosetta.t5x import arrays, checkpoint, manager, record  # noqa: E402
-from rosetta.t5x.config import T5Config  # noqa: E402
-from rosetta.t5x.partitioning import PjitPartitioner  # noqa: E402
-from tests.rosetta.t5x.states import Model  # noqa: E402
+from rosetta.errors import UserError
+from rosetta.t5x import arrays, checkpoint, manager, record
+from rosetta.t5x.config import T5Config
+from rosetta.t5x.partitioning import PjitPartitioner
+from tests.rosetta.t5x.states import Model
 
 PLAIN, SCALED = T5Config(384), T5Config(384, scale_attn_logits=True)
 SAVING = utils.CheckpointConfig(save=utils.SaveCheckpointConfig(period=2))

@@ -12,14 +12,14 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 utils = pytest.importorskip("t5x.utils", reason=REASON)
 
-import numpy as np  # noqa: E402
-import orbax.checkpoint as ocp  # noqa: E402
-from t5x import checkpoints  # noqa: E402
+import numpy as np
+import orbax.checkpoint as ocp
+from t5x import checkpoints
 
-from rosetta.errors import UserError  # noqa: E402
-from rosetta.t5x import checkpoint, manager, record  # noqa: E402
-from rosetta.t5x.partitioning import PjitPartitioner  # noqa: E402
-from tests.rosetta.t5x.states import Model  # noqa: E402
+from rosetta.errors import UserError
+from rosetta.t5x import checkpoint, manager, record
+from rosetta.t5x.partitioning import PjitPartitioner
+from tests.rosetta.t5x.states import Model
 
 
 def _manager(folder: Path, model: Model, **options: Any) -> manager.Manager:
@@ -56,6 +56,15 @@ def test_only_parameters_are_restored_in_another_type(tmp_path: Path) -> None:
     found = _manager(tmp_path, Model(), restore_dtype="bfloat16").restore(path=f"{tmp_path}/checkpoint_1001")
     assert found.params["dense"]["kernel"].dtype == "bfloat16"
     assert (found.step.dtype, int(found.step)) == ("int32", 1001)
+
+
+def test_a_step_saved_as_a_float_counts_on(tmp_path: Path) -> None:
+    """As upstream saves it in a run that was resumed."""
+    saver = _manager(tmp_path, Model())
+    saver.save(Model().state(5).replace_step(jax.numpy.float32(5)))
+    saver.close()
+    found = _manager(tmp_path, Model()).restore(path=f"{tmp_path}/checkpoint_5")
+    assert (found.step.dtype, int(found.step)) == ("int32", 5)
 
 
 def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
     _, made = t5kit.call(module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])}, decode=True, mutable=["cache"])
     cache, length = made["cache"], whole.shape[1]
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def step(cache: Any, token: Any) -> Any:
         return module.apply(
             {**variables, "cache": cache}, encoded, given["encoder_input_tokens"], token, token, enable_dropout=False, decode=True,
@@ -130,7 +130,7 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
         return real(query.astype(jnp.float32), key.astype(jnp.float32), value.astype(jnp.float32), **{**how, "implementation": "xla"}).astype(query.dtype)
 
     monkeypatch.setattr(attention, "fused", by_xla)
-    monkeypatch.setattr(layers, "view", lambda config, *args, **how: _asked(config, *args, **how))
+    monkeypatch.setattr(layers, "view", _asked)
     # float32 throughout, so that the comparison is of arguments and not of rounding.
     settings = t5kit.config(attention="cudnn")
     monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")

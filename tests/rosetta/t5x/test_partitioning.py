@@ -11,11 +11,11 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 pytest.importorskip("t5x.utils", reason=REASON)
 
-from jax.sharding import PartitionSpec  # noqa: E402
+from jax.sharding import PartitionSpec
 
-from rosetta.errors import UserError  # noqa: E402
-from rosetta.t5x import reduction  # noqa: E402
-from rosetta.t5x.partitioning import PjitPartitioner, fitting, spread_over_data  # noqa: E402
+from rosetta.errors import UserError
+from rosetta.t5x import reduction
+from rosetta.t5x.partitioning import PjitPartitioner, fitting, spread_over_data
 
 
 @dataclasses.dataclass(frozen=True)

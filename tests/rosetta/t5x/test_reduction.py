@@ -10,12 +10,12 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 pytest.importorskip("t5x.utils", reason=REASON)
 
-import jax.numpy as jnp  # noqa: E402
-from jax.sharding import PartitionSpec  # noqa: E402
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
-from rosetta.t5x import reduction  # noqa: E402
-from rosetta.t5x.partitioning import PjitPartitioner  # noqa: E402
-from tests.rosetta.t5x.test_partitioning import machines  # noqa: E402
+from rosetta.t5x import reduction
+from rosetta.t5x.partitioning import PjitPartitioner
+from tests.rosetta.t5x.test_partitioning import machines
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((16, 32), jnp.float32), "scale": jax.ShapeDtypeStruct((6,), jnp.float32)}
 AXES = {"kernel": PartitionSpec(None, "model"), "scale": PartitionSpec(None)}

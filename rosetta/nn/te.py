@@ -1,0 +1,202 @@
+"""Transformer Engine's products in FP8 and its attention, within rosetta's own layers. It is imported only where it is asked for.
+
+Parameters and FP8 state stay what they are without it (the state that of rosetta.nn.fp8), so that a checkpoint does not know who computed:
+Transformer Engine is handed the scales, and hands back the largest magnitudes it saw. It quantises and multiplies; when a scale moves is ours.
+
+NOT RUN: there was no GPU when this was written, and Transformer Engine neither imports nor traces without a driver. Written to version
+2.20.2 (transformer_engine/jax: dense.py, quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is
+tested is everything on this side of its interface, against a stand-in that has the interface's few names.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import os
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from rosetta import te as package
+from rosetta.errors import UserError
+from rosetta.nn import fp8, route, te_map
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.nn.attention import Mask
+
+MULTIPLE = 16  # of every dimension of a product in FP8 (cuBLASLt's rule for 8-bit types)
+BATCH_AXIS, TENSOR_AXIS = "data", "model"  # the names T5X's meshes have
+_MODULES = ("dense", "flax", "quantize", "sharding", "attention")
+_WHERE = "Transformer Engine"
+_guard = ExitStack()
+
+
+def require() -> Any:
+    """Return transformer_engine.jax; UserError where it is not installed, or cannot be loaded (it needs a driver)."""
+    package.require()
+    try:
+        found = importlib.import_module("transformer_engine.jax")
+        for name in _MODULES:
+            importlib.import_module(f"transformer_engine.jax.{name}")
+    except (ImportError, OSError, RuntimeError) as problem:
+        reason = str(problem).strip().splitlines()
+        raise UserError(
+            f"cannot be loaded ({reason[0] if reason else type(problem).__name__})", _WHERE, "use a machine with an NVIDIA driver, or set ENABLE_TE=0"
+        ) from problem
+    return found
+
+
+def _placed(te: Any) -> Any:
+    """Tell Transformer Engine, which keeps this in a global, which of the current mesh's axes are what.
+
+    It stays so after this call, since the backward pass is traced later.
+    """
+    axes = {}
+    if te.sharding.is_mesh_available():
+        for resource, axis in (("dp_resource", BATCH_AXIS), ("tp_resource", TENSOR_AXIS)):
+            try:
+                te.sharding.get_mesh_axis_size(axis)
+            except AssertionError:  # how it says that there is none
+                continue
+            axes[resource] = axis
+    _guard.close()
+    _guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
+    return te
+
+
+def unfit(rows: int, inputs: int, outputs: Sequence[int]) -> str:
+    """Say why a product [rows, inputs] times [inputs, outputs], for each of `outputs`, is none for its FP8, or nothing."""
+    odd = [size for size in (rows, inputs, *outputs) if size % MULTIPLE]
+    if odd:
+        return f"a product of {rows} rows, {inputs} by {'+'.join(map(str, outputs))}: it takes multiples of {MULTIPLE}"
+    return "projections of different widths in one product" if len(set(outputs)) > 1 else ""
+
+
+def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any) -> tuple[Any, ...]:
+    """As rosetta.nn.fp8.contract, by Transformer Engine; what it cannot take is multiplied by XLA, to the same numbers, and a line says so.
+
+    Several kernels are one [inputs, n, outputs], with one scale for all: the largest magnitude over them enters the history of each.
+    """
+    te = _placed(require())
+    reason = unfit(math.prod(x.shape[:-1]), x.shape[-1], [kernel.shape[1] for kernel in kernels])
+    if reason:
+        route.say("FP8 by XLA instead of Transformer Engine", reason)
+        return fp8.contract(x, kernels, states, dtype)
+    held = [dict(each) for each in states]
+    kinds = {"input": fp8.FORWARD, "kernel": fp8.FORWARD, "output_grad": fp8.BACKWARD}
+    lent = {tensor: _lent(kind, *_histories(held, tensor)) for tensor, kind in kinds.items()}
+    # Kernels go in as activations are, since what it returns for their gradient has the activations' type.
+    narrow = [jnp.asarray(kernel, dtype) for kernel in kernels]
+    whole = te_map.stack(narrow) if len(narrow) > 1 else narrow[0]
+    product = te.dense.dense(x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent))
+    return tuple(product[..., index, :] for index in range(len(narrow))) if len(narrow) > 1 else (product,)
+
+
+def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
+    """Return a set of quantisers for delayed scaling with these scales and histories."""
+    recipe = importlib.import_module("transformer_engine.common.recipe").DelayedScaling()
+    made = {}
+    for theirs, ours in (("x", "input"), ("kernel", "kernel"), ("grad", "output_grad")):
+        scale, history = lent[ours]
+        made[theirs] = te.quantize.QuantizeMeta(margin=0.0, amax_compute_algo=te.quantize.AmaxComputeAlgo.MAX, scale=scale, amax_history=history)
+    return te.quantize.QuantizerFactory.create_set(fp8_recipe=recipe, quantize_meta_set=te.quantize.QuantizeMetaSet(**made))
+
+
+def _histories(states: Sequence[Mapping[str, Any]], tensor: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(each[f"{tensor}_scale"] for each in states), tuple(each[f"{tensor}_amax_history"] for each in states)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _lent(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return what Transformer Engine quantises with: the inverse of the largest of the parts' scales, [1], and an empty history, [2].
+
+    Backwards, its next history, in which the magnitude it saw stands alone, becomes the parts' next states.
+    """
+    largest = functools.reduce(jnp.maximum, _current(kind, scales, histories))
+    return 1.0 / largest, jnp.zeros((2,), jnp.float32)
+
+
+def _current(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> list[Any]:
+    return [fp8.scale_of(history, scale, kind) for scale, history in zip(scales, histories, strict=True)]
+
+
+def _lent_forward(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _lent(kind, scales, histories), (scales, histories)
+
+
+def _lent_backward(kind: Any, kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
+    scales, histories = kept
+    seen = jnp.max(following[1], keepdims=True)
+    return tuple(_current(kind, scales, histories)), tuple(fp8.push(history, seen) for history in histories)
+
+
+_lent.defvjp(_lent_forward, _lent_backward)
+
+
+def unfit_attention(*, dtype: Any, mask: Mask) -> str:
+    """Say why Transformer Engine's fused attention cannot do a call, or nothing; what only cuDNN knows it is asked when it is called."""
+    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
+        return f"activations in {jnp.dtype(dtype).name}"
+    if mask.query_segments is not None:
+        return "packed examples"
+    if mask.visible is not None:
+        return "a mask that is neither padding nor causal"
+    return ""
+
+
+def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
+    """Return "te", or "xla" with the reason said. UserError where there is no Transformer Engine."""
+    require()
+    reason = unfit_attention(dtype=dtype, mask=mask)
+    if reason:
+        route.say("attention by XLA instead of Transformer Engine", reason)
+        return "xla"
+    if dropout:
+        route.say("attention's dropout by Transformer Engine", "it drops single weights, where T5 drops a key for all queries of a row")
+    return "te"
+
+
+def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dropout_rate: float, deterministic: bool, transposed: bool) -> Any:
+    """Attention by Transformer Engine's DotProductAttention with T5's unscaled logits, called within a flax module.
+
+    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with `transposed` the length first and the
+    batch second; relative [1, heads, queries, keys] or None. Returns the shape of query; rows of padded queries are zero.
+
+    Raises:
+      UserError: it has no fused kernel for this call. Its own, unfused way would compute something else than was asked for.
+    """
+    if os.environ.get("NVTE_FUSED_ATTN", "1") == "0":
+        raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
+    te = _placed(require())
+    along, across = (0, 1) if transposed else (1, 0)
+    padded = mask.queries is not None or mask.keys is not None
+    counts = [
+        jnp.full((each.shape[across],), each.shape[along], jnp.int32) if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
+        for each, valid in ((query, mask.queries), (key, mask.keys))
+    ]
+    kind = ("padding_causal" if mask.causal else "padding") if padded else ("causal" if mask.causal else "no_mask")
+    module = te.flax.DotProductAttention(
+        head_dim=query.shape[-1],
+        num_attention_heads=query.shape[-2],
+        attention_dropout=0.0 if deterministic else dropout_rate,
+        attn_mask_type=kind,
+        attn_bias_type="no_bias" if relative is None else "post_scale_bias",
+        qkv_layout="bshd_bshd_bshd",
+        scale_factor=1.0,
+        transpose_batch_sequence=transposed,
+    )
+    described = te.attention.SequenceDescriptor.from_seqlens(tuple(counts))
+    bias = None if relative is None else jnp.asarray(relative, query.dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="(?s).*unfused attention")  # how it says that there is no kernel, before it goes on without
+        try:
+            return module(query, key, value, described, bias, deterministic=deterministic)
+        except UserWarning as problem:
+            shape = f"{query.shape[along]} queries, {key.shape[along]} keys, heads of {query.shape[-1]}, {kind}"
+            raise UserError(f"Transformer Engine has no fused attention for {shape}", "ATTENTION", "set it to cudnn or xla") from problem

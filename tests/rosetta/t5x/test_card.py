@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.t5x import card
+from rosetta.t5x.card import Card
+
+H100, A100 = Card("NVIDIA H100 80GB HBM3", (9, 0)), Card("NVIDIA A100-SXM4-80GB", (8, 0))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver's program that anything can be written to; no other is found."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\necho 'NVIDIA A100-SXM4-80GB, 8.0'\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_the_drivers_program_is_asked(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert card.cards() == [H100, A100]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert card.cards() == [A100]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("#!/bin/sh\nexit 9\n", []),
+        ("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 0\n", []),
+        ("#!/bin/sh\necho 'Odd, Card, [N/A]'\n", [Card("Odd, Card", (0, 0))]),
+        ("no program", []),
+    ],
+)
+def test_a_driver_that_does_not_answer(driver: Path, text: str, expected: list[Card]) -> None:
+    driver.write_text(text)
+    assert card.cards() == expected
+
+
+def test_no_driver(driver: Path) -> None:
+    driver.unlink()
+    assert card.cards() == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        (None, [H100, A100]),
+        ("", []),
+        ("-1", []),
+        ("1, 0", [A100, H100]),
+        ("0,2,1", [H100]),  # as in CUDA: what comes after a wrong one is not seen
+        ("GPU-6ad6f,MIG-GPU-1", [H100, H100]),
+        ("none", []),
+    ],
+)
+def test_visible_cards(chosen: str | None, left: list[Card]) -> None:
+    assert card.visible([H100, A100], chosen) == left
+
+
+def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert card.platform([H100]) == "cpu"
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert card.platform([H100]) == "cuda,cpu"
+
+
+@pytest.mark.parametrize(("hidden", "complaint"), [(None, "no NVIDIA GPU is visible"), ("", "it hides all GPUs"), ("-1", "it hides all GPUs")])
+def test_never_on_the_cpu_unasked(hidden: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(card, "present", lambda: False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    with pytest.raises(UserError, match=complaint):
+        card.platform([])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(card, "present", lambda: True)
+    assert card.platform([]) == "cuda,cpu", "an image without nvidia-smi"
