@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import sys
 from dataclasses import asdict, dataclass
@@ -101,12 +103,30 @@ class Reporter:
             except OSError:
                 self._terminal = None  # a descriptor that this process did not inherit
 
-    def say(self, found: Report, **more: Any) -> None:
-        """Print a report, and append it with `more` as one JSON object, in one write, so that a kill leaves whole lines."""
+    def say(self, found: Report) -> None:
+        """Print a report, and append it as one JSON object. Where that cannot be written, this is said once and the run goes on."""
         print(found.line(), file=sys.stderr, flush=True)
         if self._terminal:
-            print(found.line(), file=self._terminal)
+            with contextlib.suppress(OSError):  # whoever looked has gone
+                print(found.line(), file=self._terminal)
         if self._file:
-            os.makedirs(os.path.dirname(self._file), exist_ok=True)
-            with open(self._file, "ab", buffering=0) as out:
-                out.write((json.dumps({**asdict(found), **more}, allow_nan=False, default=str) + "\n").encode())
+            try:
+                append(self._file, {name: _finite(value) for name, value in asdict(found).items()})
+            except OSError as error:
+                print(f"rosetta: {self._file}: {error.strerror}: progress is not written any more", file=sys.stderr, flush=True)
+                self._file = None
+
+
+def append(path: str, found: Mapping[str, Any]) -> None:
+    """Append a JSON object in one write, so that a kill leaves whole lines; after half a line, as a full disk leaves it, on a new one."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "ab+", buffering=0) as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+        broken = out.read(1) not in (b"", b"\n")
+        out.write((b"\n" if broken else b"") + json.dumps(found, allow_nan=False).encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is not finite; float("nan") reads this one."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -56,6 +56,7 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
     """
     mesh, rules = partitioner.mesh, [(name, None if axis == AXIS else axis) for name, axis in partitioner.logical_axis_rules]
 
+    split_models = mesh.size > mesh.shape[AXIS]
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
         route.say("gradients", "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs")
@@ -68,7 +69,7 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
 
     def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
         # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism each takes its part of the whole sum.
-        dimensions = jax.tree.map(lambda found: -1 if mesh.size > mesh.shape[AXIS] else found, partitioner.data_dimensions(axes, params))
+        dimensions = jax.tree.map(lambda found: -1 if split_models else found, partitioner.data_dimensions(axes, params))
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
             with flax_partitioning.axis_rules(rules):
@@ -84,7 +85,7 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
             mesh=mesh,
             in_specs=(replicated, replicated, split, replicated),
             out_specs=(summed, split, replicated),
-            axis_names={AXIS},
+            axis_names={AXIS} if split_models else set(mesh.axis_names),
             check_vma=False,
         )(params, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -119,9 +118,7 @@ class Trainer(trainer.Trainer):
         rate = float(values["timing/steps_per_second"].value)
         loss = float(values["loss_per_nonpadding_target_token"].value) if "loss_per_nonpadding_target_token" in values else None
         elapsed = time.monotonic() - before
-        found = progress.report(
-            self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss if loss is None or math.isfinite(loss) else None
-        )
+        found = progress.report(self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss)
         for name in ("mfu", "input_wait", "tokens_per_second"):
             if getattr(found, name) is not None:
                 self.train_metrics_manager.write_scalar(f"rosetta/{name}", getattr(found, name), step)

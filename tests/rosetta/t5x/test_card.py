@@ -23,7 +23,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_the_drivers_program_is_asked(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("driver")
+def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert card.cards() == [H100, A100]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert card.cards() == [A100]

@@ -48,7 +48,7 @@ def test_our_files_say_all_that_is_checked_before_a_run(size: str, run: str) -> 
 @needs_overlay
 def test_gin_finds_the_same() -> None:
     pytest.importorskip("t5x", reason="NOT CHECKED: needs the packages of a baked environment")
-    from rosetta.t5x import runfile  # noqa: PLC0415
+    from rosetta.t5x import runfile
 
     file = EXAMPLES / "small_squad1_finetune_adam.gin"
     found = ginread.read([file], [HOME])

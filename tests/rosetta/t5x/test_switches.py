@@ -82,7 +82,7 @@ def test_every_variable_is_a_binding() -> None:
 def test_refused(given: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(te, "version", lambda: None)
     with pytest.raises(UserError, match=complaint):
-        choose(A100, **given)
+        switches.choose(given, [A100], on_cpu=False)
 
 
 def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

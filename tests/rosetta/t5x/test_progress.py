@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rosetta.t5x import flops, progress
+from rosetta.t5x.config import T5Config
+from rosetta.t5x.progress import Report, Reporter, Work
+
+CONFIG = T5Config(vocab_size=100, emb_dim=8, num_heads=2, head_dim=3, mlp_dim=16, num_encoder_layers=1, num_decoder_layers=2, dtype="bfloat16")
+REPORT = Report(1200, 100000, 3.14159, 2.5, 163840.0, 0.456, 0.012, 39520.0)
+
+
+def test_rates_are_means_over_the_period() -> None:
+    # 10 steps in 4 s, 1 s of which waiting for data; each step 2e12 FLOPs on 2 devices of 10e12.
+    found = progress.report(Work(2e12, 6400, 2, 10e12), 50, 100, 10, 4.0, 1.0, 2.0)
+    assert found == Report(50, 100, 2.0, 2.5, 16000.0, pytest.approx(2e12 / 0.4 / 20e12), 0.25, 20.0)
+
+
+def test_what_is_not_known_is_none() -> None:
+    found = progress.report(Work(2e12, 6400, 2, None), 50, None, 10, 4.0, 5.0, None)
+    assert (found.total, found.loss, found.mfu, found.seconds_left) == (None, None, None, None)
+    assert found.input_wait == 1.0
+    assert found.line() == "step 50  2.5 steps/s  16,000 tokens/s  input wait 100.0 %"
+    assert progress.report(Work(1, 1, 1, None), 50, 40, 1, 1.0, 0.0, None).seconds_left is None
+
+
+def test_the_line() -> None:
+    assert REPORT.line() == "step 1,200/100,000  loss 3.1416  2.5 steps/s  163,840 tokens/s  MFU 45.6 %  input wait 1.2 %  10 h 59 min left"
+    assert "loss nan" in Report(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).line()
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7500, "2 h 05 min"), (3600 * 76, "3 d 4 h")])
+def test_durations(seconds: float, said: str) -> None:
+    assert progress.duration(seconds) == said
+
+
+def test_the_work_of_a_step() -> None:
+    shapes = {"encoder_input_tokens": (16, 5), "decoder_target_tokens": (16, 4)}
+    card = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
+    found = progress.work(CONFIG, shapes, [card, card])
+    assert (found.flops, found.tokens, found.devices) == (flops.train_flops(CONFIG, 5, 4, 16), 16 * 9, 2)
+    assert found.peak == flops.peak_flops(card.device_kind, "bfloat16")
+    with_fp8 = progress.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
+    assert with_fp8.peak == 2 * (found.peak or 0)
+    alone = progress.work(CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")])
+    assert (alone.tokens, alone.peak) == (64, None)
+
+
+def _lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "not yet"
+    Reporter(str(folder)).say(REPORT)
+    Reporter(str(folder)).say(Report(1300, 100000, math.nan, 2.5, 1.0, None, 0.0, math.inf))
+    first, second = _lines(folder)
+    assert first == {"step": 1200, "total": 100000, "loss": 3.14159, "steps_per_second": 2.5, "tokens_per_second": 163840.0, "mfu": 0.456, "input_wait": 0.012, "seconds_left": 39520.0}
+    assert (second["loss"], second["seconds_left"], second["mfu"]) == ("nan", "inf", None)
+    assert math.isnan(float(str(second["loss"])))
+    assert capsys.readouterr().err.splitlines()[0] == REPORT.line()
+
+
+def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    Reporter(str(tmp_path)).say(REPORT)
+    lines = (tmp_path / "progress.jsonl").read_text().splitlines()
+    assert lines[:2] == ['{"step": 1}', '{"step": 2, "lo']
+    assert json.loads(lines[2])["step"] == 1200
+
+
+def test_a_run_goes_on_where_progress_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "progress.jsonl").mkdir()
+    reporter = Reporter(str(tmp_path))
+    reporter.say(REPORT)
+    reporter.say(REPORT)
+    err = capsys.readouterr().err
+    assert err.count("progress is not written any more") == 1
+    assert err.count(REPORT.line()) == 2
+
+
+def test_object_stores_get_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Reporter("gs://bucket/m").say(REPORT)
+    Reporter(None).say(REPORT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setenv(progress.FD, str(write))
+    reporter = Reporter(None)
+    reporter.say(REPORT)
+    assert os.read(read, 1000).decode() == REPORT.line() + "\n"
+    os.close(read)
+    reporter.say(REPORT)  # nobody listens any more
+    os.close(write)
+    monkeypatch.setenv(progress.FD, "987")
+    Reporter(None).say(REPORT)
