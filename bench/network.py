@@ -27,14 +27,14 @@ OURS = "rosetta.t5x.network"
 
 
 def _model(name: str, fields: dict[str, Any]) -> Any:
-    import seqio  # noqa: PLC0415
-    from t5x import models  # noqa: PLC0415
+    import seqio
+    from t5x import models
 
     network = importlib.import_module(name)
     vocabulary = seqio.PassThroughVocabulary(fields["vocab_size"])
     kind = models
     if name == OURS:
-        from rosetta.t5x import model  # noqa: PLC0415
+        from rosetta.t5x import model
 
         kind = model
     return kind.EncoderDecoderModel(network.Transformer(network.T5Config(**fields)), vocabulary, vocabulary, None, z_loss=1e-4)

@@ -18,6 +18,7 @@ import optax
 
 from rosetta.bench import modes, timing
 from rosetta.errors import UserError
+from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
 from rosetta.t5x import flops
 from rosetta.t5x.config import T5Config
@@ -77,11 +78,11 @@ def optimizer() -> Any:
 def step(config: T5Config, state: Any, own: Any, batch: Any, key: Any) -> tuple[Any, Any, Any]:
     """Do one step: state (params, optimizer's) and a mode's own collections to the next ones, and the loss."""
     params, moments = state
-    value, (gradients, following) = jax.value_and_grad(
+    value, (gradients, seen) = jax.value_and_grad(
         lambda both: mean_loss(config, {"params": both[0], **both[1]}, batch, key)
     )((params, own))
     updates, moments = optimizer().update(gradients, moments, params)
-    # What comes back for FP8's state is its next value, not a gradient.
+    following = fp8.advance(own, seen, optax.tree_utils.tree_get(moments, "count")) if own else own
     return (optax.apply_updates(params, updates), moments), following, value
 
 

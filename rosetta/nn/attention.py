@@ -8,13 +8,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from rosetta.nn import route
 
-MASKED = -1e10  # added to the logits that a mask leaves out
+ATTENDED = "attended"  # the name that remat policies save the output of `plain` by
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["queries", "keys", "query_segments", "key_segments", "visible"], meta_fields=["causal"])
+def masked(dtype: Any) -> float:
+    """Return what is added to the logits that a mask leaves out: -1e10, or half of the lowest number where `dtype` ends before it.
+
+    It must be finite: the softmax of a row that sees nothing, as those of padding do, would else be no number.
+    """
+    return max(-1e10, float(jnp.finfo(dtype).min) / 2)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["queries", "keys", "query_segments", "key_segments", "visible"],
+    meta_fields=["causal"],
+)
 @dataclass(frozen=True)
 class Mask:
     """Who attends to whom. All fields are optional; what is not given masks nothing.
@@ -56,11 +69,13 @@ class Mask:
         visible = self.dense(queries, keys)
         if visible is None:
             return relative
-        masked = jnp.where(visible, jnp.asarray(0, dtype), jnp.asarray(MASKED, dtype))
-        return masked if relative is None else masked + relative
+        hidden = jnp.where(visible, jnp.asarray(0, dtype), jnp.asarray(masked(dtype), dtype))
+        return hidden if relative is None else hidden + relative
 
 
-def unfit_for_cudnn(*, dtype: Any, head_dim: int, queries: int, keys: int, mask: Mask, biased: bool, dropout: bool, float32_logits: bool) -> str:
+def unfit_for_cudnn(
+    *, dtype: Any, head_dim: int, queries: int, keys: int, mask: Mask, biased: bool, dropout: bool, float32_logits: bool
+) -> str:
     """Say why cuDNN's fused attention cannot do a call, or nothing if it can.
 
     The limits are those of JAX's public entry to it (jax.nn.dot_product_attention, 0.10), which offers no dropout and whose boolean masks
@@ -101,10 +116,14 @@ def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implem
         whole = jnp.full((query.shape[0],), (query if "key_value_seq_lengths" in rows else key).shape[1], jnp.int32)
         rows = {"query_seq_lengths": whole, "key_value_seq_lengths": whole} | rows
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
-    return jax.nn.dot_product_attention(query, key, value, bias=bias, scale=1.0, is_causal=mask.causal, implementation=implementation, **rows)
+    return jax.nn.dot_product_attention(
+        query, key, value, bias=bias, scale=1.0, is_causal=mask.causal, implementation=implementation, **rows
+    )
 
 
-def plain(query: Any, key: Any, value: Any, *, bias: Any, float32_logits: bool, drop: Any, transposed: bool = False) -> Any:
+def plain(
+    query: Any, key: Any, value: Any, *, bias: Any, float32_logits: bool, drop: Any, transposed: bool = False
+) -> Any:
     """Attention from two matrix products and a softmax.
 
     Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with `transposed` the length first and the
@@ -119,7 +138,7 @@ def plain(query: Any, key: Any, value: Any, *, bias: Any, float32_logits: bool, 
     if bias is not None:
         logits = logits + bias.astype(logits.dtype)
     weights = drop(jax.nn.softmax(logits).astype(dtype))
-    return jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value)
+    return checkpoint_name(jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value), ATTENDED)
 
 
 def choose(asked: str, unfit: str) -> str:

@@ -16,7 +16,7 @@ from flax.linen.partitioning import param_with_axes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import fp8, te
+from rosetta.nn import fp8, fuse, te
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Kernel(nn.Module):
 def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in `dtype` for each.
 
-    Several parts are one GEMM over their concatenated kernels. Parts with FP8 state are multiplied in FP8, with a scale of their own each.
+    Several parts are one GEMM over their joined kernels (rosetta.nn.fuse). Parts with FP8 state are multiplied in FP8, with a scale of their own each.
     """
     with jax.named_scope("+".join(part.name for part in parts)):  # what profiles and rosetta.plan know the products by
         return _contract(jnp.asarray(x, dtype), parts, dtype)
@@ -70,9 +70,5 @@ def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
         outputs = multiply(x, [part.kernel for part in parts], [part.state for part in parts if part.state is not None], dtype)
         return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
     kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
-    dimensions = (((x.ndim - 1,), (0,)), ((), ()))
-    if len(parts) == 1:
-        return (checkpoint_name(lax.dot_general(x, kernels[0], dimensions), PROJECTION),)
-    whole = checkpoint_name(lax.dot_general(x, jnp.concatenate(kernels, axis=1), dimensions), PROJECTION)
-    ends = [sum(kernel.shape[1] for kernel in kernels[: index + 1]) for index in range(len(kernels) - 1)]
-    return tuple(jnp.split(whole, ends, axis=-1))
+    whole = checkpoint_name(lax.dot_general(x, fuse.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))), PROJECTION)
+    return tuple(fuse.part(whole, [kernel.shape[1] for kernel in kernels]))

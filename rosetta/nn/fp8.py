@@ -1,8 +1,9 @@
 """Projections in FP8 with delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433): e4m3 forward, e5m2 for output gradients.
 
 Scales follow from a history of largest magnitudes, which with the scales is the state of a projection. It lives in flax's collection
-`_overwrite_with_gradient` under the names of flax.linen.fp8_ops, so such checkpoints fit: what backpropagation returns for it is no gradient
-but its next value. `combine` is for a step of several microbatches: all read the same scales, and the histories move once.
+`_overwrite_with_gradient` under the names of flax.linen.fp8_ops, so such checkpoints fit. What backpropagation returns for it is no gradient
+but what was seen: `combine` puts that of several microbatches together, and `advance` makes the next step's state of it, for all projections
+at once. (Thousands of kernels a step would do what a hundred do there.) A history is a ring: step s stands at s modulo its length.
 
 Fused projections keep a scale for each part of the kernel and of the output gradient. The forward product scales each part of its output.
 The gradient of the input sums over the parts, so there both factors take one scale, the largest of the parts'.
@@ -21,6 +22,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from rosetta.errors import UserError
+from rosetta.nn import fuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +34,8 @@ FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 HISTORY = 1024  # steps, as flax and Transformer Engine keep
 OLDEST = 8.9  # compute capability: Ada
 TENSORS = ("input", "kernel", "output_grad")
+_HISTORY = "_amax_history"
+_GROUP = 32  # histories read by one kernel
 
 
 def state(module: nn.Module) -> dict[str, Any]:
@@ -61,9 +65,8 @@ def require(devices: Sequence[Any]) -> None:
             raise UserError(f"{device.device_kind} (compute capability {capability}) has no FP8", "ENABLE_FP8", "switch FP8 off; it needs an Ada, Hopper or newer card")
 
 
-def scale_of(history: Any, previous: Any, kind: Any) -> Any:
-    """Return the scale [1] by which a tensor with this history of magnitudes fills the range of `kind`; the previous one where it has none."""
-    largest = jnp.max(history, keepdims=True)
+def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
+    """Return the scale by which a tensor of this largest magnitude fills the range of `kind`; the previous one where it is zero or infinite."""
     usable = (largest > 0) & jnp.isfinite(largest)
     return jnp.where(usable, jnp.where(usable, largest, 1.0) / float(jnp.finfo(kind).max), previous)
 
@@ -74,20 +77,19 @@ def quantise(x: Any, scale: Any, kind: Any) -> Any:
     return jnp.clip(x.astype(jnp.float32) / scale, -edge, edge).astype(kind)
 
 
-def magnitude(x: Any) -> Any:
-    """Return the largest absolute value, [1] in float32."""
-    return jnp.max(jnp.abs(x)).astype(jnp.float32).reshape(1)
-
-
-def push(history: Any, newest: Any) -> Any:
-    """Return a history [n] whose oldest value has made room for `newest` [1], which stands first."""
-    return jnp.concatenate([newest, history[:-1]])
+def magnitudes(parts: Sequence[Any]) -> list[Any]:
+    """Return the largest absolute value of each array, [1] in float32."""
+    whole = fuse.join(parts)
+    if len(parts) == 1 or whole.ndim == parts[0].ndim:
+        return [jnp.max(jnp.abs(part)).astype(jnp.float32).reshape(1) for part in parts]
+    largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(jnp.float32)
+    return [largest[index : index + 1] for index in range(len(parts))]
 
 
 def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in `dtype` for each.
 
-    Differentiated with respect to `states`, it gives their next values.
+    Differentiated with respect to `states`, it gives what was seen: the scales used, and in each history's place the newest magnitude throughout.
     """
     outputs: tuple[Any, ...] = _contract(jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states))
     return outputs
@@ -99,8 +101,8 @@ def _contract(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[s
     return outputs
 
 
-def _scales(states: tuple[dict[str, Any], ...], tensor: str, kind: Any) -> list[Any]:
-    return [scale_of(each[f"{tensor}_amax_history"], each[f"{tensor}_scale"], kind) for each in states]
+def _scales(states: tuple[dict[str, Any], ...], tensor: str) -> list[Any]:
+    return [each[f"{tensor}_scale"] for each in states]
 
 
 def _largest(scales: list[Any]) -> Any:
@@ -112,51 +114,76 @@ def _dot(kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ..
         return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=dtype)
 
 
+def _rescaled(product: Any, left: Any, right: Any, dtype: Any) -> Any:
+    """Return a product of what was quantised by these scales as one of what they stand for; the scales are not rounded to `dtype`."""
+    return (product.astype(jnp.float32) * left * right).astype(dtype)
+
+
 def _forward(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]) -> tuple[Any, Any]:
-    of_input = _largest(_scales(states, "input", FORWARD))
-    of_kernels = _scales(states, "kernel", FORWARD)
+    of_input = _largest(_scales(states, "input"))
+    of_kernels = _scales(states, "kernel")
     narrow_input = quantise(x, of_input, FORWARD)
     narrow_kernels = [quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)]
-    product = _dot("fprop", dtype, narrow_input, jnp.concatenate(narrow_kernels, axis=1) if len(kernels) > 1 else narrow_kernels[0], ((x.ndim - 1,), (0,)))
-    outputs, start = [], 0
-    for kernel, scale in zip(kernels, of_kernels, strict=True):
-        part = lax.slice_in_dim(product, start, start + kernel.shape[1], axis=product.ndim - 1) if len(kernels) > 1 else product
-        outputs.append(part * jnp.asarray(of_input * scale, dtype))
-        start += kernel.shape[1]
-    seen = (magnitude(x), [magnitude(kernel) for kernel in kernels])
+    product = _dot("fprop", dtype, narrow_input, fuse.join(narrow_kernels), ((x.ndim - 1,), (0,)))
+    parts = fuse.part(product, [kernel.shape[1] for kernel in kernels])
+    outputs = [_rescaled(part, of_input, scale, dtype) for part, scale in zip(parts, of_kernels, strict=True)]
+    seen = (magnitudes([x])[0], magnitudes(kernels))
     return tuple(outputs), (narrow_input, kernels, states, of_input, of_kernels, seen, jnp.zeros((0,), x.dtype))
 
 
 def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     narrow_input, kernels, states, of_input, of_kernels, (input_seen, kernels_seen), like = kept
-    scales = _scales(states, "output_grad", BACKWARD)
+    scales = _scales(states, "output_grad")
     of_gradient, of_kernel = _largest(scales), _largest(of_kernels)
-    whole = jnp.concatenate(gradients, axis=-1) if len(gradients) > 1 else gradients[0]
-    narrow = quantise(whole, of_gradient, BACKWARD)
-    narrow_kernel = quantise(jnp.concatenate(kernels, axis=1) if len(kernels) > 1 else kernels[0], of_kernel, FORWARD)
-    of_x = _dot("dgrad", dtype, narrow, narrow_kernel, ((narrow.ndim - 1,), (1,))) * jnp.asarray(of_gradient * of_kernel, dtype)
-    leading = tuple(range(narrow.ndim - 1))
-    of_whole = _dot("wgrad", dtype, narrow_input, narrow, (leading, leading)) * jnp.asarray(of_input * of_gradient, dtype)
-    of_kernels_, following, start = [], [], 0
-    for index, (kernel, before) in enumerate(zip(kernels, states, strict=True)):
-        of_kernels_.append(lax.slice_in_dim(of_whole, start, start + kernel.shape[1], axis=1).astype(kernel.dtype))
-        start += kernel.shape[1]
-        following.append(
-            {
-                "input_scale": of_input,
-                "input_amax_history": push(before["input_amax_history"], input_seen),
-                "kernel_scale": of_kernels[index],
-                "kernel_amax_history": push(before["kernel_amax_history"], kernels_seen[index]),
-                "output_grad_scale": scales[index],
-                "output_grad_amax_history": push(before["output_grad_amax_history"], magnitude(gradients[index])),
-            }
-        )
-    return of_x.astype(like.dtype), tuple(of_kernels_), tuple(following)
+    narrow = quantise(fuse.join(gradients), of_gradient, BACKWARD)
+    narrow_kernel = fuse.join([quantise(kernel, of_kernel, FORWARD) for kernel in kernels])
+    leading = tuple(range(narrow_input.ndim - 1))
+    outputs = tuple(range(len(leading), narrow.ndim))
+    of_x = _rescaled(_dot("dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))), of_gradient, of_kernel, dtype)
+    of_whole = _rescaled(_dot("wgrad", dtype, narrow_input, narrow, (leading, leading)), of_input, of_gradient, kernels[0].dtype)
+    of_kernels_ = fuse.part(of_whole, [kernel.shape[1] for kernel in kernels])
+    # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from nowhere.
+    gradients_seen = [magnitudes([gradient])[0] for gradient in gradients]
+    seen = tuple(
+        {
+            **{f"{tensor}_scale": before[f"{tensor}_scale"] for tensor in TENSORS},
+            "input_amax_history": jnp.broadcast_to(input_seen, before["input_amax_history"].shape),
+            "kernel_amax_history": jnp.broadcast_to(kernel_seen, before["kernel_amax_history"].shape),
+            "output_grad_amax_history": jnp.broadcast_to(gradient_seen, before["output_grad_amax_history"].shape),
+        }
+        for before, kernel_seen, gradient_seen in zip(states, kernels_seen, gradients_seen, strict=True)
+    )
+    return of_x.astype(like.dtype), tuple(of_kernels_), seen
 
 
 _contract.defvjp(_forward, _backward)
 
 
-def combine(states: Any, others: Any) -> Any:
-    """Return the state after two microbatches that started from the same one: the same scales, the larger magnitudes."""
-    return jax.tree.map(jnp.maximum, states, others)
+def combine(seen: Any, others: Any) -> Any:
+    """Return what two microbatches that started from the same state have seen: the same scales, the larger magnitudes."""
+    return jax.tree.map(jnp.maximum, seen, others)
+
+
+def advance(states: Any, seen: Any, step: Any) -> Any:
+    """Return the state after a step.
+
+    Args:
+      states: a tree of projections' states, as before the step.
+      seen: the tree that backpropagation gave for it.
+      step: the step's number, int32 [].
+    """
+    before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
+    paths = [path for path in before if path[-1].endswith(_HISTORY)]
+    # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel; hence the barrier before they are read.
+    histories = [jnp.where(jnp.arange(before[path].size) == step % before[path].size, found[path], before[path]) for path in paths]
+    following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
+    for length in {history.size for history in histories}:
+        alike = [path for path in paths if before[path].size == length]
+        for start in range(0, len(alike), _GROUP):
+            group = alike[start : start + _GROUP]
+            largest = jnp.max(jnp.stack([following[path] for path in group]), axis=1)
+            for index, path in enumerate(group):
+                tensor = path[-1].removesuffix(_HISTORY)
+                scale = (*path[:-1], f"{tensor}_scale")
+                following[scale] = scale_of(largest[index : index + 1], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD)
+    return unflatten_dict({path: following[path] for path in before})

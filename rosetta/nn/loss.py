@@ -43,15 +43,18 @@ class Terms:
 
 
 def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
-    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and each slice's first token."""
+    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and the slices' numbers.
+
+    Slice n holds every `chunks`-th token from n on: where tensor parallelism splits the vocabulary, each device has its share of each slice.
+    """
     padded = jnp.pad(jnp.asarray(kernel, terms.dtype), ((0, 0), (0, terms.width * terms.chunks - terms.vocabulary)))
-    return padded.reshape(kernel.shape[0], terms.chunks, terms.width).transpose(1, 0, 2), jnp.arange(terms.chunks) * terms.width
+    return padded.reshape(kernel.shape[0], terms.width, terms.chunks).transpose(2, 0, 1), jnp.arange(terms.chunks)
 
 
-def _logits(hidden: Any, part: Any, first: Any, terms: Terms) -> tuple[Any, Any]:
-    """Logits [tokens, width] of a slice in float32, and which of its columns are tokens."""
+def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any]:
+    """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for, int32 [width]; beyond the vocabulary is nothing."""
     logits = jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32) * terms.scale
-    return logits, first + jnp.arange(terms.width) < terms.vocabulary
+    return logits, jnp.arange(terms.width) * terms.chunks + number
 
 
 def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any, Any]:
@@ -59,16 +62,16 @@ def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[A
 
     def body(carry: Any, inputs: Any) -> tuple[Any, None]:
         highest, total, hit, everything, best = carry
-        part, first = inputs
-        logits, real = _logits(hidden, part, first, terms)
+        part, number = inputs
+        logits, words = _logits(hidden, part, number, terms)
+        real = words < terms.vocabulary
         masked = jnp.where(real, logits, -jnp.inf)
         here = jnp.max(masked, axis=-1)
-        best = jnp.where(here > highest, first + jnp.argmax(masked, axis=-1), best)
+        found = words[jnp.argmax(masked, axis=-1)]
+        best = jnp.where(here > highest, found, jnp.where(here == highest, jnp.minimum(best, found), best))
         top = jnp.maximum(highest, here)
         total = total * jnp.exp(highest - top) + jnp.sum(jnp.exp(masked - top[:, None]), axis=-1)
-        at = targets - first
-        found = jnp.take_along_axis(logits, jnp.clip(at, 0, terms.width - 1)[:, None], axis=-1)[:, 0]
-        hit = hit + jnp.where((at >= 0) & (at < terms.width), found, 0.0)
+        hit = hit + jnp.sum(jnp.where(words[None, :] == targets[:, None], logits, 0.0), axis=-1)
         return (top, total, hit, everything + jnp.sum(jnp.where(real, logits, 0.0), axis=-1), best), None
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
@@ -111,17 +114,17 @@ def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
     high = 1.0 - terms.label_smoothing
 
     def body(carry: Any, inputs: Any) -> tuple[Any, Any]:
-        part, first = inputs
-        logits, real = _logits(hidden, part, first, terms)
-        hit = (first + jnp.arange(terms.width))[None, :] == targets[:, None]
+        part, number = inputs
+        logits, words = _logits(hidden, part, number, terms)
+        hit = words[None, :] == targets[:, None]
         gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[:, None] * jnp.where(hit, high, terms.low)
-        gradient = jnp.asarray(jnp.where(real, gradient, 0.0) * terms.scale, terms.dtype)
+        gradient = jnp.asarray(jnp.where(words < terms.vocabulary, gradient, 0.0) * terms.scale, terms.dtype)
         into_hidden = jnp.dot(gradient, part.T, preferred_element_type=jnp.float32)
         into_part = jnp.dot(jnp.asarray(hidden, terms.dtype).T, gradient, preferred_element_type=jnp.float32)
         return carry + into_hidden, into_part
 
     of_hidden, parts = jax.lax.scan(body, jnp.zeros(hidden.shape, jnp.float32), _slices(kernel, terms))
-    of_kernel = parts.transpose(1, 0, 2).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
+    of_kernel = parts.transpose(1, 2, 0).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
     return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype), None
 
 

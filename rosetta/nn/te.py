@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MULTIPLE = 16  # of every dimension of a product in FP8 (cuBLASLt's rule for 8-bit types)
 BATCH_AXIS, TENSOR_AXIS = "data", "model"  # the names T5X's meshes have
-_MODULES = ("dense", "flax", "quantize", "sharding", "attention")
+_MODULES = ("dense", "flax", "quantize", "quantize.helper", "sharding", "attention")
 _WHERE = "Transformer Engine"
 _guard = ExitStack()
 
@@ -89,22 +89,30 @@ def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]]
         route.say("FP8 by XLA instead of Transformer Engine", reason)
         return fp8.contract(x, kernels, states, dtype)
     held = [dict(each) for each in states]
-    kinds = {"input": fp8.FORWARD, "kernel": fp8.FORWARD, "output_grad": fp8.BACKWARD}
-    lent = {tensor: _lent(kind, *_histories(held, tensor)) for tensor, kind in kinds.items()}
-    # Kernels go in as activations are, since what it returns for their gradient has the activations' type.
-    narrow = [jnp.asarray(kernel, dtype) for kernel in kernels]
-    whole = te_map.stack(narrow) if len(narrow) > 1 else narrow[0]
+    lent = {tensor: _lent(*_histories(held, tensor)) for tensor in fp8.TENSORS}
+    # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be rounded twice.
+    whole = _typed(te_map.stack(kernels) if len(kernels) > 1 else kernels[0])
     product = te.dense.dense(x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent))
-    return tuple(product[..., index, :] for index in range(len(narrow))) if len(narrow) > 1 else (product,)
+    return tuple(product[..., index, :] for index in range(len(kernels))) if len(kernels) > 1 else (product,)
+
+
+@jax.custom_vjp
+def _typed(kernel: Any) -> Any:
+    """Return the kernel, whose gradient, which comes in the activations' type, gets the kernel's."""
+    return kernel
+
+
+_typed.defvjp(lambda kernel: (kernel, jnp.zeros((0,), kernel.dtype)), lambda like, gradient: (gradient.astype(like.dtype),))
 
 
 def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
     """Return a set of quantisers for delayed scaling with these scales and histories."""
     recipe = importlib.import_module("transformer_engine.common.recipe").DelayedScaling()
+    largest = te.quantize.helper.AmaxComputeAlgo.MAX
     made = {}
     for theirs, ours in (("x", "input"), ("kernel", "kernel"), ("grad", "output_grad")):
         scale, history = lent[ours]
-        made[theirs] = te.quantize.QuantizeMeta(margin=0.0, amax_compute_algo=te.quantize.AmaxComputeAlgo.MAX, scale=scale, amax_history=history)
+        made[theirs] = te.quantize.QuantizeMeta(margin=0.0, amax_compute_algo=largest, scale=scale, amax_history=history)
     return te.quantize.QuantizerFactory.create_set(fp8_recipe=recipe, quantize_meta_set=te.quantize.QuantizeMetaSet(**made))
 
 
@@ -112,28 +120,24 @@ def _histories(states: Sequence[Mapping[str, Any]], tensor: str) -> tuple[tuple[
     return tuple(each[f"{tensor}_scale"] for each in states), tuple(each[f"{tensor}_amax_history"] for each in states)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _lent(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
+@jax.custom_vjp
+def _lent(scales: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return what Transformer Engine quantises with: the inverse of the largest of the parts' scales, [1], and an empty history, [2].
 
-    Backwards, its next history, in which the magnitude it saw stands alone, becomes the parts' next states.
+    Backwards, its next history, in which the magnitude it saw stands alone, becomes what the parts have seen.
     """
-    largest = functools.reduce(jnp.maximum, _current(kind, scales, histories))
+    largest = functools.reduce(jnp.maximum, scales)
     return 1.0 / largest, jnp.zeros((2,), jnp.float32)
 
 
-def _current(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> list[Any]:
-    return [fp8.scale_of(history, scale, kind) for scale, history in zip(scales, histories, strict=True)]
+def _lent_forward(scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _lent(scales, histories), (scales, histories)
 
 
-def _lent_forward(kind: Any, scales: tuple[Any, ...], histories: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _lent(kind, scales, histories), (scales, histories)
-
-
-def _lent_backward(kind: Any, kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
+def _lent_backward(kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
     scales, histories = kept
     seen = jnp.max(following[1], keepdims=True)
-    return tuple(_current(kind, scales, histories)), tuple(fp8.push(history, seen) for history in histories)
+    return scales, tuple(jnp.broadcast_to(seen, history.shape) for history in histories)
 
 
 _lent.defvjp(_lent_forward, _lent_backward)

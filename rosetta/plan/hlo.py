@@ -54,7 +54,8 @@ class Instruction:
 
     def called(self) -> list[str]:
         """The computations it names."""
-        return re.findall(r"(?:calls|to_apply|body|condition|called_computations)=\{?%?([\w.\-]+)", self.rest)
+        found = re.findall(r"(?:calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))", self.rest)
+        return [name for several, one in found for name in (re.findall(r"[\w.\-]+", several) if several else [one])]
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,14 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Collective:
+    """Communication between devices: what each of them ends up with, in bytes, and the matrix products and attention that run meanwhile."""
+
     kind: str
     dtype: str
     bytes: float
     times: int
     asynchronous: bool
+    behind: int
 
 
 @dataclass
@@ -158,28 +162,41 @@ def _walk(program: Program, name: str, times: int, found: list[Kernel]) -> None:
     computation = program.computations.get(name, {})
     for instruction in computation.values():
         if instruction.opcode == "while":
-            trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
-            body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
-            if body:
-                _walk(program, body[1], times * (int(trips[1]) if trips else 1), found)
-        elif instruction.opcode in ("call", "conditional", "async-start"):
+            body, trips = _loop(instruction)
+            _walk(program, body, times * trips, found)
+        elif instruction.opcode in ("call", "async-start"):
             for called in instruction.called():
                 _walk(program, called, times, found)
+        elif instruction.opcode == "conditional":
+            branches: list[list[Kernel]] = []
+            for called in instruction.called():
+                branches.append([])
+                _walk(program, called, times, branches[-1])
+            found += max(branches, key=lambda branch: sum(each.times * each.bytes for each in branch), default=[])  # one of them runs
         elif instruction.opcode not in FREE and not instruction.opcode.endswith("-done") and not instruction.target.startswith(("Sharding", "SPMD")):
             found.append(Kernel(instruction, times, _moved(program, computation, instruction)))
+
+
+def _loop(instruction: Instruction) -> tuple[str, int]:
+    """The body of a loop, and how often it runs; once where that is not known."""
+    trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
+    body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
+    return body[1] if body else "", int(trips[1]) if trips else 1
 
 
 def _moved(program: Program, computation: dict[str, Instruction], instruction: Instruction) -> float:
     """Bytes that a kernel reads and writes."""
     inner = next((program.computations[name] for name in instruction.called() if name in program.computations), None) if instruction.opcode == "fusion" else None
     ordered = sorted((each for each in inner.values() if each.opcode == "parameter"), key=lambda each: int(each.operands[0])) if inner else []
-    total, written = 0.0, instruction.bytes
+    # Workspace, the last of a library call's outputs, is its to use or not.
+    outputs = re.sub(r", [su]8\[\d+\]\{0\}\)$", ")", instruction.shape) if instruction.opcode == "custom-call" else instruction.shape
+    total, written = 0.0, size(outputs)
     for index, operand in enumerate(instruction.operands):
         source = computation.get(operand)
         full = source.bytes if source else 0.0
         if inner and index < len(ordered):
             uses = [each for each in inner.values() if ordered[index].name in each.operands]
-            if uses and all(each.opcode == "dynamic-slice" and each.operands[0] == ordered[index].name for each in uses):
+            if uses and all(each.opcode in ("slice", "dynamic-slice", "gather") and each.operands[0] == ordered[index].name for each in uses):
                 full = sum(each.bytes for each in uses)
             elif uses and all(each.opcode == "dynamic-update-slice" and each.operands[0] == ordered[index].name for each in uses):
                 # Updated in place: what is written is the update, and nothing of the rest is read.
@@ -241,14 +258,47 @@ def attention(program: Program) -> dict[str, int]:
     return found
 
 
-def collectives(program: Program) -> list[Collective]:
-    """Return the communication between devices; bytes are of what each device ends up with."""
-    found = []
+def attention_flops(program: Program) -> float:
+    """Return the FLOPs of cuDNN's fused attention: two products of queries, keys and depth forwards, and five backwards, as if nothing were masked."""
+    total = 0.0
     for kernel in kernels(program):
-        opcode = kernel.instruction.opcode
-        base = opcode.removesuffix("-start")
-        if base in COLLECTIVES:
-            shapes = _SHAPE.findall(kernel.instruction.shape)
-            output = size(kernel.instruction.shape) / (2 if opcode.endswith("-start") and base != "all-reduce" else 1)
-            found.append(Collective(base, shapes[0][0] if shapes else "", output, kernel.times, opcode.endswith("-start")))
+        if "fmha" in kernel.instruction.target:
+            shapes = re.search(r"operand_layout_constraints=\{([^=]*)\}", kernel.instruction.rest)
+            query, key = (dims(each) for each in re.findall(r"\w+\[[\d,]+\]", shapes[1] if shapes else "")[:2])
+            batch, length, heads, depth = query
+            products = 5 if "Backward" in kernel.instruction.target else 2
+            total += kernel.times * products * 2.0 * batch * heads * length * key[1] * depth
+    return total
+
+
+def collectives(program: Program) -> list[Collective]:
+    """Return the communication between devices."""
+    found: list[Collective] = []
+    _communication(program, program.entry, 1, found)
     return found
+
+
+def _communication(program: Program, name: str, times: int, found: list[Collective]) -> None:
+    computation = program.computations.get(name, {})
+    order = list(computation.values())
+    for index, instruction in enumerate(order):
+        if instruction.opcode == "while":
+            inner, trips = _loop(instruction)
+            _communication(program, inner, times * trips, found)
+        elif instruction.opcode in ("call", "conditional"):
+            for called in instruction.called():
+                _communication(program, called, times, found)
+        base = instruction.opcode.removesuffix("-start")
+        if base not in COLLECTIVES:
+            continue
+        started = instruction.opcode.endswith("-start")
+        shapes = _SHAPE.findall(instruction.shape)
+        output = size(instruction.shape) / (2 if started and base != "all-reduce" else 1)
+        behind = 0
+        if started and '"is_sync":true' not in instruction.rest:
+            # The text is in the order of the schedule: what stands between start and end runs meanwhile.
+            for other in order[index + 1 :]:
+                if other.opcode == f"{base}-done" and instruction.name in other.operands:
+                    break
+                behind += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
+        found.append(Collective(base, shapes[0][0] if shapes else "", output, times, started, behind))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rosetta.plan import hlo
@@ -32,6 +31,7 @@ def report(compiled: Compiled) -> dict[str, Any]:
         "kernels": sum(each.times for each in kernels),
         "bytes": sum(each.times * each.bytes for each in kernels),
         "gemm_flops": sum(each.times * each.flops for each in gemms),
+        "attention_flops": hlo.attention_flops(program),
         "gemms": {"fp8": sum(each.times for each in gemms if each.fp8), "other": sum(each.times for each in gemms if not each.fp8)},
         "flops_by_role": by_role,
         "not_fp8": left,
@@ -42,12 +42,13 @@ def report(compiled: Compiled) -> dict[str, Any]:
 
 
 def _communication(found: list[hlo.Collective]) -> list[dict[str, Any]]:
-    """Alike collectives added up."""
-    summed: dict[tuple[str, str, bool], dict[str, Any]] = {}
+    """Alike collectives added up; `bytes_behind` are of those during which products or attention run."""
+    summed: dict[tuple[str, str], dict[str, Any]] = {}
     for each in found:
-        entry = summed.setdefault((each.kind, each.dtype, each.asynchronous), {**asdict(each), "bytes": 0.0, "times": 0})
+        entry = summed.setdefault((each.kind, each.dtype), {"kind": each.kind, "dtype": each.dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0})
         entry["bytes"] += each.bytes * each.times
         entry["times"] += each.times
+        entry["bytes_behind"] += each.bytes * each.times if each.behind else 0.0
     return sorted(summed.values(), key=lambda entry: -entry["bytes"])
 
 
@@ -59,9 +60,9 @@ def table(found: dict[str, Any]) -> str:
         f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
         f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",
         *(f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not" for role, flops in sorted(found["flops_by_role"].items())),
-        f"attention    {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
+        f"attention    {found['attention_flops'] / 1e12:.2f} TFLOP, {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
     ]
-    lines += [f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB{', asynchronous' if each['asynchronous'] else ''}" for each in found["collectives"]]
+    lines += [f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind products" for each in found["collectives"]]
     if found["gemms"]["fp8"]:
         lines += ["not in FP8:", *(f"  {flops / 1e12:8.3f} TFLOP  {name}" for name, flops in sorted(found["not_fp8"].items(), key=lambda item: -item[1]))]
     lines.append(f"compiled in {found['compile']['seconds']:.0f} s, {found['compile']['rss'] / GIGA:.1f} GB of memory")

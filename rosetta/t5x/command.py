@@ -28,7 +28,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
-    from rosetta.t5x import launch  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.t5x import launch  # noqa: PLC0415
 
     environment = dict(os.environ)
     for word in args.settings:
@@ -36,6 +37,9 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             raise UserError(f"{word!r} is no setting", "rosetta t5x", "write NAME=VALUE, as in T5_SIZE=small")
         environment[name] = value
+    door = lock.path().parent / "bin" / "python"
+    if door.is_file():
+        environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
     wanted = launch.command(SCRIPTS[args.what], [], environment, _tree()) if args.what in SCRIPTS else launch.reading(args.what, environment)
     if not args.dry_run:
         launch.execute(wanted)

@@ -11,6 +11,8 @@ FP8 = ("off", "xla", "te")
 ATTENTION = ("xla", "cudnn", "te")
 REMAT = ("none", "minimal", "full")
 LOGITS = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
+ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh", "sigmoid", "softplus", "elu", "leaky_relu")
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,32 @@ class T5Config:
         object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
         for name, known in (("fp8", FP8), ("attention", ATTENTION), ("remat", REMAT), ("logits_dtype", LOGITS)):
             if getattr(self, name) not in known:
-                raise UserError(f"{name} is {getattr(self, name)!r}", f"T5Config.{name}", f"choose one of: {', '.join(known)}")
+                raise UserError(
+                    f"{name} is {getattr(self, name)!r}", f"T5Config.{name}", f"choose one of: {', '.join(known)}"
+                )
+        if (dtype := getattr(self.dtype, "__name__", str(self.dtype))) not in DTYPES:
+            raise UserError(f"dtype is {dtype}", "T5Config.dtype", f"choose one of: {', '.join(DTYPES)}")
+        if not self.mlp_activations or (unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]):
+            raise UserError(
+                f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}", "T5Config.mlp_activations",
+                f"choose one or more of: {', '.join(ACTIVATIONS)}",
+            )  # fmt: skip
+        if not 0 <= self.dropout_rate < 1:
+            raise UserError(
+                f"dropout_rate is {self.dropout_rate}", "T5Config.dropout_rate", "give a share below 1, 0 for none"
+            )
+        for name in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_decoder_layers"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}", f"T5Config.{name}", "give a whole number from 1 on")
         if self.loss_chunks < 0 or self.loss_chunks > self.vocab_size:
-            raise UserError(f"loss_chunks is {self.loss_chunks}", "T5Config.loss_chunks", f"give 0 for none, or at most the vocabulary's {self.vocab_size}")
+            raise UserError(
+                f"loss_chunks is {self.loss_chunks}",
+                "T5Config.loss_chunks",
+                f"give 0 for none, or at most the vocabulary's {self.vocab_size}",
+            )
         if "te" in (self.fp8, self.attention) and self.scan_layers:
-            raise UserError("Transformer Engine's modules are not scanned over", "T5Config.scan_layers", "set scan_layers to False, or fp8 and attention to others than te")
+            raise UserError(
+                "Transformer Engine's modules are not scanned over",
+                "T5Config.scan_layers",
+                "set scan_layers to False, or fp8 and attention to others than te",
+            )

@@ -87,7 +87,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime("%F_%H-%M-%S")
         model_dir, start = folders.finetuning(model_dir, given.task, variables, stamp)
         bindings["INITIAL_CHECKPOINT_PATH"] = start
-    data, more = _data(given, benchmark)
+    data, more = _data(given, benchmark, bound)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
     if switches.on(variables, "CHECKPOINT_DISABLE"):
         bindings["utils.CheckpointConfig.save"] = None
@@ -129,17 +129,20 @@ def _size(given: Settings, bound: dict[str, str]) -> dict[str, object]:
         "trainer.Trainer.num_microbatches": given.microbatches,
         "NUM_PARTITIONS": given.tensor_parallel,
     }
-    if given.lengths:
-        usual = ginread.value(bound, "TASK_FEATURE_LENGTHS")
-        bindings["TASK_FEATURE_LENGTHS"] = {**(usual if isinstance(usual, dict) else {}), **given.lengths}
-    return bindings
+    return {**bindings, **_lengths(given.lengths, bound)}
 
 
-def _data(given: Settings, benchmark: bool) -> tuple[dict[str, object], tuple[str, ...]]:
+def _lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:
+    usual = ginread.value(bound, "TASK_FEATURE_LENGTHS")
+    return {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}} if given else {}
+
+
+def _data(given: Settings, benchmark: bool, bound: dict[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
     """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin file's."""
     chosen: dict[str, object] = {name: given.variables[name] for name in ("DATA", "EVAL_DATA", "VOCAB") if given.variables.get(name)}
     if benchmark and "DATA" not in chosen:
-        chosen = {"VOCAB": "ids:32128", **chosen, "DATA": "synthetic"}
+        rows = ginread.value(bound, "network.T5Config.vocab_size")
+        chosen = {"VOCAB": f"ids:{rows if isinstance(rows, int) else 32128}", **chosen, "DATA": "synthetic"}
     if not given.finetune or "DATA" not in chosen or "EVAL_DATA" in chosen:
         return chosen, ()
     # The gin file's own evaluation data would be another data set than the one that is trained on.
@@ -184,7 +187,7 @@ def reading(what: str, environment: Mapping[str, str]) -> Command:
     Args:
       what: "eval" or "infer".
       environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB, NUM_DECODES,
-        ROSETTA_GIN, and the switches.
+        ENC_SL, DEC_SL, ROSETTA_GIN, and the switches.
 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
@@ -218,6 +221,7 @@ def reading(what: str, environment: Mapping[str, str]) -> Command:
         files.append(preflight.existing("ROSETTA_GIN", environment["ROSETTA_GIN"], "name a gin file, or unset it"))
         names.append(str(files[-1]))
     bound = ginread.read(files, (GIN.parents[2], Path.cwd()))
+    bindings |= _lengths(settings.lengths(environment), bound)
     preflight.data({**bound, **{name: ginread.literal(value) for name, value in bindings.items()}}, environment)
     folders.writable(str(bindings[OUTPUTS[what]]))
     return Command(_argv(environment, names, bindings, program=what), {**environment, "TFDS_DATA_DIR": preflight.datasets(environment), "JAX_PLATFORMS": platforms}, None, chosen.notes)
@@ -256,6 +260,8 @@ def main(argv: Sequence[str]) -> int:
         execute(wanted)
     except UserError as error:
         print(f"{script}.sh: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        print(f"{script}.sh: {sys.executable}: it has no {error.name}; put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE", file=sys.stderr)
     except OSError as error:
         print(f"{script}.sh: {error.filename}: {error.strerror}", file=sys.stderr)
     return 2

@@ -125,17 +125,14 @@ class Attention(nn.Module):
             # T5 leaves attention's logits unscaled and starts with smaller queries instead.
             for name, made in (("query", lambda *args: init(*args) / depth), ("key", init), ("value", init))
         }
-        asking = queries / depth if config.scale_attn_logits else queries
         if config.fuse_qkv and memory is queries:
-            if config.scale_attn_logits:
-                query, key, value = contract(queries, list(parts.values()), config.dtype)
-                query = query / depth
-            else:
-                query, key, value = contract(queries, list(parts.values()), config.dtype)
+            query, key, value = contract(queries, list(parts.values()), config.dtype)
         elif config.fuse_qkv:
-            (query,), (key, value) = contract(asking, [parts["query"]], config.dtype), contract(memory, [parts["key"], parts["value"]], config.dtype)
+            (query,), (key, value) = contract(queries, [parts["query"]], config.dtype), contract(memory, [parts["key"], parts["value"]], config.dtype)
         else:
-            query, key, value = (contract(asking if name == "query" else memory, [part], config.dtype)[0] for name, part in parts.items())
+            query, key, value = (contract(queries if name == "query" else memory, [part], config.dtype)[0] for name, part in parts.items())
+        if config.scale_attn_logits:
+            query = query / depth
         names = (*axes(transposed=self.transposed), "heads", "kv")
         shaped = (each.reshape(*each.shape[:2], config.num_heads, config.head_dim) for each in (query, key, value))
         query, key, value = (with_sharding_constraint(each, names) for each in shaped)

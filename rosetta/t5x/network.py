@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
+from rosetta.nn import logits
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel
 from rosetta.nn.embedding import Embedding
@@ -29,8 +30,7 @@ def _embedded(config: T5Config, table: nn.Module, tokens: Any, *, deterministic:
 
 def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
     """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the kernel is [features, vocabulary] in float32."""
-    dtype = jnp.dtype(config.logits_dtype)
-    return jnp.dot(hidden.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32) * logits_scale(config)
+    return logits.product(hidden, kernel, config.logits_dtype) * logits_scale(config)
 
 
 def logits_scale(config: T5Config) -> float:
@@ -154,7 +154,6 @@ class Transformer(nn.Module):
             encoded, encoder_input_tokens, decoder_input_tokens, decoder_target_tokens, encoder_segment_ids, decoder_segment_ids, decoder_positions,
             enable_dropout=enable_dropout, decode=decode, hidden_only=hidden_only,
         )  # fmt: skip
-
 
 
 class LanguageModel(nn.Module):

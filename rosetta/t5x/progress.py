@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.t5x import flops
 
@@ -91,24 +91,37 @@ def report(work_: Work, step: int, total: int | None, steps: int, seconds: float
     return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left)
 
 
+def loss(values: Mapping[str, float], factor: Any) -> float | None:
+    """Return the loss per target token that is not padding, of T5X's metrics.
+
+    Args:
+      values: metric -> its value over the period.
+      factor: the model's loss_normalizing_factor, by which T5X's own numbers are divided: a number, None for 1, or the name of a mean,
+        whose loss is already one.
+    """
+    if factor is None or isinstance(factor, (int, float)):
+        found = values.get("loss_per_nonpadding_target_token")
+        return None if found is None else found * (factor or 1)
+    return values.get("loss")
+
+
+def tell(line: str) -> None:
+    """Print a line on the terminal, where stderr is a log; nothing where it is none, or whoever looked has gone."""
+    if os.environ.get(FD, "").isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(os.environ[FD]), f"{line}\n".encode())
+
+
 class Reporter:
     """Says reports where people look, and appends them to FOLDER/progress.jsonl. Only the first process of a run has one."""
 
     def __init__(self, folder: str | None) -> None:
         self._file = None if folder is None or "://" in folder else os.path.join(folder, "progress.jsonl")
-        self._terminal: IO[str] | None = None
-        if os.environ.get(FD, "").isdigit():
-            try:
-                self._terminal = open(int(os.environ[FD]), "w", encoding="utf-8", buffering=1, closefd=False)
-            except OSError:
-                self._terminal = None  # a descriptor that this process did not inherit
 
     def say(self, found: Report) -> None:
         """Print a report, and append it as one JSON object. Where that cannot be written, this is said once and the run goes on."""
         print(found.line(), file=sys.stderr, flush=True)
-        if self._terminal:
-            with contextlib.suppress(OSError):  # whoever looked has gone
-                print(found.line(), file=self._terminal)
+        tell(found.line())
         if self._file:
             try:
                 append(self._file, {name: _finite(value) for name, value in asdict(found).items()})

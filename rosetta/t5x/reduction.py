@@ -25,13 +25,14 @@ DTYPES = ("float32", "bfloat16")
 AXIS = "data"
 
 
-def check(dtype: str | None, factor: Any, partitioner: Any) -> None:
+def check(dtype: str | None, factor: Any, partitioner: Any, attention: str = "xla") -> None:
     """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its tokens.
 
     Args:
       dtype: one of DTYPES, or None: nothing is asked for.
       factor: the model's loss_normalizing_factor.
       partitioner: of the run.
+      attention: who computes it.
     """
     if dtype is None:
         return
@@ -41,22 +42,25 @@ def check(dtype: str | None, factor: Any, partitioner: Any) -> None:
         raise UserError(f"gradient_dtype needs a loss that is a sum over tokens, not {factor}", "LOSS_NORMALIZING_FACTOR", "give a number or None, or set gradient_dtype = None")
     if AXIS not in partitioner.mesh.axis_names:
         raise UserError("the mesh has no axis named data", "Trainer.gradient_dtype", "set it to None")
+    if attention != "xla" and partitioner.mesh.size > partitioner.mesh.shape[AXIS]:
+        raise UserError(f"with models split over devices XLA cannot place {attention}'s attention inside it", "GRADIENT_DTYPE (Trainer.gradient_dtype)", "leave it unset, or set ATTENTION=xla or TP_SIZE=1")
 
 
 def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any) -> Callable[..., Any]:
     """Return `gradients` computed by each group of devices on its rows of the batch, and added up in `dtype`.
 
     Args:
-      gradients: (params, state, batch, rng) -> (gradients, metrics, next FP8 state), all sums over the batch, or largest values.
+      gradients: (params, state, batch, rng) -> (gradients, metrics, what FP8 has seen), all sums over the batch, or largest values.
       partitioner: of the run: its mesh, and the rules of which the data axis is none inside.
       dtype: of the sum over the groups. What it gives is float32 again, and where the optimizer's state is spread over the groups, so is it.
       axes: the parameters' layout, a tree of PartitionSpec.
 
     Dropout's masks differ from those without it: every group draws its own.
     """
-    mesh, rules = partitioner.mesh, [(name, None if axis == AXIS else axis) for name, axis in partitioner.logical_axis_rules]
-
+    mesh = partitioner.mesh
     split_models = mesh.size > mesh.shape[AXIS]
+    # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has no rule inside such a function.
+    rules = [(name, None if axis == AXIS else axis) for name, axis in partitioner.logical_axis_rules] if split_models else []
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
         route.say("gradients", "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs")
@@ -73,14 +77,14 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
             with flax_partitioning.axis_rules(rules):
-                found, metrics, following = gradients(params, state, batch, jax.random.fold_in(rng, lax.axis_index(AXIS)))
-            largest = jax.tree.map(lambda leaf: lax.pmax(leaf, AXIS), following)
+                found, metrics, seen = gradients(params, state, batch, jax.random.fold_in(rng, lax.axis_index(AXIS)))
+            largest = jax.tree.map(lambda leaf: lax.pmax(leaf, AXIS), seen)
             return jax.tree.map(total, found, dimensions), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics), largest
 
         replicated, split = PartitionSpec(), PartitionSpec(AXIS)
         summed = jax.tree.map(lambda dimension: PartitionSpec(*[None] * dimension, AXIS) if dimension >= 0 else replicated, dimensions)
         # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the type it has.
-        found, metrics, following = jax.shard_map(
+        found, metrics, seen = jax.shard_map(
             local,
             mesh=mesh,
             in_specs=(replicated, replicated, split, replicated),
@@ -90,6 +94,6 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
         )(params, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)
         metrics = lax.fori_loop(1, mesh.shape[AXIS], lambda index, sums: merge_metrics(sums, jax.tree.map(lambda leaf: leaf[index], metrics)), first)
-        return found, metrics, following
+        return found, metrics, seen
 
     return reduced

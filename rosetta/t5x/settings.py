@@ -102,11 +102,16 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         gpus=positive("NUM_GPUS", given["NUM_GPUS"]) if given.get("NUM_GPUS") else processes if processes > 1 else devices,
         batch_per_gpu=numbers["BSIZE_PER_GPU"], microbatches=numbers["NUM_MICROBATCHES"], tensor_parallel=numbers["TP_SIZE"],
         steps=positive("TRAIN_STEPS", given["TRAIN_STEPS"]) if given.get("TRAIN_STEPS") else None,
-        lengths={what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)},
+        lengths=lengths(given),
         model_dir=absolute(model_dir), log_dir=given.get("LOGDIR", "") if single else "", variables=given,
     )  # fmt: skip
     arithmetic(settings)
     return settings
+
+
+def lengths(given: Mapping[str, str]) -> dict[str, int]:
+    """Return the lengths that are given, in tokens; UserError where one is no number."""
+    return {what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)}
 
 
 def arithmetic(settings: Settings) -> None:

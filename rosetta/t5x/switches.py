@@ -88,6 +88,8 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
     attention = _attention(given, cards, on_cpu=on_cpu, precision=precision, with_te=with_te)
     if with_te or attention == "te":
         te.require()
+        if on_cpu:
+            raise UserError("it needs an NVIDIA card", "Transformer Engine", "set ENABLE_TE=0, and ATTENTION to another than te")
     chosen = Switches(
         precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
@@ -106,8 +108,9 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
 
 
 def _fp8(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, notes: list[str]) -> bool:
-    able = not on_cpu and bool(cards) and all(each.capability >= card.FP8 for each in cards)
-    where = "the CPU" if on_cpu else cards[0].name if cards else "a card that cannot be asked (no nvidia-smi)"
+    lacking = [each.name for each in cards if each.capability < card.FP8]
+    able = not on_cpu and bool(cards) and not lacking
+    where = "the CPU" if on_cpu else lacking[0] if lacking else "a card that cannot be asked (no nvidia-smi)"
     if given.get("ENABLE_FP8"):
         asked = on(given, "ENABLE_FP8")
         if asked and cards and not able and not on_cpu:
@@ -125,13 +128,14 @@ def _fp8(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, preci
 
 
 def _attention(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool) -> str:
-    able = not on_cpu and precision != "float32" and bool(cards) and all(each.capability >= card.CUDNN for each in cards)
+    lacking = [each.name for each in cards if each.capability < card.CUDNN]
+    able = not on_cpu and precision != "float32" and bool(cards) and not lacking
     asked = given.get("ATTENTION")
     if not asked:
         return "te" if with_te else "cudnn" if able else "xla"
     one_of("ATTENTION", asked, ATTENTION)
     if asked == "cudnn" and not able and (cards or on_cpu):
-        why = "the CPU has none" if on_cpu else "it is for bfloat16 and float16" if precision == "float32" else f"{cards[0].name} has none"
+        why = "the CPU has none" if on_cpu else "it is for bfloat16 and float16" if precision == "float32" else f"{lacking[0]} has none"
         raise UserError(f"cuDNN's attention cannot run here: {why}", "ATTENTION=cudnn", "set ATTENTION=xla, or leave it out")
     return asked
 

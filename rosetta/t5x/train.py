@@ -7,7 +7,7 @@ import runpy
 import sys
 
 from rosetta.errors import UserError
-from rosetta.t5x import startup
+from rosetta.t5x import progress, startup
 
 
 def main(module: str = "t5x.train") -> None:
@@ -19,7 +19,9 @@ def main(module: str = "t5x.train") -> None:
     except UserError as error:
         # What gin raises is a copy with the place in the gin file on further lines, hence the three fields rather than its text.
         # Threads of TensorStore and of data loading may still run: they must not turn this into a hang or a crash.
-        print(f"rosetta: {error.where}: {error.what}; {error.do}", file=sys.stderr, flush=True)
+        line = f"rosetta: {error.where}: {error.what}; {error.do}"
+        print(line, file=sys.stderr, flush=True)
+        progress.tell(line)
         os._exit(2)
 
 

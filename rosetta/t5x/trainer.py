@@ -14,6 +14,7 @@ from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
+from rosetta.errors import UserError
 from rosetta.nn import fp8
 from rosetta.t5x import ahead, dataset, progress, reduction
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any) -> tuple[Any, Any, Any]:
-    """Return the sum of the gradients over a batch, its metrics, and the next FP8 state (empty where there is none).
+    """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where there is none).
 
-    All microbatches read the same FP8 scales; their largest magnitudes are combined, and enter the histories once.
+    All microbatches read the same FP8 scales, and their largest magnitudes are combined.
 
     The batch's arrays are [batch, ...], which divides by `microbatches`; `spec` is its layout over the mesh, None where it has none.
     """
@@ -34,30 +35,35 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
 
     graded = jax.value_and_grad(loss, has_aux=True)
     if microbatches <= 1:
-        (_, metrics), (of_params, following) = graded((params, state), batch, dropout_rng)
-        return of_params, metrics, following
+        (_, metrics), (of_params, seen) = graded((params, state), batch, dropout_rng)
+        return of_params, metrics, seen
+
+    rows = next(iter(batch.values())).shape[0]
+    if rows % microbatches:
+        whose = "a batch" if spec is not None else "a group of devices, as gradient_dtype is set,"
+        raise UserError(f"the {rows} rows of {whose} do not divide into {microbatches} microbatches", "Trainer.num_microbatches", f"give a divisor of {rows}")
 
     def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:
-        size = next(iter(batch.values())).shape[0] // microbatches
+        size = rows // microbatches
         part = {key: jax.lax.dynamic_slice_in_dim(value, index * size, size) for key, value in batch.items()}
         if spec is not None:
             part = {key: t5x_partitioning.with_sharding_constraint(value, spec) for key, value in part.items()}
-        (_, metrics), (of_params, following) = graded((params, state), part, rng)
-        return of_params, metrics, following
+        (_, metrics), (of_params, seen) = graded((params, state), part, rng)
+        return of_params, metrics, seen
 
     def body(index: Any, carry: Any) -> Any:
-        rng, total, metrics, following = carry
+        rng, total, metrics, seen = carry
         rng, own = jax.random.split(rng)
         of_params, found, after = one(index, own)
         total = jax.tree.map(jnp.add, total, of_params)
         metrics = jax.lax.cond(index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found))
-        return rng, total, metrics, jax.lax.cond(index == 0, lambda: after, lambda: fp8.combine(following, after))
+        return rng, total, metrics, jax.lax.cond(index == 0, lambda: after, lambda: fp8.combine(seen, after))
 
     _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
     empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-    _, total, metrics, following = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, state))
-    return total, metrics, following
+    _, total, metrics, seen = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, state))
+    return total, metrics, seen
 
 
 class Trainer(trainer.Trainer):
@@ -70,7 +76,9 @@ class Trainer(trainer.Trainer):
 
     def __init__(self, *args: Any, total_steps: int | None = None, gradient_dtype: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner)  # noqa: SLF001
+        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner, self._model.config.attention)  # noqa: SLF001
+        if gradient_dtype and "te" in (self._model.config.fp8, self._model.config.attention):
+            raise UserError("Transformer Engine adds up over the devices by itself", "GRADIENT_DTYPE (Trainer.gradient_dtype)", "leave it unset, or set ENABLE_TE=0")
         self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
@@ -116,10 +124,11 @@ class Trainer(trainer.Trainer):
     def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
         values = future.result()  # when the steps are done
         rate = float(values["timing/steps_per_second"].value)
-        loss = float(values["loss_per_nonpadding_target_token"].value) if "loss_per_nonpadding_target_token" in values else None
+        losses = {name: float(values[name].value) for name in ("loss", "loss_per_nonpadding_target_token") if name in values}
+        loss = progress.loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
         elapsed = time.monotonic() - before
         found = progress.report(self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss)
-        for name in ("mfu", "input_wait", "tokens_per_second"):
+        for name in ("loss", "mfu", "input_wait", "tokens_per_second"):
             if getattr(found, name) is not None:
                 self.train_metrics_manager.write_scalar(f"rosetta/{name}", getattr(found, name), step)
         if self._reporter:
@@ -137,8 +146,8 @@ class Trainer(trainer.Trainer):
 
             if self._gradient_dtype:
                 graded = reduction.over_data(graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params)
-            found, metrics, following = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
-            kept = {"flax_mutables": flax.core.freeze(following)} if following else None
+            found, metrics, seen = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
+            kept = {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))} if seen else None
             return trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)  # type: ignore[no-any-return]
 
         return self._partitioner.partition(

@@ -193,6 +193,32 @@ def test_help_is_fine(baked: Path) -> None:
     assert "--workdir" in done.stdout
 
 
+HEAVY = ("jax", "jaxlib", "flax", "tensorflow", "numpy", "seqio", "gin", "t5x")
+SAYS_WHAT_IS_LOADED = f"""
+import sys
+from rosetta import cli
+try:
+    cli.main(sys.argv[1:])
+finally:
+    print(*sorted({{name.partition(".")[0] for name in sys.modules}} & {{*{HEAVY}}}), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["info"], *([name, "--help"] for name in ("info", "selftest", "te", "profile", "t5x", "new", "data", "vocab", "plan", "bench"))])
+def test_help_is_there_for_every_command_and_loads_no_framework(baked: Path, words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", SAYS_WHAT_IS_LOADED, *words], env={**os.environ, "PYTHONPATH": str(baked)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == ""
+    assert done.stdout.strip()
+
+
+def test_help_names_every_command(baked: Path) -> None:
+    text = rosetta(baked, "--help").stdout
+    commands = {*cli.COMMANDS, *(name for room in cli._rooms() for name in room.RUN)}
+    assert {"info", "t5x", "new", "data", "vocab", "bench"} <= commands
+    assert all(f"    {name}" in text for name in commands)
+
+
 def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = rosetta(baked, "selftest", "--workdir", str(tmp_path / "file" / "x"), "--json")

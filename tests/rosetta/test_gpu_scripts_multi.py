@@ -170,7 +170,7 @@ def test_the_command_line_becomes_the_trainer(place: Place) -> None:
 @pytest.mark.parametrize("what", ["eval", "infer"])
 def test_evaluation_and_inference(place: Place, what: str) -> None:
     checkpoints(place, "100")
-    ran = place.rosetta("t5x", what, "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "NUM_DECODES=4", BSIZE="8", **MNLI)
+    ran = place.rosetta("t5x", what, "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "NUM_DECODES=4", "DEC_SL=8", BSIZE="8", **MNLI)
     assert ran.rc == 0, ran.err
     assert ran.argv[:5] == ["-u", "-P", "-m", "rosetta.t5x.train", what]
     assert [word for word in ran.argv if "_file=" in word] == [f"--gin_file=rosetta/t5x/gin/{name}.gin" for name in ("t5_1_1/tiny", f"runs/{what}", "runs/task_mnli2")]
@@ -178,6 +178,7 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
     assert found["CHECKPOINT_PATH"] == f'"{place.work}/pre"'
     assert found[{"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}[what]] == f'"{place.work}/out"'
     assert (found["BATCH_SIZE"], found["NUM_DECODES"]) == ("8", "4")
+    assert found["TASK_FEATURE_LENGTHS"] == '{"inputs": 512, "targets": 8}'
     assert not any("trainer" in name or name == "PACK" for name in found), "what evaluation has none of"
 
 

@@ -12,8 +12,8 @@ from rosetta.errors import UserError
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from rosetta.bench import modes, t5  # noqa: E402
-from rosetta.t5x.config import T5Config  # noqa: E402
+from rosetta.bench import modes, t5
+from rosetta.t5x.config import T5Config
 
 TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 

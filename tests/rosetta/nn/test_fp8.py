@@ -22,12 +22,13 @@ E4M3, E5M2 = (ml_dtypes.float8_e4m3fn, 448.0), (ml_dtypes.float8_e5m2, 57344.0)
 
 
 def _state(seed: int) -> dict[str, Any]:
-    """A state in use: histories with something in them."""
+    """A state in use: histories with something in them, and the scales that follow from it."""
     rng = np.random.default_rng(seed)
     found = {}
-    for tensor, size in (("input", 4.0), ("kernel", 0.5), ("output_grad", 1e-2)):
-        found[f"{tensor}_scale"] = jnp.ones((1,), jnp.float32)
-        found[f"{tensor}_amax_history"] = jnp.asarray(size * rng.uniform(0.5, 1.0, fp8.HISTORY), jnp.float32)
+    for tensor, size, (_, edge) in (("input", 4.0, E4M3), ("kernel", 0.5, E4M3), ("output_grad", 1e-2, E5M2)):
+        history = (size * rng.uniform(0.5, 1.0, fp8.HISTORY)).astype(np.float32)
+        found[f"{tensor}_scale"] = jnp.asarray([history.max() / np.float32(edge)], jnp.float32)
+        found[f"{tensor}_amax_history"] = jnp.asarray(history)
     return found
 
 
@@ -71,27 +72,53 @@ def test_against_numpy(outputs: tuple[int, ...]) -> None:
         return fp8.contract(x, kernels, states, jnp.float32)
 
     found, back = jax.vjp(product, x, kernels, states)
-    of_x, of_kernels, following = back(tuple(gradients))
+    of_x, of_kernels, seen = back(tuple(gradients))
     expected, expected_x, expected_kernels = _reference(x, kernels, gradients, states)
     for one, other in zip((*found, of_x, *of_kernels), (*expected, expected_x, *expected_kernels), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * float(np.abs(other).max()))
 
-    for index, (state, after) in enumerate(zip(states, following, strict=True)):
+    for index, (state, newest) in enumerate(zip(states, seen, strict=True)):
         for tensor, value in (("input", x), ("kernel", kernels[index]), ("output_grad", gradients[index])):
-            history, before = after[f"{tensor}_amax_history"], state[f"{tensor}_amax_history"]
-            assert history[0] == np.abs(value).max()  # the newest first, the oldest gone
-            np.testing.assert_array_equal(history[1:], before[:-1])
-        assert float(after["kernel_scale"][0]) == pytest.approx(_scale(state, "kernel", E4M3))
-        assert float(after["input_scale"][0]) == pytest.approx(max(_scale(each, "input", E4M3) for each in states))
+            np.testing.assert_array_equal(newest[f"{tensor}_amax_history"], np.full(fp8.HISTORY, np.abs(value).max(), np.float32))
+            np.testing.assert_array_equal(newest[f"{tensor}_scale"], state[f"{tensor}_scale"])
+
+
+@pytest.mark.parametrize("step", [0, 5, fp8.HISTORY + 5])
+def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> None:
+    """Of many projections, as they are put together by dozens."""
+    states = {f"layers_{index}": {"attention": {"query": _state(index)}} for index in range(40)}
+    seen = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 7.0) if leaf.shape[0] > 1 else leaf, states)
+    seen["layers_3"]["attention"]["query"] |= {"input_amax_history": jnp.full((fp8.HISTORY,), jnp.inf), "kernel_amax_history": jnp.zeros((fp8.HISTORY,))}
+    after = jax.jit(fp8.advance)(states, seen, step)
+    assert jax.tree.structure(after) == jax.tree.structure(states)
+    for name in ("layers_0", "layers_3", "layers_39"):
+        state, newest, found = (tree[name]["attention"]["query"] for tree in (states, seen, after))
+        for tensor, kind in (("input", E4M3), ("kernel", E4M3), ("output_grad", E5M2)):
+            expected = np.array(state[f"{tensor}_amax_history"])
+            expected[5 if step else 0] = newest[f"{tensor}_amax_history"][0]
+            np.testing.assert_array_equal(found[f"{tensor}_amax_history"], expected)
+            kept = np.isinf(expected.max())  # an overflow in one step is no reason to zero the next
+            np.testing.assert_allclose(found[f"{tensor}_scale"], state[f"{tensor}_scale"] if kept else [expected.max() / np.float32(kind[1])], rtol=1e-6)
+
+
+def test_microbatches_are_put_together_by_the_largest() -> None:
+    one, other = {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 2.0)}, {"input_scale": jnp.ones(1), "input_amax_history": jnp.full(4, 3.0)}
+    both = fp8.combine(one, other)
+    assert both["input_amax_history"].tolist() == [3.0] * 4
+    assert both["input_scale"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("outputs", [(48,), (48, 16, 32)], ids=["one", "fused"])
 def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
     x, kernels, gradients = _arrays(outputs)
     fresh = [
-        {f"{tensor}_{what}": jnp.full((fp8.HISTORY if what == "amax_history" else 1,), size, jnp.float32) for tensor, size in (("input", 4.5), ("kernel", 0.45), ("output_grad", 4.5e-3)) for what in ("scale", "amax_history")}
+        {
+            f"{tensor}_{what}": jnp.full(shape, size / (edge if what == "scale" else 1.0), jnp.float32)
+            for tensor, size, edge in (("input", 4.5, E4M3[1]), ("kernel", 0.45, E4M3[1]), ("output_grad", 4.5e-3, E5M2[1]))
+            for what, shape in (("scale", (1,)), ("amax_history", (fp8.HISTORY,)))
+        }
         for _ in outputs
-    ]  # fmt: skip
+    ]
     found, back = jax.vjp(lambda x, kernels: fp8.contract(x, kernels, fresh, jnp.float32), x, kernels)
     exact, exact_back = jax.vjp(lambda x, kernels: tuple(x @ kernel for kernel in kernels), x, kernels)
     for one, other in zip(found, exact, strict=True):
@@ -100,11 +127,9 @@ def test_it_is_near_the_exact_product(outputs: tuple[int, ...]) -> None:
         assert np.linalg.norm(one - other) / np.linalg.norm(other) < 0.07  # e5m2 has one bit less
 
 
-def test_a_state_without_a_history_keeps_its_scale() -> None:
-    empty, used = jnp.zeros((4,)), jnp.asarray([0.0, 896.0, 2.0, 0.0])
-    assert fp8.scale_of(empty, jnp.asarray([3.0]), jnp.float8_e4m3fn) == 3.0
-    assert fp8.scale_of(used, jnp.asarray([3.0]), jnp.float8_e4m3fn) == 2.0
-    assert fp8.scale_of(used.at[2].set(jnp.inf), jnp.asarray([3.0]), jnp.float8_e4m3fn) == 3.0  # an overflow in one step is no reason to zero the next
+def test_what_has_seen_nothing_keeps_its_scale() -> None:
+    found = fp8.scale_of(jnp.asarray([0.0, 896.0, jnp.inf, jnp.nan]), jnp.full(4, 3.0), jnp.float8_e4m3fn)
+    assert found.tolist() == [3.0, 2.0, 3.0, 3.0]
 
 
 def test_what_is_out_of_range_is_cut_off() -> None:

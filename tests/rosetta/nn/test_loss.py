@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +21,20 @@ import numpy as np
 
 from rosetta.nn import loss
 
+ROOT = Path(__file__).resolve().parents[3]
 TOKENS, FEATURES, VOCABULARY = 24, 8, 50
+ON_TWO = """\
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from rosetta.nn import loss
+
+mesh = Mesh(jax.devices(), ("model",))
+whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(None, "model"))
+total = lambda hidden, kernel: jnp.sum(loss.chunked_cross_entropy(hidden, kernel, jnp.arange(24), loss.Terms(80, 4))[0])
+step = jax.jit(jax.grad(total, argnums=(0, 1)), in_shardings=(whole, split), out_shardings=(whole, split))
+print(step.lower(jnp.ones((24, 8)), jnp.ones((8, 80))).compile().as_text())
+"""
 
 
 def _inputs() -> tuple[Any, Any, Any]:
@@ -64,3 +82,19 @@ def test_no_array_of_all_logits_is_made() -> None:
     text = jax.jit(jax.grad(lambda *given: jnp.sum(loss.chunked_cross_entropy(*given, targets, terms)[0]), argnums=(0, 1))).lower(hidden, kernel).as_text()
     assert f"tensor<{TOKENS}x5xf32>" in text
     assert f"tensor<{TOKENS}x{VOCABULARY}xf32>" not in text
+
+
+def test_the_first_of_equally_likely_tokens_is_the_likeliest() -> None:
+    hidden, kernel = jnp.ones((1, 1)), jnp.zeros((1, VOCABULARY)).at[0, jnp.asarray([13, 30, 44])].set(2.0)
+    for chunks in (1, 3, 7, 50):
+        assert loss.chunked_cross_entropy(hidden, kernel, jnp.zeros(1, jnp.int32), loss.Terms(VOCABULARY, chunks))[2].tolist() == [13]
+
+
+def test_a_split_vocabulary_stays_where_it_is() -> None:
+    """Two devices, each with half of the kernel: its slices are cut from both halves alike, so no device gathers the other's."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", ON_TWO], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"f32\[24,10\]\S* (?:dot|fusion|custom-call)\(", done.stdout)  # half of a slice's 20 tokens each
+    moved = re.findall(r"= (\S+) (?:all-to-all|collective-permute|all-gather)(?:-start)?\(", done.stdout)
+    assert not [shape for shape in moved if "[8," in shape or ",8," in shape], moved

@@ -7,7 +7,7 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from rosetta.t5x import ahead  # noqa: E402
+from rosetta.t5x import ahead
 
 STATE = {"w": jax.ShapeDtypeStruct((3,), "float32")}
 BATCH = {"x": jax.ShapeDtypeStruct((2, 3), "int32")}

@@ -8,11 +8,11 @@ import pytest
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rosetta.t5x import fresh  # noqa: E402
-from rosetta.t5x.config import T5Config  # noqa: E402
-from rosetta.t5x.network import Transformer  # noqa: E402
+from rosetta.t5x import fresh
+from rosetta.t5x.config import T5Config
+from rosetta.t5x.network import Transformer
 
 MESH = Mesh(np.array(jax.devices()).reshape(-1, 1), ("data", "model"))
 WHOLE = NamedSharding(MESH, PartitionSpec())

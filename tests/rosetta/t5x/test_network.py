@@ -16,7 +16,6 @@ import numpy as np
 
 from rosetta.errors import UserError
 from rosetta.nn import attention, route
-from rosetta.t5x import layers
 from tests.rosetta.t5x import t5kit
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -48,15 +47,57 @@ def test_the_parameters_do_not_depend_on_it(plain: Any, switches: dict[str, Any]
     t5kit.close(t5kit.variables(t5kit.config(**switches))["params"], plain[0]["params"], 0, 0)
 
 
+DECODERS = {
+    "fused": {"fuse_qkv": True}, "transposed": {"transpose_batch_sequence": True}, "scanned": {"scan_layers": True}, "remat": {"remat": "minimal"}, "all": SWITCHES["all"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    """A decoder's variables, a call of it over a prefix, packed rows, and the plain one's logits, loss and gradients for both."""
+    given = t5kit.packed()
+    inputs, targets = given["decoder_input_tokens"], given["decoder_target_tokens"]
+    variables = {
+        "params": t5kit.DecoderOnly(t5kit.config()).init(jax.random.key(0), inputs, targets, enable_dropout=False)[
+            "params"
+        ]
+    }
+    hows = (
+        {"decoder_causal_attention": (jnp.arange(inputs.shape[1]) < 4) * jnp.ones_like(inputs)},
+        {"decoder_segment_ids": given["decoder_segment_ids"]},
+    )
+
+    def evaluated(module: Any) -> Any:
+        def both(params: Any, how: Any) -> Any:
+            logits = module.apply({"params": params}, inputs, targets, enable_dropout=False, **how)
+            return t5kit.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
+
+        return [jax.jit(jax.value_and_grad(both, has_aux=True))(variables["params"], how) for how in hows]
+
+    return evaluated, evaluated(t5kit.DecoderOnly(t5kit.config()))
+
+
+@pytest.mark.parametrize("switches", DECODERS.values(), ids=DECODERS)
+def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[str, Any]) -> None:
+    evaluated, expected = alone
+    t5kit.close(evaluated(t5kit.DecoderOnly(t5kit.config(**switches))), expected)
+
+
 @pytest.mark.parametrize(
     "model",
-    [{"mlp_activations": ("relu",), "logits_via_embedding": True}, {"scale_attn_logits": True}, {"float32_attention_logits": True}],
+    [
+        {"mlp_activations": ("relu",), "logits_via_embedding": True},
+        {"scale_attn_logits": True},
+        {"float32_attention_logits": True},
+    ],
     ids=["T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_other_models(model: dict[str, Any]) -> None:
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config(**model))
     expected = t5kit.evaluated(t5kit.Transformer(t5kit.config(**model)), variables, given)
-    t5kit.close(t5kit.evaluated(t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given), expected)
+    t5kit.close(
+        t5kit.evaluated(t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given), expected
+    )
 
 
 @pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
@@ -65,20 +106,34 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     module = t5kit.Transformer(t5kit.config(**switches))
     variables = t5kit.variables(t5kit.config())
     one, two = t5kit.tokens(3, 8, [8, 8]), t5kit.tokens(4, 6, [6, 6])
-    alone = {"encoder_input_tokens": one, "decoder_target_tokens": two, "decoder_input_tokens": jnp.pad(two[:, :-1], ((0, 0), (1, 0)))}
+    alone = {
+        "encoder_input_tokens": one,
+        "decoder_target_tokens": two,
+        "decoder_input_tokens": jnp.pad(two[:, :-1], ((0, 0), (1, 0))),
+    }
     together = {name: value.reshape(1, -1) for name, value in alone.items()}
     together["encoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 8, axis=1)
     together["decoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 6, axis=1)
     t5kit.close(t5kit.call(module, variables, together).reshape(2, 6, -1), t5kit.call(module, variables, alone))
 
 
-@pytest.mark.parametrize("switches", [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]], ids=["plain", "transposed", "all"])
+@pytest.mark.parametrize(
+    "switches", [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]], ids=["plain", "transposed", "all"]
+)
 def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
     module = t5kit.Transformer(t5kit.config(**switches))
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
-    whole = t5kit.call(module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])})
+    whole = t5kit.call(
+        module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])}
+    )
     encoded = module.apply(variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode)
-    _, made = t5kit.call(module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])}, decode=True, mutable=["cache"])
+    _, made = t5kit.call(
+        module,
+        variables,
+        {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
+        decode=True,
+        mutable=["cache"],
+    )
     cache, length = made["cache"], whole.shape[1]
 
     @jax.jit  # type: ignore[untyped-decorator]
@@ -103,60 +158,57 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
     variables = {"params": variables["params"]}
 
     def logits(inputs: Any) -> Any:
-        return module.apply(variables, inputs, jnp.ones_like(inputs), decoder_causal_attention=prefix, enable_dropout=False)
+        return module.apply(
+            variables, inputs, jnp.ones_like(inputs), decoder_causal_attention=prefix, enable_dropout=False
+        )
 
     # A later token of the prefix reaches an earlier position; a token after the prefix does not.
     assert not np.allclose(logits(prompt)[0, 1], logits(prompt.at[0, 3].set(8))[0, 1])
     np.testing.assert_allclose(logits(prompt)[1, 1], logits(prompt.at[1, 3].set(8))[1, 1], rtol=1e-5)
 
-    _, made = module.apply(variables, jnp.ones_like(prompt), jnp.ones_like(prompt), enable_dropout=False, decode=True, mutable=["cache"])
-    how: dict[str, Any] = {"decoder_causal_attention": prefix, "enable_dropout": False, "prefill": True, "prefill_lengths": lengths}
+    _, made = module.apply(
+        variables, jnp.ones_like(prompt), jnp.ones_like(prompt), enable_dropout=False, decode=True, mutable=["cache"]
+    )
+    how: dict[str, Any] = {
+        "decoder_causal_attention": prefix,
+        "enable_dropout": False,
+        "prefill": True,
+        "prefill_lengths": lengths,
+    }
     _, made = module.apply({**variables, "cache": made["cache"]}, prompt, prefix, mutable=["cache"], **how)
     following = jnp.take_along_axis(prompt, lengths[:, None], axis=1)
-    found, _ = module.apply({**variables, "cache": made["cache"]}, following, following, enable_dropout=False, decode=True, max_decode_length=6, mutable=["cache"])
+    found, _ = module.apply(
+        {**variables, "cache": made["cache"]},
+        following,
+        following,
+        enable_dropout=False,
+        decode=True,
+        max_decode_length=6,
+        mutable=["cache"],
+    )
     expected = jnp.take_along_axis(logits(prompt), lengths[:, None, None], axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
-    given, settings = t5kit.batch(), t5kit.config(dtype="bfloat16", attention="cudnn")
+    given, settings = t5kit.batch(), t5kit.config(attention="cudnn")
     variables = t5kit.variables(t5kit.config())
     real = attention.fused
     calls = []
 
     def by_xla(query: Any, key: Any, value: Any, **how: Any) -> Any:
         calls.append((query.shape, how["mask"].causal, how["relative"] is not None))
-        return real(query.astype(jnp.float32), key.astype(jnp.float32), value.astype(jnp.float32), **{**how, "implementation": "xla"}).astype(query.dtype)
+        return real(query, key, value, **{**how, "implementation": "xla"})
 
     monkeypatch.setattr(attention, "fused", by_xla)
-    monkeypatch.setattr(layers, "view", _asked)
-    # float32 throughout, so that the comparison is of arguments and not of rounding.
-    settings = t5kit.config(attention="cudnn")
+    # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
     monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")
     found = t5kit.evaluated(t5kit.Transformer(settings), variables, given)
     assert len(calls) == 6  # traced once for each of two encoder layers, and twice in each of two decoder layers
     assert {(causal, biased) for _, causal, biased in calls} == {(False, True), (True, True), (False, False)}
     expected = t5kit.evaluated(t5kit.Transformer(t5kit.config()), variables, given)
     t5kit.close(found, expected)
-
-
-def _asked(config: Any, *args: Any, **how: Any) -> Any:
-    return layers.view(config, *args, **how)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"dropout": True}, "dropout"), ({"dtype": "float32"}, "float32"), ({"head_dim": 129}, "129"), ({"head_dim": 12}, "12"), ({"queries": 15}, "odd"),
-        ({"mask": attention.Mask(query_segments=1, key_segments=1)}, "packed"), ({"mask": attention.Mask(visible=1)}, "mask"), ({"float32_logits": True}, "float32_attention"),
-    ],
-    ids=lambda each: each if isinstance(each, str) else "",
-)  # fmt: skip
-def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) -> None:
-    able: dict[str, Any] = {"dtype": "bfloat16", "head_dim": 64, "queries": 512, "keys": 512, "mask": attention.Mask(), "biased": True, "dropout": False, "float32_logits": False}
-    assert attention.unfit_for_cudnn(**able) == ""
-    assert reason in attention.unfit_for_cudnn(**{**able, **change})
 
 
 def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,18 +220,54 @@ def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkey
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
 
 
-def test_dropout_differs_by_key_and_drops_the_same_features_along_the_length() -> None:
-    given = t5kit.batch()
-    for switches in ({}, SWITCHES["all"]):
-        settings = t5kit.config(dropout_rate=0.5, **switches)
+@pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
+def test_dropout_follows_its_key(switches: dict[str, Any]) -> None:
+    given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
+    module = t5kit.Transformer(t5kit.config(dropout_rate=0.5, **switches))
+    one, two, again = (
+        t5kit.call(module, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)})
+        for seed in (1, 2, 1)
+    )
+    assert not np.allclose(one, two)
+    np.testing.assert_array_equal(one, again)
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("scanned", [False, True], ids=["", "scanned"])
+def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_layer(
+    transposed: bool, scanned: bool
+) -> None:
+    """Layers without attention (its `out` is zero) treat equal tokens of a row alike, so their activations differ only by what is dropped."""
+    settings = t5kit.config(dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned)
+    found: dict[bool, Any] = {}
+    for equal_layers in (False, True):
         variables = t5kit.variables(t5kit.config())
+        encoder = variables["params"]["encoder"]
+        for index in range(2):
+            layer = encoder["layers_0" if equal_layers else f"layers_{index}"]
+            encoder[f"layers_{index}"] = {**layer, "attention": jax.tree.map(jnp.zeros_like, layer["attention"])}
         module = t5kit.Transformer(settings)
-        one, two, again = (t5kit.call(module, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)}) for seed in (1, 2, 1))
-        assert not np.allclose(one, two)
-        np.testing.assert_array_equal(one, again)
+        # The encoder's last dropout is upstream's, which does not look at the length: its zeros are left out.
+        found[equal_layers] = module.apply(
+            variables,
+            jnp.full((2, 5), 7, jnp.int32),
+            enable_dropout=True,
+            method=module.encode,
+            rngs={"dropout": jax.random.key(3)},
+        )
+    for encoded in found.values():
+        rows = np.asarray(encoded)
+        for row in rows:
+            kept = [values[values != 0] for values in row.T]
+            assert all(np.allclose(values, values[0], rtol=1e-5) for values in kept if len(values))
+        assert not np.allclose(np.abs(rows[0]).max(axis=0), np.abs(rows[1]).max(axis=0))
 
 
 def test_what_cannot_be_is_refused() -> None:
-    for wrong, says in (({"fp8": "e4m3"}, "fp8"), ({"attention": "flash"}, "attention"), ({"remat": "some"}, "remat"), ({"loss_chunks": 1000}, "loss_chunks")):
+    for wrong, says in (
+        ({"fp8": "e4m3"}, "fp8"), ({"attention": "flash"}, "attention"), ({"remat": "some"}, "remat"), ({"loss_chunks": 1000}, "loss_chunks"),
+        ({"dtype": "float64"}, "dtype"), ({"mlp_activations": ("gleu",)}, "gleu"), ({"mlp_activations": ()}, "none"), ({"dropout_rate": 1.0}, "dropout_rate"), ({"num_heads": 0}, "num_heads"),
+        ({"attention": "te", "scan_layers": True}, "scanned"),
+    ):  # fmt: skip
         with pytest.raises(UserError, match=says):
             t5kit.config(**wrong)

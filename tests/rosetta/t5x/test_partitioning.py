@@ -97,3 +97,7 @@ def test_what_gradients_cannot_be_added_up_in() -> None:
         reduction.check("float16", None, partitioner)
     with pytest.raises(UserError, match="a sum over tokens, not AVERAGE_PER_SEQUENCE"):
         reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner)
+    split = PjitPartitioner(2, devices=machines(1, 8))
+    reduction.check("bfloat16", None, split, "xla")
+    with pytest.raises(UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"):
+        reduction.check("bfloat16", None, split, "cudnn")

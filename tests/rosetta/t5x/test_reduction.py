@@ -13,7 +13,8 @@ pytest.importorskip("t5x.utils", reason=REASON)
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from rosetta.t5x import reduction
+from rosetta.errors import UserError
+from rosetta.t5x import reduction, trainer
 from rosetta.t5x.partitioning import PjitPartitioner
 from tests.rosetta.t5x.test_partitioning import machines
 
@@ -58,3 +59,9 @@ def test_cpus_round_and_say_so(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setattr("rosetta.nn.route._said", set())
     assert ("psum", "float32", (16, 32)) in _collectives("cpu", "bfloat16")
     assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group of devices")])
+def test_rows_that_would_be_left_out_of_microbatches(spec: Any, whose: str) -> None:
+    with pytest.raises(UserError, match=rf"the 16 rows of {whose}.* do not divide into 3 microbatches; give a divisor of 16"):
+        trainer.gradients(None, PARAMS, {}, BATCH, None, 3, spec)

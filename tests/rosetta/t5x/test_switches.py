@@ -25,7 +25,7 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
     ("cards", "on_cpu", "given", "fp8", "attention", "notes"),
     [
         ((A100,), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
-        ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: H100 has none",)),
+        ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
         ((T4,), False, {"ENABLE_FP8": "0"}, "off", "xla", ()),
         ((), False, {}, "off", "xla", ("FP8 is off: a card that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",)),
         ((), False, {"ENABLE_FP8": "1"}, "xla", "xla", ()),
@@ -91,5 +91,7 @@ def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatc
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"
     assert choose(A100, ENABLE_TE="1").fp8 == "off"
+    with pytest.raises(UserError, match="Transformer Engine: it needs an NVIDIA card"):
+        choose(on_cpu=True, ATTENTION="te")
     with pytest.raises(UserError, match="not scanned over"):
         choose(H100, ENABLE_TE="1", SCAN_LAYERS="1")

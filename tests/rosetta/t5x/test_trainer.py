@@ -15,8 +15,10 @@ from tests.rosetta import jaxkit
 
 jaxkit.need("jax", "flax", "t5x", "seqio")
 
+import flax
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from rosetta.nn import fp8
 
@@ -43,8 +45,8 @@ def test_the_state_is_the_same(steps: Any, way: str) -> None:
     for name, values in plain["state"].items():
         np.testing.assert_allclose(other["state"][name], values, rtol=2e-3, err_msg=name)
         if name.endswith("history"):
-            assert values[0] > 0  # the second step's magnitude
-            assert values[1] > 0  # the first one's
+            assert values[0] > 0  # the first step's magnitude
+            assert values[1] > 0  # the second one's
             assert values[2] == 0  # and no more than one of each step
     np.testing.assert_allclose(other["losses"], plain["losses"], rtol=1e-3)
 
@@ -64,17 +66,66 @@ def test_fp8_learns_what_bfloat16_learns() -> None:
     assert abs(ends["xla"] / ends["off"] - 1) < 0.02, ends
 
 
-def test_the_state_is_no_parameter() -> None:
+@pytest.fixture(scope="module")
+def made() -> Any:
     from tests.rosetta.t5x import fp8_steps
 
-    made = fp8_steps.trainer()
-    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(made.train_state.params)}
-    assert not [name for name in names if "scale'" in name and "norm" not in name]
-    assert not [name for name in names if "amax" in name]
-    moments = jax.tree_util.tree_leaves_with_path(made.train_state.param_states)
-    assert not [path for path, _ in moments if "amax" in jax.tree_util.keystr(path)]
+    return fp8_steps.trainer()
+
+
+def _names(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def test_the_state_is_no_parameter(made: Any) -> None:
+    mutables = _names(made.train_state.flax_mutables)
+    assert len(mutables) == (2 * 7 + 2 * 11) * 6  # of each projection
+    others = [*_names(made.train_state.params), *_names(made.train_state.param_states)]
+    assert not [name for name in others if any(each in name for each in ("amax", "input_scale", "kernel_scale", "output_grad_scale"))]
     saved = made.train_state.state_dict()
     assert "amax" not in str(jax.tree_util.tree_structure(saved["target"]))
     assert fp8.COLLECTION in saved["flax_mutables"]
-    axes = made._train_state_axes.flax_mutables
-    assert jax.tree.structure(axes, is_leaf=lambda each: each is None) is not None
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alone(made: Any, microbatches: int) -> None:
+    from rosetta.t5x import trainer
+    from tests.rosetta.t5x import fp8_steps
+
+    params, state = made.train_state.params, flax.core.unfreeze(made.train_state.flax_mutables)
+
+    def gradients(params: Any, state: Any, batch: Any) -> Any:
+        found, _, seen = trainer.gradients(made._model, params, state, batch, jax.random.PRNGKey(0), microbatches, None)
+        return found, seen
+
+    found, seen = jax.eval_shape(gradients, params, state, fp8_steps.batch(0))
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    assert _names(seen) == _names(state)
+
+
+def test_no_part_of_the_state_is_sharded(made: Any) -> None:
+    axes = jax.tree.leaves(made._train_state_axes.flax_mutables, is_leaf=lambda each: isinstance(each, PartitionSpec))
+    assert len(axes) == len(jax.tree.leaves(made.train_state.flax_mutables))
+    assert not [each for each in axes if any(each)]
+
+
+def test_a_trainer_asks_whether_its_devices_have_fp8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rosetta.errors import UserError
+    from rosetta.t5x.trainer import Trainer
+
+    def refuse(devices: Any) -> None:
+        raise UserError(f"{len(devices)} devices have no FP8", "ENABLE_FP8", "switch it off")
+
+    monkeypatch.setattr(fp8, "require", refuse)
+    how = {name: getattr(made, f"_{name}") for name in ("model", "partitioner", "train_state_axes", "learning_rate_fn")}
+    with pytest.raises(UserError, match="1 devices have no FP8"):
+        Trainer(**how, train_state=made.train_state, eval_names=[], summary_dir=None, rng=jax.random.PRNGKey(0), num_microbatches=None)
+
+
+def test_a_batch_that_does_not_divide_is_one_line(made: Any) -> None:
+    from rosetta.errors import UserError
+    from rosetta.t5x import trainer
+    from tests.rosetta.t5x import fp8_steps
+
+    with pytest.raises(UserError, match=r"8 rows .* 3 microbatches"):
+        trainer.gradients(made._model, made.train_state.params, {}, fp8_steps.batch(0), jax.random.PRNGKey(0), 3, None)

@@ -1,0 +1,136 @@
+"""What the scripts' tests (tests/rosetta/test_gpu_scripts.py) do not see from outside: folders, devices, checks by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.t5x import card, folders, ginread, launch, preflight, settings
+from rosetta.t5x.card import Card
+from rosetta.t5x.settings import Settings
+
+H100 = Card("H100", (9, 0))
+
+
+def _settings(**variables: str) -> Settings:
+    return settings.read("multiprocess_pretrain_pile", [], variables, 1)
+
+
+def _checkpoint(folder: Path, step: int) -> str:
+    (folder / f"checkpoint_{step}").mkdir(parents=True)
+    return str(folder / f"checkpoint_{step}")
+
+
+def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
+    assert folders.newest(str(tmp_path / "nowhere")) is None
+    _checkpoint(tmp_path, 9)
+    newest = _checkpoint(tmp_path, 10)
+    (tmp_path / "checkpoint_11.orbax-checkpoint-tmp-1").mkdir()
+    assert folders.newest(str(tmp_path)) == newest
+
+
+def test_the_start_is_kept_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    folders.keep_start(str(out), "/pre/checkpoint_5")
+    folders.keep_start(str(out), "/pre/checkpoint_5")
+    assert [(path.name, path.read_text()) for path in (out / "rosetta").iterdir()] == [("start", "/pre/checkpoint_5")]
+    folders.keep_start("gs://bucket/out", "/pre/checkpoint_5")
+    assert not Path("gs:").exists()
+
+
+def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
+    pre = tmp_path / "pre"
+    _checkpoint(pre, 10)
+    out, start = folders.finetuning(str(pre), "mnli2", {}, "x")
+    assert (out, start) == (f"{tmp_path}/ft_mnli2_pre", f"{pre}/checkpoint_10")
+    folders.keep_start(out, f"{pre}/checkpoint_5")
+    _checkpoint(Path(out), 12)
+    with pytest.raises(UserError, match="which is gone"):
+        folders.finetuning(str(pre), "mnli2", {}, "x")
+    assert folders.finetuning(str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x") == (out, f"{pre}/checkpoint_10")
+
+
+@pytest.mark.parametrize(
+    ("flags", "on_cpu", "cards", "count"),
+    [("", True, 2, 1), ("--a --xla_force_host_platform_device_count=4 --b", True, 2, 4), ("--xla_force_host_platform_device_count=4", False, 2, 2), ("", False, 0, 1)],
+)
+def test_devices_of_a_process(flags: str, on_cpu: bool, cards: int, count: int) -> None:
+    assert preflight.devices([H100] * cards, {"XLA_FLAGS": flags}, on_cpu=on_cpu) == count
+
+
+def test_what_cannot_be_asked_is_left_as_it_is() -> None:
+    assert preflight.share(_settings(NUM_GPUS="8"), [], {"A": "b"}, on_cpu=False) == ({"A": "b"}, ())
+
+
+def test_cards_named_by_the_user_are_shared_out_in_his_order() -> None:
+    env, notes = preflight.share(_settings(NUM_GPUS="2"), [H100] * 3, {"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b,GPU-c"}, on_cpu=False)
+    assert env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
+    assert notes == ("2 of 3 GPUs are used (CUDA_VISIBLE_DEVICES=GPU-a,GPU-b)",)
+
+
+@pytest.mark.parametrize(("split", "bound", "complaint"), [("4", {"num_heads": 6}, "heads of 6"), ("8", {"num_heads": 8, "mlp_dim": 100}, "MLP width of 100"), ("2", {"vocab_size": 101}, "vocabulary of 101")])
+def test_what_lies_over_the_model_axis_divides_by_it(split: str, bound: dict[str, int], complaint: str) -> None:
+    given = _settings(NUM_GPUS="8", TP_SIZE=split)
+    names = {f"network.T5Config.{name}": ginread.literal(value) for name, value in bound.items()}
+    with pytest.raises(UserError, match=f"TP_SIZE={split}: .*{complaint} do not divide by it; choose one of: 1"):
+        preflight.check(given, names, {})
+    preflight.check(_settings(NUM_GPUS="8"), names, {})
+
+
+def test_data_is_checked_in_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", "/before")
+    bound = {name: ginread.literal(value) for name, value in {"DATA": "tfds:c4/en", "VOCAB": "byte", "OBJECTIVE": "span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}}.items()}
+    task = {"MIXTURE_OR_TASK_NAME": "@dataset.task()"}
+    with pytest.raises(UserError, match=f"TFDS_DATA_DIR={tmp_path}: no prepared data set c4/en"):
+        preflight.data({**bound, **task}, {"TFDS_DATA_DIR": str(tmp_path)})
+    assert os.environ["TFDS_DATA_DIR"] == "/before"
+    preflight.data({**bound, "MIXTURE_OR_TASK_NAME": "'a task of SeqIO'"}, {})
+    preflight.data({**bound, **task, "DATA": "@function()"}, {})  # what only gin knows is left to the run
+
+
+@pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
+def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
+    bound = {"DATA": "'synthetic'", "OBJECTIVE": "'span_corruption'", "VOCAB": f"'{vocab}'", "TASK_FEATURE_LENGTHS": "{'inputs': 64, 'targets': 32}", "network.T5Config.vocab_size": "32128", "MIXTURE_OR_TASK_NAME": "@dataset.task()"}
+    with pytest.raises(UserError, match="32128"):
+        preflight.data(bound, {})
+
+
+def test_a_dry_run_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = tmp_path / launch.EXAMPLES
+    examples.mkdir(parents=True)
+    (tmp_path / "t5x" / "train.py").touch()
+    (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
+    monkeypatch.setattr(card, "cards", list)
+    for name, value in {"JAX_PLATFORMS": "cpu", "HF_TOKEN": "hf_secret", "T5_SIZE": "mine", "MODEL_DIR": str(tmp_path / "m")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    shown = json.loads(out)
+    assert shown["env"]["JAX_PLATFORMS"] == "cpu"
+    assert f'--gin.MODEL_DIR="{tmp_path}/m"' in shown["argv"]
+    assert "hf_secret" not in out
+    assert not (tmp_path / "m").exists()
+    wanted = launch.command("multiprocess_pretrain_pile", [], os.environ, str(tmp_path))
+    assert wanted.env["HF_TOKEN"] == os.environ["HF_TOKEN"], "it reaches the trainer all the same"
+
+
+def test_a_python_of_no_environment_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def lacking(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr(launch, "command", lacking)
+    assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it has no numpy; put a baked environment's bin first on PATH" in line
+
+
+def test_folders_of_others_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: str(path) != str(tmp_path))  # the superuser may write anywhere
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be written to"):
+        folders.writable(f"{tmp_path}/a/b")
+    folders.writable("gs://bucket/a")
