@@ -130,7 +130,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
         return contextlib.nullcontext()
 
     algorithm = types.SimpleNamespace(AmaxComputeAlgo=types.SimpleNamespace(MAX="max"))
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "dense": {"dense": dense},
         "flax": {"DotProductAttention": _Attention},
         "quantize": {"QuantizeMeta": dict, "QuantizeMetaSet": dict, "QuantizerFactory": types.SimpleNamespace(create_set=create_set), "helper": algorithm},
@@ -224,7 +224,7 @@ class _Attending(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any, mask: Mask) -> Any:
-        how = {"dropout_rate": 0.1, "deterministic": self.deterministic, "transposed": self.transposed}
+        how: dict[str, Any] = {"dropout_rate": 0.1, "deterministic": self.deterministic, "transposed": self.transposed}
         return te.attention(query, key, value, relative=relative, mask=mask, **how)
 
 
@@ -280,7 +280,7 @@ def test_who_attends(engine: Any, capsys: pytest.CaptureFixture[str], dtype: str
     assert "drops single weights" in capsys.readouterr().err
 
 
-_SMALL = {
+_SMALL: dict[str, Any] = {
     "vocab_size": 32, "emb_dim": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "head_dim": 16, "mlp_dim": 64,
     "mlp_activations": ("gelu", "linear"), "dropout_rate": 0.0, "dtype": "bfloat16",
 }  # fmt: skip
@@ -325,7 +325,7 @@ def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPa
         raise OSError(f"libcuda.so.1: cannot open shared object file ({name})\nmore of it")
 
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
-    monkeypatch.setattr(te.importlib, "import_module", load)
+    monkeypatch.setattr("importlib.import_module", load)
     with pytest.raises(UserError, match="cannot be loaded") as problem:
         te.require()
     assert "libcuda.so.1" in str(problem.value)

@@ -183,7 +183,7 @@ def test_what_does_not_fit_on_the_way_back_is_named() -> None:
 
 
 def test_what_its_layer_cannot_compute() -> None:
-    sizes = {"emb_dim": 768, "num_heads": 12, "head_dim": 64, "mlp_activations": ("gelu", "linear")}
+    sizes: dict[str, Any] = {"emb_dim": 768, "num_heads": 12, "head_dim": 64, "mlp_activations": ("gelu", "linear")}
     assert te_map.unfit(**sizes) == ""
     assert "6 heads of 64" in te_map.unfit(**{**sizes, "emb_dim": 512, "num_heads": 6})  # T5 1.1 small
     assert "order" in te_map.unfit(**{**sizes, "mlp_activations": ("linear", "gelu")})

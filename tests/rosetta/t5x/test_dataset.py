@@ -13,10 +13,10 @@ jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a ba
 seqio = pytest.importorskip("seqio", reason="NOT CHECKED: needs the packages of a baked environment")
 tf = pytest.importorskip("tensorflow", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from rosetta.data import objectives, order, pipeline, records, vocabulary  # noqa: E402
-from rosetta.errors import UserError  # noqa: E402
-from rosetta.t5x import dataset  # noqa: E402
-from tests.rosetta.data import datakit  # noqa: E402
+from rosetta.data import objectives, order, pipeline, records, vocabulary
+from rosetta.errors import UserError
+from rosetta.t5x import dataset
+from tests.rosetta.data import datakit
 
 DOCS = datakit.documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}

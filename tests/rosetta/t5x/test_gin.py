@@ -15,12 +15,12 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 t5x_train = pytest.importorskip("t5x.train", reason=REASON)
 
-import gin  # noqa: E402
-import seqio  # noqa: E402
+import gin
+import seqio
 
-import rosetta.t5x  # noqa: E402
-from rosetta.errors import UserError  # noqa: E402
-from rosetta.t5x import model, optimizer, partitioning, pretrained, runfile, trainer  # noqa: E402
+import rosetta.t5x
+from rosetta.errors import UserError
+from rosetta.t5x import model, optimizer, partitioning, pretrained, runfile, trainer
 
 GIN = Path(rosetta.t5x.__file__).parent / "gin"
 OVERLAY = Path(__file__).parents[3] / "overlay" / "t5x"

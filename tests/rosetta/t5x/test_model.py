@@ -85,7 +85,7 @@ def test_decoding_is_greedy_search_of_the_networks_own_logits() -> None:
     found = np.asarray(made.predict_batch_with_aux(params, given, num_decodes=1)[0])
     whole = jax.jit(lambda inputs: t5kit.call(made.module, {"params": params}, {**given, "decoder_input_tokens": inputs, "decoder_target_tokens": jnp.ones_like(inputs)}))
     for row in range(4):
-        inputs = np.zeros((4, 6), np.int32)
+        inputs: np.ndarray = np.zeros((4, 6), np.int32)
         for position in range(6):
             token = int(whole(jnp.asarray(inputs))[row, position].argmax())
             assert token == found[row, position]

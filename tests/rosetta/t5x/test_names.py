@@ -6,7 +6,7 @@ import pytest
 
 gin = pytest.importorskip("gin", reason="NOT CHECKED: needs the packages of a baked environment")
 
-from rosetta.t5x import names  # noqa: E402
+from rosetta.t5x import names
 
 
 def test_classes_methods_and_scopes_are_carried_over() -> None:

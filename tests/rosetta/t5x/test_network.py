@@ -136,7 +136,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
     )
     cache, length = made["cache"], whole.shape[1]
 
-    @jax.jit  # type: ignore[untyped-decorator]
+    @jax.jit
     def step(cache: Any, token: Any) -> Any:
         return module.apply(
             {**variables, "cache": cache}, encoded, given["encoder_input_tokens"], token, token, enable_dropout=False, decode=True,

@@ -10,9 +10,9 @@ REASON = "NOT CHECKED: needs the packages of a baked environment"
 jax = pytest.importorskip("jax", reason=REASON)
 optax = pytest.importorskip("optax", reason=REASON)
 optimizers = pytest.importorskip("t5x.optimizers", reason=REASON)
-import numpy as np  # noqa: E402
+import numpy as np
 
-from rosetta.t5x import optimizer  # noqa: E402
+from rosetta.t5x import optimizer
 
 PARAMS = {"kernel": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32), "scale": np.array([1.0, 3.0], np.float32)}
 GRADS = [
