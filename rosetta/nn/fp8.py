@@ -111,7 +111,9 @@ def _largest(scales: list[Any]) -> Any:
 
 def _dot(kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
     with jax.named_scope(kind):
-        return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=dtype)
+        # float16 ends at 65,504, below what factors up to 448 come to before they are scaled back.
+        given = jnp.bfloat16 if dtype == jnp.float16 else dtype
+        return lax.dot_general(left, right, (over, ((), ())), preferred_element_type=given)
 
 
 def _rescaled(product: Any, left: Any, right: Any, dtype: Any) -> Any:
@@ -175,7 +177,8 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
     paths = [path for path in before if path[-1].endswith(_HISTORY)]
     # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel; hence the barrier before they are read.
-    histories = [jnp.where(jnp.arange(before[path].size) == step % before[path].size, found[path], before[path]) for path in paths]
+    newest = [jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths]  # an overflow must not stand in the way of the others
+    histories = [jnp.where(jnp.arange(value.size) == step % value.size, value, before[path]) for path, value in zip(paths, newest, strict=True)]
     following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
     for length in {history.size for history in histories}:
         alike = [path for path in paths if before[path].size == length]

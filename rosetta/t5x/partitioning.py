@@ -13,6 +13,7 @@ from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.errors import UserError
+from rosetta.nn import route
 
 __all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
 
@@ -75,6 +76,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 flat[name] = PartitionSpec()
             elif self._fsdp and name.startswith("state/param_states/"):
                 flat[name] = spread_over_data(spec, shape or (), sizes)
+        if self._fsdp and sizes["data"] > 1 and not any(isinstance(spec, PartitionSpec) and "data" in spec for spec in flat.values()):
+            route.say("FSDP=1 changes nothing: the optimizer's state stays whole on each device", f"no dimension of a parameter divides by {sizes['data']}; use a power of two of GPUs")
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
     def data_dimensions(self, axes: Any, params: Any) -> Any:

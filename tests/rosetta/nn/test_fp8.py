@@ -95,10 +95,10 @@ def test_a_step_enters_the_histories_and_makes_the_next_scales(step: int) -> Non
         state, newest, found = (tree[name]["attention"]["query"] for tree in (states, seen, after))
         for tensor, kind in (("input", E4M3), ("kernel", E4M3), ("output_grad", E5M2)):
             expected = np.array(state[f"{tensor}_amax_history"])
-            expected[5 if step else 0] = newest[f"{tensor}_amax_history"][0]
+            value = newest[f"{tensor}_amax_history"][0]
+            expected[5 if step else 0] = value if np.isfinite(value) else 0.0  # an overflow in one step is no reason to stop
             np.testing.assert_array_equal(found[f"{tensor}_amax_history"], expected)
-            kept = np.isinf(expected.max())  # an overflow in one step is no reason to zero the next
-            np.testing.assert_allclose(found[f"{tensor}_scale"], state[f"{tensor}_scale"] if kept else [expected.max() / np.float32(kind[1])], rtol=1e-6)
+            np.testing.assert_allclose(found[f"{tensor}_scale"], [expected.max() / np.float32(kind[1])], rtol=1e-6)
 
 
 def test_microbatches_are_put_together_by_the_largest() -> None:

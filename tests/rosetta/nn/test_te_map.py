@@ -16,7 +16,8 @@ D, W, F, LAYERS = 6, 8, 10, 3
 def _leaf(rng: Any, shape: tuple[int, ...], layer_axis: int | None) -> np.ndarray:
     if layer_axis is not None:
         shape = (*shape[:layer_axis], LAYERS, *shape[layer_axis:])
-    return rng.normal(size=shape).astype(np.float32)
+    made: np.ndarray = rng.normal(size=shape).astype(np.float32)
+    return made
 
 
 def _layer(kind: str, gated: bool = True, layer_axis: int | None = None, seed: int = 0) -> dict[str, Any]:

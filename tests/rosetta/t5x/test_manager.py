@@ -176,7 +176,7 @@ def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) 
     assert isinstance(made, manager.Manager)
     made.close()
 
-    class Own(checkpoints.OrbaxCheckpointManagerInterface):  # type: ignore[misc]
+    class Own(checkpoints.OrbaxCheckpointManagerInterface):
         pass
 
     theirs = utils.create_orbax_checkpoint_manager(save_cfg=utils.SaveCheckpointConfig(period=2, checkpoint_manager_cls=Own), **common)
