@@ -319,7 +319,7 @@ def test_a_token_that_runs_out_is_asked_for_again(cache: Cache, memory: tuple[Me
 def test_wrong_credentials_are_said_so_and_not_shown(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: {"username": "me", "password": "hunter2"}}})
-    with pytest.raises(FatalError, match="with the credentials kept for it") as problem:
+    with pytest.raises(FatalError, match="the credentials kept for it") as problem:
         registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(credentials.find(reference.parse(f"{served.host}/t5x")))
 

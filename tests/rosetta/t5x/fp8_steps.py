@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from typing import Any
@@ -53,14 +54,24 @@ def decaying(step: Any) -> Any:
     return 0.003 * jnp.minimum(1.0, step / 20) * (1 - step / LEARNING)
 
 
+@functools.cache
+def variables(fp8: str) -> Any:
+    """The first parameters, which no other switch changes, and the FP8 state."""
+    made = network.Transformer(network.T5Config(**SIZES, fp8=fp8))
+    return _model(made).get_initial_variables(jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32))
+
+
+def _model(module: Any) -> Any:
+    return model.EncoderDecoderModel(module=module, input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+
+
 def trainer(microbatches: int = 1, devices: int = 1, gradient_dtype: str | None = None, rate: Any = lambda _: 0.003, **switches: Any) -> Trainer:
     settings = network.T5Config(**{**SIZES, "dtype": "float32", "fp8": "xla", **switches})
-    made = model.EncoderDecoderModel(module=network.Transformer(settings), input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+    made = _model(network.Transformer(settings))
     partitioner = PjitPartitioner(1, devices=jax.devices()[:devices])
     initializer = utils.TrainStateInitializer(made.optimizer_def, made.get_initial_variables, SHAPES, partitioner, dict.fromkeys(SHAPES, jnp.int32))
-    variables = made.get_initial_variables(jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32))
     return Trainer(
-        model=made, train_state=train_state.FlaxOptimTrainState.create(made.optimizer_def, variables), partitioner=partitioner, eval_names=[], summary_dir=None,
+        model=made, train_state=train_state.FlaxOptimTrainState.create(made.optimizer_def, jax.tree.map(jnp.copy, variables(settings.fp8))), partitioner=partitioner, eval_names=[], summary_dir=None,
         train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1), num_microbatches=microbatches, gradient_dtype=gradient_dtype,
         learning_rate_fn=rate,
     )  # fmt: skip

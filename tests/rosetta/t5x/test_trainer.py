@@ -25,8 +25,8 @@ from rosetta.nn import fp8
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def _program(what: str) -> Any:
-    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+def _program(what: str, flags: str = "") -> Any:
+    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {flags}", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-m", "tests.rosetta.t5x.fp8_steps", what], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -34,8 +34,8 @@ def _program(what: str) -> Any:
 
 @pytest.fixture(scope="module")
 def steps() -> Any:
-    """Two steps on each way to compute them."""
-    return _program("state")
+    """Two steps on each way to compute them, which is mostly compilation."""
+    return _program("state", "--xla_backend_optimization_level=0")
 
 
 @pytest.mark.parametrize("way", ["2 microbatches", "4 microbatches", "scanned", "4 devices", "4 devices, 2 microbatches, one reduction"])
