@@ -182,7 +182,7 @@ def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
 def test_vocabularies_are_checked_before_a_compile(span_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import types
 
-    from t5x import utils
+    utils = pytest.importorskip("t5x.utils", reason="NOT CHECKED: needs upstream's sources")
 
     byte = dataset.vocabulary("byte")
     monkeypatch.setattr(utils, "get_vocabulary", lambda cfg: (cfg.mixture_or_task_name.output_features["inputs"].vocabulary,) * 2)
@@ -283,7 +283,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
 
 
 def test_tasks_of_others_go_to_t5xs_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    from t5x import utils
+    utils = pytest.importorskip("t5x.utils", reason="NOT CHECKED: needs upstream's sources")
 
     seen: list[Any] = []
 
