@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,7 +25,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from rosetta.data import cache, pipeline, spec, tfrecord, training, vocabulary
+from rosetta.data import cache, pipeline, spec, training, vocabulary
+from tests.rosetta.data import datakit
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
 # T5-small on 8 A100, 512/128 (the old rosetta's table), and what an H100 is faster with FP8 (its own T5-large: 174.1 / 75.8).
@@ -55,23 +57,12 @@ def _documents(limit: int) -> list[str]:
     return found
 
 
-def _field(number: int, body: bytes) -> bytes:
-    size, head = len(body), bytearray()
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes([number << 3 | 2]) + bytes(head) + bytes([size]) + body
-
-
 def _write(folder: str, documents: list[str]) -> dict[str, str]:
     with open(f"{folder}/a.txt", "w", encoding="utf-8") as file:
         file.writelines(f"{text}\n" for text in documents)
     with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
-    with open(f"{folder}/a.tfrecord", "wb") as file:
-        for text in documents:
-            value = _field(1, _field(1, text.encode()))
-            file.write(tfrecord.frame(_field(1, _field(1, _field(1, b"text") + _field(2, value)))))
+    datakit.tfrecords(Path(folder, "a.tfrecord"), [datakit.example(text=[text.encode()]) for text in documents])
     return {"text": f"text:{folder}/a.txt", "jsonl": f"jsonl:{folder}/a.jsonl", "tfrecord": f"tfrecord:{folder}/a.tfrecord"}
 
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.data import checks
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rosetta.data import Array
 
-FORMAT = 1
+FORMAT = 2
 SHARD_TOKENS = 1 << 26
 BATCH = 256
 
@@ -39,6 +41,7 @@ class Recipe:
       vocab_size: ids in all.
       document_ends: whether an end token follows each document.
       pairs: the objective whose records these are, "" for running text.
+      files: `digest` of the files the source names, "" where it names none (hf).
     """
 
     source: str
@@ -47,10 +50,16 @@ class Recipe:
     vocab_size: int
     document_ends: bool
     pairs: str
+    files: str = ""
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype("<u2" if self.vocab_size <= 1 << 16 else "<u4")
+
+
+def digest(paths: Sequence[str]) -> str:
+    """Return 16 hex digits that change with the files' names and sizes, and not with the folder they lie in."""
+    return hashlib.sha256(repr([(os.path.basename(path), os.path.getsize(path)) for path in paths]).encode()).hexdigest()[:16]
 
 
 def _write(path: str, body: bytes) -> None:
@@ -65,29 +74,41 @@ def _json(path: str, value: Any) -> None:
     _write(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _read_json(path: str) -> Any:
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+def _read(path: str) -> tuple[dict[str, Any], Recipe]:
+    """Return a meta.json's or progress.json's content and the recipe in it; UserError where it is none of this format."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        if found["format"] != FORMAT:
+            raise UserError(f"the cache's format is {found['format']}, this rosetta has {FORMAT}", path, "make it anew in another folder: rosetta data cache")
+        shards = [{name: int(shard[name]) for name in ("tokens", "documents")} for shard in found["shards"]]
+        if not shards:
+            raise ValueError
+        return {**found, "documents": int(found["documents"]), "shards": shards}, Recipe(**found["recipe"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError("the file is no token cache's", path, "name another folder") from None
 
 
 def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
-    """Return how far an earlier run came, {"documents": 0, "shards": []} for none.
+    """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing: the first complete file makes the folder.
 
     Raises:
       UserError: the folder cannot be written, holds something else, or another recipe's cache.
     """
-    os.makedirs(folder, exist_ok=True)
-    held = os.listdir(folder)
+    checks.writable(folder)
+    held = os.listdir(folder) if os.path.isdir(folder) else []
     known = [name for name in ("meta.json", "progress.json") if name in held]
     if held and not known and not all(name.endswith(".part") for name in held):
         raise UserError("the folder is not empty and holds no token cache", folder, "name a new folder")
     if not known:
-        _json(os.path.join(folder, "progress.json"), {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": 0, "shards": []})
         return {"documents": 0, "shards": []}
-    found = _read_json(os.path.join(folder, known[0]))
-    if found["recipe"] != dataclasses.asdict(recipe):
-        other = next(name for name, value in dataclasses.asdict(recipe).items() if found["recipe"].get(name) != value)
-        raise UserError(f"the cache there differs in {other} ({found['recipe'].get(other)!r})", folder, "name another folder, or remove this one yourself")
+    found, theirs = _read(os.path.join(folder, known[0]))
+    if theirs.source == recipe.source and theirs.files != recipe.files:
+        raise UserError(f"the cache there is of other files, or of another state of them ({recipe.source})", folder, "name another folder, or remove this one yourself")
+    if theirs != recipe:
+        before, now = dataclasses.asdict(theirs), dataclasses.asdict(recipe)
+        other = next(name for name in now if before[name] != now[name])
+        raise UserError(f"the cache there differs in {other} ({before[other]!r})", folder, "name another folder, or remove this one yourself")
     return {"documents": found["documents"], "shards": found["shards"], "complete": known[0] == "meta.json"}
 
 
@@ -112,7 +133,7 @@ def write(
     """
     done = begin(folder, recipe)
     if done.get("complete"):
-        return dict(_read_json(os.path.join(folder, "meta.json")))
+        return _read(os.path.join(folder, "meta.json"))[0]
     shards = list(done["shards"])
     count = done["documents"]
     held: list[Array] = []
@@ -120,6 +141,7 @@ def write(
 
     def close() -> None:
         nonlocal held, tokens, count
+        os.makedirs(folder, exist_ok=True)
         number = len(shards)
         sizes = np.array([len(ids) for ids in held], np.int64)
         for kind, body in (
@@ -142,11 +164,11 @@ def write(
         # A pair is never parted: batches hold an even number of texts.
         if tokens >= shard_tokens:
             close()
-    if held or not shards:
-        close()
-    total = sum(shard["tokens"] for shard in shards)
+    total = tokens + sum(shard["tokens"] for shard in shards)
     if not total:
         raise UserError("there is no text in the data", recipe.source, "name files with text in them")
+    if held:
+        close()
     meta = {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "tokens": total, "shards": shards}
     _json(os.path.join(folder, "meta.json"), meta)
     os.unlink(os.path.join(folder, "progress.json"))
@@ -170,22 +192,21 @@ class Tokens:
     """A complete cache, read by position."""
 
     def __init__(self, folder: str) -> None:
+        checks.local(folder, f"DATA=cache:{folder}")
         meta_path = os.path.join(folder, "meta.json")
         if not os.path.exists(meta_path):
             unfinished = os.path.exists(os.path.join(folder, "progress.json"))
             what = "the token cache is not complete" if unfinished else "there is no token cache"
             raise UserError(what, folder, "run the same rosetta data cache again: it goes on where it stopped" if unfinished else "make one: rosetta data cache")
         self.folder = folder
-        self.meta = _read_json(meta_path)
-        if self.meta.get("format") != FORMAT:
-            raise UserError(f"the cache's format is {self.meta.get('format')}, this rosetta reads {FORMAT}", folder, "make it again: rosetta data cache")
-        self.recipe = Recipe(**self.meta["recipe"])
+        self.meta, self.recipe = _read(meta_path)
         self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
         self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
         self.size = int(self.token_ends[-1])
         for number, shard in enumerate(self.meta["shards"]):
-            path = os.path.join(folder, f"tokens-{number:05d}.bin")
-            if not os.path.exists(path) or os.path.getsize(path) != shard["tokens"] * self.recipe.dtype.itemsize:
+            for path, size in ((self._path("tokens", number), shard["tokens"] * self.recipe.dtype.itemsize), (self._path("ends", number), 8 * shard["documents"])):
+                if os.path.exists(path) and os.path.getsize(path) == size:
+                    continue
                 raise UserError("the file is not as long as the cache says", path, "make the cache again, or copy it again")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,10 +216,13 @@ class Tokens:
     def maps(self) -> dict[tuple[str, int], Array]:
         return {}
 
+    def _path(self, kind: str, number: int) -> str:
+        return os.path.join(self.folder, f"{kind}-{number:05d}.bin")
+
     def _mapped(self, kind: str, number: int) -> Array:
         if (kind, number) not in self.maps:
             dtype = self.recipe.dtype if kind == "tokens" else np.dtype("<u8")
-            self.maps[kind, number] = np.memmap(os.path.join(self.folder, f"{kind}-{number:05d}.bin"), dtype, mode="r")
+            self.maps[kind, number] = np.memmap(self._path(kind, number), dtype, mode="r")
         return self.maps[kind, number]
 
     def tokens(self, start: int, stop: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
@@ -63,17 +64,19 @@ def remote_path(path: str) -> None:
         raise UserError("the credentials are not there", f"GOOGLE_APPLICATION_CREDENTIALS={named}", "mount the file, or unset it on a Google Cloud machine")
 
 
-def reachable(path: str) -> None:
-    """Raise UserError where a gs:// folder cannot be looked at: asks the store, which takes seconds and TensorFlow."""
-    remote_path(path)
-    if "://" not in path:
-        return
-    import tensorflow as tf  # noqa: PLC0415 (seconds)
-
+def writable(folder: str) -> None:
+    """Raise UserError where a folder of this machine cannot be written to or made. Leaves nothing."""
+    existing = os.path.abspath(folder)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        what = "is a file" if os.path.exists(existing) else f"is a link to {os.readlink(existing)}, which is not there"
+        raise UserError(f"{existing} {what}", folder, "name a folder")
     try:
-        tf.io.gfile.exists(path)
-    except tf.errors.OpError as error:
-        raise UserError(f"the store does not answer: {str(error.message).splitlines()[0][:200]}", path, "check the network, GOOGLE_APPLICATION_CREDENTIALS and the bucket's permissions") from None
+        # The superuser's permissions say nothing: a file system may be read-only, or take no folders, as /proc.
+        os.rmdir(tempfile.mkdtemp(prefix=".rosetta-", dir=existing))
+    except OSError as error:
+        raise UserError(f"{existing} cannot be written to ({error.strerror})", folder, "name another folder, or have its owner let you write there") from None
 
 
 def positive_lengths(values: Mapping[str, int]) -> None:
@@ -90,6 +93,7 @@ def before_start(
     vocab: str,
     vocab_size: int | None,
     lengths: Mapping[str, int],
+    split: str = "train",
     eval_data: str | Mapping[str, float] | None = None,
     extra_ids: int | None = None,
     mean_noise_span_length: float = 3.0,
@@ -99,7 +103,8 @@ def before_start(
 
     Args:
       data: a spec string or {spec: rate}.
-      eval_data: the same for evaluation, None for none.
+      split: of hf and tfds sets in `data` that name none.
+      eval_data: the same for evaluation, whose split is "validation"; None for none.
       objective: one of spec.OBJECTIVES.
       vocab: "byte", "ids:N" or a SentencePiece model.
       vocab_size: the model's number of embeddings, None where it is not known yet.
@@ -116,8 +121,6 @@ def before_start(
     if vocab_size is not None:
         vocabulary.check_fits(chosen, vocab_size)
     rule = objectives.named(objective, lengths, mean_noise_span_length=mean_noise_span_length, noise_density=noise_density)
-    for each in (data, eval_data):
-        if each is None:
-            continue
-        for part in spec.parts(each):
-            pipeline.check(part.spec, rule, chosen)
+    for each, read in ((data, split), (eval_data, "validation")):
+        for part in spec.parts(each) if each is not None else ():
+            pipeline.check(part.spec, rule, chosen, read)

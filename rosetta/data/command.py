@@ -82,10 +82,15 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         vocab=args.vocab,
         vocab_size=args.vocab_size,
         lengths=lengths,
+        split=args.split,
         extra_ids=args.extra_ids,
         mean_noise_span_length=args.mean_span,
     )
     found = {str(part.spec): tfds.check(part.spec, args.split) for part in spec.parts(args.data) if part.spec.kind == "tfds"}
+    for part in spec.parts(args.data):
+        # The field, and the wording of records, are seen in the first one.
+        if part.spec.kind not in ("synthetic", "cache", "task") and next(_texts(part.spec, args), None) is None:
+            raise UserError("there is no text in the data", str(part.spec), "name files with text in them")
     lines = [f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples" for name, copy in found.items()]
     return {"ok": True, "data": spec.describe(args.data), "copies": found}, "\n".join([*lines, f"{spec.describe(args.data)}: usable for {args.objective}"])
 
@@ -111,17 +116,19 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     batches = pipeline.Batches(recipe, args.batch)
     batch = batches.at(args.step)
     with_text = not chosen.name.startswith("ids:")
+    # lm's rows have no inputs.
+    sides = {name: what for name, what in (("encoder_input_tokens", "inputs"), ("decoder_target_tokens", "targets")) if batch[name].size}
     rows, lines = [], []
     for number in range(args.batch):
         row = {}
-        for name in ("encoder_input_tokens", "decoder_target_tokens"):
+        for name in sides:
             ids = [int(one) for one in batch[name][number] if one]
             row[name] = chosen.decode([one for one in ids if one != vocabulary.EOS]) if with_text else ids
             lines.append(f"{number} {name}: {row[name]}")
         rows.append(row)
-    filled = {name: round(float((batch[name] != 0).mean()), 4) for name in ("encoder_input_tokens", "decoder_target_tokens")}
+    filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
     digest = pipeline.batch_hash(batch)
-    lines.append(f"filled: {filled['encoder_input_tokens']:.1%} of inputs, {filled['decoder_target_tokens']:.1%} of targets; step {args.step} hash {digest}; data {batches.fingerprint()}")
+    lines.append(f"filled: {', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step {args.step} hash {digest}; data {batches.fingerprint()}")
     return {"rows": rows, "filled": filled, "hash": digest, "fingerprint": batches.fingerprint()}, "\n".join(lines)
 
 
@@ -173,7 +180,7 @@ def _texts(part: Any, args: argparse.Namespace) -> Iterator[str]:
 def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     import itertools  # noqa: PLC0415
 
-    from rosetta.data import cache, vocabulary  # noqa: PLC0415
+    from rosetta.data import cache, tfds, vocabulary  # noqa: PLC0415
 
     parts = spec.parts(args.data)
     if len(parts) > 1:
@@ -187,7 +194,8 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     pairs = args.objective if args.objective in spec.PAIRS else ""
     named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)
     source = f"{one}@{args.split}:{args.field}" + (f":{args.limit}" if args.limit is not None else "")
-    recipe = cache.Recipe(source, chosen.fingerprint(), named, chosen.size, args.objective == "lm", pairs)
+    paths = tfds.shards(one, args.split) if one.kind == "tfds" else spec.files(one) if one.kind != "hf" else None
+    recipe = cache.Recipe(source, chosen.fingerprint(), named, chosen.size, args.objective == "lm", pairs, cache.digest(paths) if paths else "")
     jobs = args.jobs or len(os.sched_getaffinity(0))
     texts = _texts(one, args)
     begun = time.monotonic()
@@ -232,7 +240,7 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         coverage=args.coverage,
         byte_fallback=not args.no_byte_fallback,
     )
-    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; set VOCAB={made.name} and vocab_size to at least {-(-made.size // 128) * 128}"
+    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; set VOCAB={made.name} and vocab_size to at least {vocabulary.padded(made.size)}"
     return {"file": made.name, "size": made.size, "sentinels": made.sentinels, "fingerprint": made.fingerprint()}, text
 
 

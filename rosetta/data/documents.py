@@ -2,38 +2,88 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
-import gzip
 import io
+import lzma
 import os
-from typing import IO, TYPE_CHECKING, Any, cast
+import zlib
+from typing import IO, TYPE_CHECKING, Any
 
 from rosetta.data import checks, tfds, tfrecord, windows
 from rosetta.data import spec as specs
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rosetta.data.spec import Spec
 
 
+def _zstandard() -> Any:
+    import zstandard  # noqa: PLC0415 (few need it)
+
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+_FRAMES: dict[str, Callable[[], Any]] = {".gz": lambda: zlib.decompressobj(wbits=31), ".zst": _zstandard, ".bz2": bz2.BZ2Decompressor, ".xz": lzma.LZMADecompressor}
+
+
+class _Frames(io.RawIOBase):
+    """The content of a compressed file, one frame after another.
+
+    EOFError where the file ends within a frame, which the libraries' own readers take for its end, some of them, as they do a
+    damaged one after a whole one.
+    """
+
+    def __init__(self, path: str, begin: Callable[[], Any]) -> None:
+        self.begin = begin
+        self.frame: Any = None  # the one being read
+        self.packed = self.left = b""  # what of the file is read and not decompressed, what of the content is not handed out
+        self.file = open(path, "rb")  # noqa: SIM115 (closed by close)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        while not self.left:
+            self.packed = self.packed or self.file.read(1 << 16)
+            if not self.packed:
+                if self.frame:
+                    raise EOFError("it ends within a frame")
+                return 0
+            if not self.frame:
+                self.packed = self.packed.lstrip(b"\0")  # padding, which some put after a frame
+                if not self.packed:
+                    continue
+                self.frame = self.begin()
+            self.left, self.packed = self.frame.decompress(self.packed), b""
+            if self.frame.eof:
+                self.packed, self.frame = self.frame.unused_data, None
+        count = min(len(self.left), len(into))
+        into[:count], self.left = self.left[:count], self.left[count:]
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file for reading; .gz and .zst are decompressed on the way. UserError where it is damaged."""
-    with contextlib.ExitStack() as stack:
-        if path.endswith(".gz"):
-            file: IO[bytes] = cast("IO[bytes]", stack.enter_context(gzip.open(path, "rb")))
-        elif path.endswith(".zst"):
-            import zstandard  # noqa: PLC0415 (few need it)
+    """Open a file for reading; what windows.COMPRESSED names is decompressed on the way. UserError where it is damaged."""
+    begin = next((begin for ending, begin in _FRAMES.items() if path.endswith(ending)), None)
+    damaged: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
+    if path.endswith(".zst"):
+        import zstandard  # noqa: PLC0415
 
-            raw = stack.enter_context(open(path, "rb"))
-            file = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True), 1 << 20)
-        else:
-            file = stack.enter_context(open(path, "rb"))
+        damaged = (*damaged, zstandard.ZstdError)
+    with io.BufferedReader(_Frames(path, begin), 1 << 20) if begin else open(path, "rb") as file:
         try:
             yield file
-        except (EOFError, gzip.BadGzipFile) as error:
+        except damaged as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the file system's; bz2's own have no number
             raise UserError(f"the file is damaged: {error}", path, "copy it again") from None
 
 
@@ -63,7 +113,7 @@ def field_of(record: Any, field: str, spec: Spec) -> str:
     """Return a record's text; UserError says which fields there are."""
     text = record.get(field)
     if not isinstance(text, str):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(record))})", str(spec), "name the field with text_field")
+        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(record))})", str(spec), windows.FIELD)
     return text
 
 

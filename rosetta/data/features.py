@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rosetta.data import Array, packing
-
-if TYPE_CHECKING:
-    from rosetta.data.rows import Rows
+from rosetta.data.rows import Rows, plain
 
 ENCODER_DECODER, DECODER = "encoder_decoder", "decoder"
 
@@ -78,8 +74,6 @@ def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
 
 def names(kind: str, *, inputs: int, targets: int, pack: bool) -> dict[str, int]:
     """Return feature -> length for a kind of model, without reading any data."""
-    from rosetta.data.rows import plain  # noqa: PLC0415 (which uses this package's other modules)
-
     rows = plain(np.zeros((1, inputs), np.int32), np.zeros((1, targets), np.int32))
     made = encoder_decoder(rows, pack=pack) if kind == ENCODER_DECODER else decoder(rows, pack=pack)
     return {name: array.shape[1] for name, array in made.items()}

@@ -14,6 +14,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
+from rosetta.data import spec
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def workers_for(batches: Batches) -> int:
             raise UserError("this is no number of processes", f"ROSETTA_DATA_WORKERS={asked}", "set it to 0 or more")
         return int(asked)
     # Pairs of texts are short, and every process would hold all of them.
-    if batches.streams or batches.recipe.data == "synthetic" or batches.recipe.data.startswith("cache:") or batches.recipe.rule.pairs:
+    cheap = all(part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data))
+    if batches.streams or cheap or batches.recipe.rule.pairs:
         return 0
     return min(8, len(os.sched_getaffinity(0)) // 2) if batches.batch // batches.shards >= 64 else 0
 
@@ -54,11 +56,18 @@ class Loader:
         self._run: _Threaded | _Processes | None = None
 
     def __next__(self) -> dict[str, Array]:
-        """Return the batch of the current step and go on to the next; what went wrong while making it is raised here."""
+        """Return the batch of the current step and go on to the next.
+
+        What went wrong while making it is raised here, and ends what works ahead: who asks again begins again at this step.
+        """
         begun = time.perf_counter()
-        if self._run is None:
-            self._run = _Processes(self.batches, self.step, self.workers, self._ahead) if self.workers else _Threaded(self.batches, self.step, self._ahead)
-        batch = self._run.get()
+        try:
+            if self._run is None:
+                self._run = _Processes(self.batches, self.step, self.workers, self._ahead) if self.workers else _Threaded(self.batches, self.step, self._ahead)
+            batch = self._run.get()
+        except BaseException:
+            self.close()
+            raise
         self.waited += time.perf_counter() - begun
         self.step += 1
         return batch
@@ -94,7 +103,6 @@ class _Threaded:
     def get(self) -> dict[str, Array]:
         made = self.queue.get()
         if isinstance(made, Exception):
-            self.ended.set()
             raise made
         return made  # type: ignore[no-any-return]
 
@@ -116,27 +124,25 @@ class _Processes:
         body = pickle.dumps(batches)
         try:
             for child in self.children:
-                _send(child.stdin, body)
+                _tell(child, body)
             self.step, self.asked = step, step
             for _ in range(ahead):
                 self._ask()
-        except BrokenPipeError:
+        except BaseException:
             self.close()
-            raise RuntimeError("a data process ended at its start: its message is above") from None
+            raise
 
     def _ask(self) -> None:
-        _send(self.children[self.asked % len(self.children)].stdin, pickle.dumps(self.asked))
+        _tell(self.children[self.asked % len(self.children)], pickle.dumps(self.asked))
         self.asked += 1
 
     def get(self) -> dict[str, Array]:
         child = self.children[self.step % len(self.children)]
         body = _receive(child.stdout)
         if body is None:
-            self.close()
-            raise RuntimeError(f"a data process ended with status {child.returncode}")
+            raise RuntimeError(f"a data process ended with status {child.wait()}: its message is above")
         made = pickle.loads(body)  # noqa: S301 (our own child's)
         if isinstance(made, Exception):
-            self.close()
             raise made
         self.step += 1
         self._ask()
@@ -154,6 +160,13 @@ class _Processes:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+
+def _tell(child: subprocess.Popen[bytes], body: bytes) -> None:
+    try:
+        _send(child.stdin, body)
+    except BrokenPipeError:
+        raise RuntimeError(f"a data process ended with status {child.wait()}: its message is above") from None
 
 
 def _send(pipe: IO[bytes] | None, body: bytes) -> None:

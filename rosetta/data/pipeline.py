@@ -77,9 +77,7 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     if spec.kind in ("text", "jsonl", "tfrecord"):
         paths = specs.files(spec)
         if not rule.pairs:
-            packed = next((path for path in paths if path.endswith(windows.COMPRESSED)), None)
-            if packed:
-                raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache")
+            windows.uncompressed(paths)
     elif spec.kind == "tfds":
         tfds.shards(spec, split)
     elif spec.kind == "cache":
@@ -140,7 +138,9 @@ class Batches:
     """
 
     def __init__(self, recipe: Recipe, batch: int, *, shard: int = 0, shards: int = 1, kind: str = features.ENCODER_DECODER) -> None:
-        if batch < 1 or batch % shards:
+        if batch < 1:
+            raise UserError(f"the batch has {batch} rows", "BATCH_SIZE", "give at least 1")
+        if batch % shards:
             raise UserError(f"a batch of {batch} does not divide among {shards} hosts", "BATCH_SIZE", f"use a multiple of {shards}, such as {max(1, round(batch / shards)) * shards}")
         self.recipe, self.batch, self.shard, self.shards, self.kind = recipe, batch, shard, shards, kind
         self.origin = Origin()

@@ -66,7 +66,10 @@ def squad(record: Mapping[str, Any]) -> dict[str, Any] | None:
         answers = answers.get("text")
     if not isinstance(question, str) or not isinstance(context, str) or not isinstance(answers, list):
         raise ValueError("it lacks question, context or answers")  # noqa: TRY004 (of the data, not of a caller)
-    texts = [spaced(answer["text"] if isinstance(answer, dict) else answer) for answer in answers]
+    worded = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
+    texts = [spaced(answer) for answer in worded if isinstance(answer, str)]
+    if len(texts) < len(worded):
+        raise ValueError("an answer has no text")
     if not texts:
         return None
     inputs = _SPACE.sub(" ", f"question: {spaced(question)} context: {spaced(context)}")
@@ -92,7 +95,7 @@ def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
       objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
     """
-    for where, record in _raw(spec, split):
+    for where, record in _raw(spec, objective, split):
         try:
             found = WORDING[objective](record)
             if split == "train" and found is not None and not found["targets"]:
@@ -128,10 +131,10 @@ def _plain(values: list[Any], name: str) -> Any:
     return texts if name.startswith("answers") else (texts[0] if texts else None)
 
 
-def _raw(spec: Spec, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _raw(spec: Spec, objective: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if spec.kind == "jsonl":
         for path in specs.files(spec):
-            yield from ((path, record) for record in _json(path))
+            yield from ((path, record) for record in _json(path, own=objective == "squad"))
     elif spec.kind in ("tfrecord", "tfds"):
         paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
         records = tfrecord.Records(paths)
@@ -148,21 +151,27 @@ def _raw(spec: Spec, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         raise UserError(f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache")
 
 
-def _json(path: str) -> Iterator[Mapping[str, Any]]:
-    """Yield a file's records: one a line, or SQuAD's own file, one document of paragraphs."""
+def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
+    """Return the records of SQuAD's own file, one document of paragraphs; None where it is none."""
+    try:
+        whole = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+        return None
+    try:
+        return [{"context": paragraph["context"], **question} for article in whole["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+    except (KeyError, TypeError):
+        raise UserError("it is not laid out as SQuAD's own file: data, paragraphs, qas", path, "copy it again, or put one record on each line") from None
+
+
+def _json(path: str, *, own: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield a file's records: one a line, or, where it is one, SQuAD's own file."""
     with documents.opened(path) as file:
-        head = file.readline()
-        try:
-            whole = json.loads(head)
-        except ValueError:
-            whole = None
-        if isinstance(whole, dict) and isinstance(whole.get("data"), list):
-            for article in whole["data"]:
-                for paragraph in article["paragraphs"]:
-                    for question in paragraph["qas"]:
-                        yield {"context": paragraph["context"], **question}
+        line = file.readline()
+        if own and (found := _paragraphs(line, path)) is not None:
+            yield from found
             return
-        line = head
         while line:
             if line.strip():
                 try:

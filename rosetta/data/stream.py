@@ -2,6 +2,7 @@
 
 The stream is cut into blocks of about BLOCK letters. Inside a block rows are drawn by position as from any corpus, in an order
 keyed by the block. A mark says where a block begins, in the stream and in example numbers; with one, going on costs one block.
+The last two blocks stay in memory: a mixture draws its rows in another order, which goes to and fro over a block's end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from rosetta.data.vocabulary import Vocabulary
 
 BLOCK = 1 << 24
-KEPT = 64
+KEPT = 64  # marks
+HELD = 2  # blocks
 
 
 class Held:
@@ -73,10 +75,11 @@ class Stream:
         self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=KEPT)
         self.data: Any = None
         self.reading: Iterator[Any] | None = None
-        self.now: tuple[Mark, Held, int] | None = None
+        self.held: dict[int, tuple[Mark, Held, int]] = {}  # by the block's number: its mark, its text, how many examples it has
+        self.next = 0  # the block that the stream stands before
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "data": None, "reading": None, "now": None}
+        return {**self.__dict__, "data": None, "reading": None, "held": {}}
 
     def _seek(self, mark: Mark) -> None:
         if self.data is None:
@@ -87,8 +90,10 @@ class Stream:
     def _rewind(self) -> None:
         self.data = documents.open_hugging_face(self.spec, self.split)
 
-    def _read(self, mark: Mark) -> None:
-        """Take the block at the mark, the stream standing there, and note where the next one begins."""
+    def _read(self, mark: Mark) -> tuple[Mark, Held, int]:
+        """Take the block at the mark, and note where the next one begins."""
+        if self.reading is None or self.next != mark.block:
+            self._seek(mark)
         texts: list[str] = []
         count = turned = 0
         while count < self.letters:
@@ -109,23 +114,29 @@ class Stream:
         stretch = mark.stretch or rows.stretch(held, self.objective, self.vocab)
         size = max(1, held.size // stretch)
         here = dataclasses.replace(mark, stretch=stretch)
-        self.now = here, held, size
+        self.held.pop(mark.block, None)
+        while len(self.held) >= HELD:
+            del self.held[next(iter(self.held))]  # the one read first
+        self.held[mark.block], self.next = (here, held, size), mark.block + 1
         if self.marks[-1].block <= mark.block:
             self.marks.append(Mark(mark.block + 1, mark.example + size, stretch, self.data.state_dict()))
+        return self.held[mark.block]
 
     def _block(self, example: int) -> tuple[Mark, Held, int]:
-        if self.now is None or not self.now[0].example <= example < self.now[0].example + self.now[2]:
-            known = [mark for mark in self.marks if mark.example <= example]
-            if not known:
-                raise ValueError(f"example {example} lies before all marks")
-            following = self.now is not None and known[-1].block == self.now[0].block + 1
-            if not following:
-                self._seek(known[-1])
-            self._read(known[-1])
-            while self.now is not None and example >= self.now[0].example + self.now[2]:
-                self._read(next(mark for mark in self.marks if mark.block == self.now[0].block + 1))
-        assert self.now is not None  # noqa: S101 (for the type checker: _read has set it)
-        return self.now
+        for found in self.held.values():
+            if found[0].example <= example < found[0].example + found[2]:
+                return found
+        mark = self._before(example)
+        if mark is None:
+            raise ValueError(f"example {example} lies before all marks")
+        found = self._read(mark)
+        while example >= found[0].example + found[2]:
+            found = self._read(next(mark for mark in self.marks if mark.block == found[0].block + 1))
+        return found
+
+    def _before(self, example: int) -> Mark | None:
+        # A copy: a checkpoint asks for its mark while the loader's thread reads on.
+        return next((mark for mark in reversed(tuple(self.marks)) if mark.example <= example), None)
 
     def rows(self, examples: Array) -> rows.Rows:
         made: list[Array] = [np.zeros(0, np.int32)] * len(examples)
@@ -141,13 +152,12 @@ class Stream:
 
     def mark(self, example: int) -> dict[str, Any]:
         """Return the last mark at or before a running example number."""
-        known = [mark for mark in self.marks if mark.example <= example]
-        return dataclasses.asdict(known[-1] if known else Mark())
+        return dataclasses.asdict(self._before(example) or Mark())
 
     def resume(self, kept: dict[str, Any]) -> None:
         """Go on from a mark that `mark` gave."""
         self.marks = collections.deque([Mark(**kept)], maxlen=KEPT)
-        self.now = self.reading = None
+        self.held, self.reading = {}, None
 
     def describe(self) -> str:
         return f"stream {self.spec}#{self.spec.split or self.split}"

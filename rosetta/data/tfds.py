@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import tfrecord
+from rosetta.data import checks, tfrecord
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ def folder(name: str) -> str:
     """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named.
 
     Raises:
-      UserError: there is none, or several configs to choose from.
+      UserError: there is none, or several configs to choose from; the folder is in an object store.
     """
     wanted, _, version = name.partition(":")
     place = os.path.join(root(), *wanted.split("/"))
     where = f"TFDS_DATA_DIR={root()}"
+    checks.local(root(), where)
     if not os.path.isdir(place):
         there = ", ".join(sorted(os.listdir(root()))[:8]) if os.path.isdir(root()) else "nothing: no such folder"
         raise UserError(f"no prepared data set {wanted} (there is: {there})", where, "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:")

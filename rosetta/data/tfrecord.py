@@ -7,12 +7,12 @@ bytes, floats or integers (tensorflow/core/example/{example,feature}.proto).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import mmap
 import os
 import struct
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,12 +51,6 @@ def masked_crc(body: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def frame(body: bytes) -> bytes:
-    """Return a record as it stands in a file."""
-    length = struct.pack("<Q", len(body))
-    return length + struct.pack("<I", masked_crc(length)) + body + struct.pack("<I", masked_crc(body))
-
-
 def offsets(path: str) -> Array:
     """Return int64 [n, 2]: where each record's bytes begin and how many they are.
 
@@ -88,15 +82,19 @@ def indexed(path: str) -> Array:
     name = hashlib.sha256(f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:32]
     kept = home.folder() / "tfrecord-index" / f"{name}.npy"
     if kept.exists():
-        return np.load(kept, mmap_mode="r")
+        with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
+            return np.load(kept, mmap_mode="r")
     found = offsets(path)
-    try:
+    # A read-only home or a full disk costs time at the next start, nothing else.
+    with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, suffix=".npy", delete=False) as file:
-            np.save(file, found)
-        os.replace(file.name, kept)
-    except OSError:
-        pass  # a read-only home costs time at the next start, nothing else
+        part = kept.with_name(f"{name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                np.save(file, found)
+            part.replace(kept)
+        finally:
+            part.unlink(missing_ok=True)
     return found
 
 
@@ -220,5 +218,5 @@ def text(body: bytes, field: str, path: str) -> str:
         raise UserError("a record is no tf.train.Example", path, "name files of Example records with a text feature") from None
     values = features.get(field)
     if not values or not isinstance(values[0], bytes):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, "name the feature with text_field")
+        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, "name the feature: --field (gin: dataset.task.text_field)")
     return values[0].decode(errors="replace")

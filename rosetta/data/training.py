@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import struct
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 from rosetta.data import documents, vocabulary
@@ -90,6 +90,8 @@ def train(
     least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
     if size <= least:
         raise UserError(f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes", "--size", f"give more than {least}")
+    if not 0.98 <= coverage <= 1:
+        raise UserError(f"a coverage of {coverage}", "--coverage", "give a share from 0.98 to 1, which SentencePiece takes")
     try:
         import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415
     except ImportError:
@@ -114,13 +116,19 @@ def train(
         )
     except RuntimeError as error:
         most = re.search(r"value <= (\d+)", str(error))
-        do = f"give more text, or at most {int(most[1]) + extra_ids}" if most else f"SentencePiece says: {str(error).splitlines()[0][-160:]}"
-        raise UserError(f"the text is too little for {size} ids", "--size", do) from None
+        if not most:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0][-160:]
+            raise UserError(f"SentencePiece refuses: {said}", "rosetta vocab train", "give other text, another --size or another --coverage") from None
+        raise UserError(f"the text is too little for {size} ids", "--size", f"give more text, or at most {int(most[1]) + extra_ids}") from None
     model = body.getvalue() + b"".join(sentinel(number) for number in reversed(range(extra_ids)))
-    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        file.write(model)
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, out)
+    part = f"{out}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(model)
+        os.replace(part, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
     made = vocabulary.named(out)
     if made.size != size or made.sentinels != extra_ids:
         print(f"rosetta: {out}: {made.size} ids, {made.sentinels} sentinels", file=sys.stderr)

@@ -128,13 +128,18 @@ def named(name: str, extra_ids: int | None = None) -> Vocabulary:
     return Vocabulary(os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids)
 
 
+def padded(size: int, multiple: int = 128) -> int:
+    """Return an embedding's rows for so many ids: rounded up, so that the output layer's GEMM and its shards are aligned."""
+    return -(-size // multiple) * multiple
+
+
 def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
     """Raise UserError where the vocabulary has ids that a model of `vocab_size` rows has no row for."""
     if vocabulary.size > vocab_size:
         raise UserError(
             f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), the model's vocab_size is {vocab_size}",
             vocabulary.name,
-            f"set network.T5Config.vocab_size to {-(-vocabulary.size // 128) * 128}, or name the model's own vocabulary",
+            f"set network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's own vocabulary",
         )
 
 

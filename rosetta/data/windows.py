@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REACH = 64  # bytes or letters a cut may move to find a space: scripts without spaces are cut between letters
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+FIELD = "name the field: --field (gin: dataset.task.text_field)"
 
 
 class Corpus(Protocol):
@@ -76,14 +77,19 @@ def share(text: str, start: float, stop: float) -> str:
     return text[cut_letters(text, round(start * len(text))) : cut_letters(text, round(stop * len(text)))]
 
 
+def uncompressed(paths: Sequence[str]) -> None:
+    """Raise UserError where one of the files is compressed."""
+    packed = next((path for path in paths if path.endswith(COMPRESSED)), None)
+    if packed:
+        raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache, which reads it as it is")
+
+
 class _Files:
     """Several files as one run of bytes, each mapped when first read."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
-        packed = next((path for path in paths if path.endswith(COMPRESSED)), None)
-        if packed:
-            raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache, which reads .gz")
+        uncompressed(paths)
         sizes = [os.path.getsize(path) for path in paths]
         self.ends = np.cumsum(sizes)
         self.size = int(self.ends[-1])
@@ -127,7 +133,7 @@ class TextCorpus(_Files):
             text = self.mapped(number)
             size = len(text)
             piece = text[cut(text, first, size) : cut(text, last, size)]
-            found += [line for line in piece.decode(errors="replace").split("\n") if line.strip()]
+            found += [line.rstrip("\r") for line in piece.decode(errors="replace").split("\n") if line.strip()]
         return found
 
 
@@ -164,7 +170,7 @@ def text_of(line: bytes, field: str, path: str) -> str:
     text = record.get(field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         there = ", ".join(sorted(record)) if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, "name the field with text_field")
+        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, FIELD)
     return text
 
 

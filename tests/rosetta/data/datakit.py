@@ -73,9 +73,14 @@ def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
     return _field(1, entries)
 
 
+def _framed(body: bytes) -> bytes:
+    length = struct.pack("<Q", len(body))
+    return length + struct.pack("<I", tfrecord.masked_crc(length)) + body + struct.pack("<I", tfrecord.masked_crc(body))
+
+
 def tfrecords(path: Path, bodies: list[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(tfrecord.frame(body) for body in bodies))
+    path.write_bytes(b"".join(map(_framed, bodies)))
 
 
 def tfds(root: Path, name: str, shards: dict[str, list[list[bytes]]], version: str = "1.0.0") -> Path:

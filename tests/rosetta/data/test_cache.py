@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -89,8 +91,51 @@ def test_another_recipe_or_a_used_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not empty"):
         write(tmp_path / "mine", DOCS)
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
+    for _ in range(2):
+        with pytest.raises(UserError, match="no text"):
+            write(tmp_path / "empty", [])
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_path: Path) -> None:
+    def refused() -> Iterator[str]:
+        yield DOCS[0]
+        raise UserError("a line has no text", "a.jsonl", "name the field")
+
     with pytest.raises(UserError, match="no text"):
-        write(tmp_path / "empty", [])
+        cache.write(str(tmp_path / "c"), recipe(source="jsonl:a@train:text"), refused(), encode)
+    assert not (tmp_path / "c").exists()
+    assert write(tmp_path / "c", DOCS, source="jsonl:a@train:body")["documents"] == len(DOCS)
+
+
+def test_other_files_are_another_cache(tmp_path: Path) -> None:
+    for name, body in (("a.txt", "one"), ("b.txt", "two")):
+        (tmp_path / name).write_text(body)
+    one, both = ([str(tmp_path / name) for name in names] for names in (["a.txt"], ["a.txt", "b.txt"]))
+    write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
+    write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
+    with pytest.raises(UserError, match="other files, or of another state"):
+        write(tmp_path / "c", DOCS[:10], files=cache.digest(both))
+    before = cache.digest(one)
+    (tmp_path / "a.txt").write_text("more")
+    assert cache.digest(one) != before
+
+
+EMPTY = json.dumps({"format": cache.FORMAT, "documents": 0, "shards": [], "recipe": dataclasses.asdict(recipe())})
+
+
+@pytest.mark.parametrize("body", ["[1]", "{}", "no json", '{"format": 2, "documents": 1, "shards": [], "recipe": {"flour": 500}}', '{"format": 2, "documents": 1, "shards": [7], "recipe": {}}', EMPTY])
+@pytest.mark.parametrize("name", ["meta.json", "progress.json"])
+def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: str) -> None:
+    (tmp_path / name).write_text(body)
+    with pytest.raises(UserError, match="the file is no token cache's"):
+        write(tmp_path, DOCS)
+    if name == "meta.json":
+        with pytest.raises(UserError, match="the file is no token cache's"):
+            cache.Tokens(str(tmp_path))
+    (tmp_path / name).write_text('{"format": 1}')
+    with pytest.raises(UserError, match="the cache's format is 1"):
+        write(tmp_path, DOCS)
 
 
 def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
@@ -103,7 +148,11 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
         tokens.check(BYTES.fingerprint(), document_ends=True, pairs="")
     path = tmp_path / "c" / "tokens-00000.bin"
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(UserError, match="not as long"):
+    with pytest.raises(UserError, match=r"tokens-00000\.bin: the file is not as long"):
         cache.Tokens(str(tmp_path / "c"))
+    write(tmp_path / "d", DOCS[:10])
+    (tmp_path / "d" / "ends-00000.bin").unlink()
+    with pytest.raises(UserError, match=r"ends-00000\.bin: the file is not as long"):
+        cache.Tokens(str(tmp_path / "d"))
     with pytest.raises(UserError, match="no token cache"):
         cache.Tokens(str(tmp_path / "none"))

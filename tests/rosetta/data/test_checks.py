@@ -61,6 +61,7 @@ GOOD: dict[str, Any] = {"objective": "span_corruption", "vocab": "byte", "vocab_
         ({"data": "text:{folder}/none.txt"}, "no file matches"),
         ({"eval_data": "text:{folder}/none.txt"}, "no file matches"),
         ({"data": "cache:{folder}"}, "no token cache"),
+        ({"data": "cache:gs://bucket/tokens"}, "not from gs://; copy it first .gcloud storage cp -r gs://bucket/tokens"),
         ({"vocab": "{folder}/mine.model"}, "no such vocabulary file"),
         ({"vocab_size": 300}, r"the vocabulary has 359 ids \(with 100 extra\), the model's vocab_size is 300"),
         ({"lengths": {"inputs": 64}}, "no length for targets"),
@@ -77,6 +78,38 @@ def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, t
     with pytest.raises(UserError, match=says) as raised:
         checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
     assert "\n" not in str(raised.value)
+
+
+def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    body = datakit.example(text=[b"some words"])
+    datakit.tfds(tmp_path, "trains", {"train": [[body]]})
+    datakit.tfds(tmp_path, "evaluates", {"validation": [[body]]})
+    checks.before_start(data="tfds:trains", eval_data="tfds:evaluates", **GOOD)
+    checks.before_start(data="tfds:evaluates", split="validation", **GOOD)
+    with pytest.raises(UserError, match="no split validation"):
+        checks.before_start(data="tfds:trains", eval_data="tfds:trains", **GOOD)
+
+
+def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFDS_DATA_DIR", "gs://bucket/sets")
+    with pytest.raises(UserError, match="TFDS_DATA_DIR=gs://bucket/sets: data and vocabularies are read from files"):
+        checks.before_start(data="tfds:c4/en", **GOOD)
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks.writable(str(tmp_path / "not" / "yet"))
+    monkeypatch.chdir(tmp_path)
+    checks.writable("not/yet")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file"):
+        checks.writable(str(tmp_path / "file" / "model"))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=f"gone is a link to {tmp_path}/nowhere, which is not there"):
+        checks.writable(str(tmp_path / "gone"))
+    with pytest.raises(UserError, match="/proc cannot be written to"):  # by the superuser neither
+        checks.writable("/proc/m")
 
 
 def test_synthetic_data_needs_nothing() -> None:

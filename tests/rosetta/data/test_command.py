@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rosetta.cli import Parser
-from rosetta.data import cache, command
+from rosetta.data import cache, command, windows
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
@@ -42,6 +45,30 @@ def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.Mo
     assert "40 examples" in text
 
 
+def test_check_looks_at_the_split_and_the_field_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    datakit.tfds(tmp_path, "kept", {"validation": [[datakit.example(body=[doc.encode()]) for doc in DOCS]]})
+    with pytest.raises(UserError, match="no split train"):
+        run("data", "check", "tfds:kept", "--mean-span", "20")
+    with pytest.raises(UserError, match=r"no text under 'text' \(it has: body\)"):
+        run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation")
+    assert run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation", "--field", "body")[0]["ok"]
+
+
+def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"premise": "p", "hypothesis": "h"}) + "\n")
+    with pytest.raises(UserError, match="none of mnli"):
+        run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli")
+
+
+def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
+    result, text = run("data", "show", datakit.text(tmp_path, DOCS), "--objective", "lm", "--targets", "32", "--batch", "2")
+    assert list(result["filled"]) == ["decoder_target_tokens"]
+    assert [list(row) for row in result["rows"]] == [["decoder_target_tokens"]] * 2
+    assert "filled: 100.0% of targets;" in text
+
+
 def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
     data = datakit.text(tmp_path, DOCS)
     result, text = run("data", "show", data, "--inputs", "64", "--targets", "32", "--mean-span", "20", "--batch", "2", "--step", "3")
@@ -64,16 +91,41 @@ def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, 
     assert run("data", "check", f"cache:{out}", "--mean-span", "20")[0]["ok"]
 
 
-def test_compressed_text_can_be_cached_and_limited(tmp_path: Path) -> None:
-    import gzip
+def compressed(body: bytes, ending: str) -> bytes:
+    """Return the body in two frames, as programs that work in parallel leave it, and padded, as on tapes."""
+    module: Any = pytest.importorskip("zstandard") if ending == ".zst" else {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending]
+    return b"".join(module.compress(part) for part in (body[:100], body[100:])) + bytes(16)
 
-    with gzip.open(tmp_path / "a.txt.gz", "wt", encoding="utf-8") as file:
-        file.write("".join(f"{doc}\n" for doc in DOCS))
-    result, _ = run("data", "cache", f"text:{tmp_path}/a.txt.gz", "--out", str(tmp_path / "out"), "--limit", "7", "--jobs", "1")
+
+@pytest.mark.parametrize("ending", windows.COMPRESSED)
+def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) -> None:
+    whole = compressed("".join(f"{doc}\n" for doc in DOCS).encode(), ending)
+    (tmp_path / f"a.txt{ending}").write_bytes(whole)
+    result, _ = run("data", "cache", f"text:{tmp_path}/a.txt{ending}", "--out", str(tmp_path / "out"), "--limit", "7", "--jobs", "1")
     assert result["documents"] == 7
-    (tmp_path / "b.txt.gz").write_bytes((tmp_path / "a.txt.gz").read_bytes()[:-20])
-    with pytest.raises(UserError, match="damaged"):
-        run("data", "cache", f"text:{tmp_path}/b.txt.gz", "--out", str(tmp_path / "broken"), "--jobs", "1")
+    tokens = cache.Tokens(str(tmp_path / "out"))
+    assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS[:7])
+    middle = len(whole) // 2
+    damaged = {"cut": whole[:-36], "changed": whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle : middle + 30]) + whole[middle + 30 :], "another": b"no such thing at all"}
+    for name, body in damaged.items():
+        (tmp_path / f"{name}.txt{ending}").write_bytes(body)
+        with pytest.raises(UserError, match="damaged"):
+            run("data", "cache", f"text:{tmp_path}/{name}.txt{ending}", "--out", str(tmp_path / "broken"), "--jobs", "1")
+
+
+def test_a_cache_of_no_documents_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    data = datakit.text(tmp_path / "data", DOCS)
+    with pytest.raises(UserError, match="no text"):
+        run("data", "cache", data, "--out", str(tmp_path / "out"), "--limit", "0", "--jobs", "1")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cache_notices_another_file_under_its_glob(tmp_path: Path) -> None:
+    data = datakit.text(tmp_path / "data", DOCS)
+    run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
+    (tmp_path / "data" / "0a.txt").write_text("one more document\n")
+    with pytest.raises(UserError, match="other files"):
+        run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
 
 
 def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,9 +9,10 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from rosetta.data import loader, pipeline
+from rosetta.data import cache, loader, pipeline, vocabulary
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
@@ -45,9 +47,21 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(tmp_path: Path, 
     batches = pipeline.Batches(datakit.recipe(f"jsonl:{path}"), 4)
     path.write_text(path.read_text().replace("text", "body"))
     ahead = loader.Loader(batches, workers=workers)
-    with pytest.raises(UserError, match="no text under 'text'"):
-        next(ahead)
+    for _ in range(2):  # who asks again is not kept waiting
+        with pytest.raises(UserError, match="no text under 'text'"):
+            next(ahead)
     ahead.close()
+
+
+def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None:
+    ahead = loader.Loader(batches, workers=3)
+    next(ahead)  # asked for now: steps 0 to 4
+    run: Any = ahead._run
+    run.children[2].kill()
+    run.children[2].wait()
+    with pytest.raises(RuntimeError, match="data process ended with status -9"):
+        next(ahead)  # step 1 of a living process, but step 5 is to be asked of the dead one
+    assert all(child.poll() is not None for child in run.children)
 
 
 def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.Batches) -> None:
@@ -65,12 +79,19 @@ def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", blocked + "import rosetta.data.command, rosetta.data.loader, rosetta.data.pipeline"], check=True)
 
 
-def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert loader.workers_for(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
     assert loader.workers_for(large) == 8
     assert loader.workers_for(pipeline.Batches(datakit.recipe("synthetic"), 512)) == 0
+    meta = cache.Recipe("x", "", "ids:300", 300, document_ends=False, pairs="")
+    ids = vocabulary.Vocabulary("ids:300", 20)
+    meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
+    for name in "ab":
+        cache.write(str(tmp_path / name), meta, ["x" * 30] * 20, lambda texts: ([np.arange(3, 33)] * len(batch) for batch in texts))
+    mixed = datakit.recipe(json.dumps({f"cache:{tmp_path}/{name}": 1 for name in "ab"}), vocab=ids.name, extra_ids=ids.extra_ids)
+    assert loader.workers_for(pipeline.Batches(mixed, 512)) == 0
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
     assert loader.workers_for(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")

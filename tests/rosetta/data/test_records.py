@@ -63,6 +63,22 @@ def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_pa
         list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
 
 
+def test_an_answer_without_text_is_refused() -> None:
+    for answer in ({"answer_start": 9}, {"text": None}, 7):
+        with pytest.raises(ValueError, match="an answer has no text"):
+            records.squad({**SQUAD, "answers": [answer]})
+
+
+def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"inputs": "a", "targets": "b", "data": [1, 2]}\n')
+    assert len(list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))) == 1
+    for article in ("7", '{"paragraphs": [{"qas": [{}]}]}', '{"title": "x"}'):
+        path.write_text(f'{{"data": [{article}]}}\n')
+        with pytest.raises(UserError, match="not laid out as SQuAD's own file"):
+            list(records.worded(spec.parse(f"jsonl:{path}"), "squad", "train"))
+
+
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for body, says in (("[1]\n", "no JSON object"), ("{\n", "no JSON object"), ('{"a": 1}\n', "none of mnli: it lacks")):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, stream
+from rosetta.data import pipeline, rows, stream
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 DOCS = datakit.documents(300)
 THEIRS = "hf_secret"
@@ -87,6 +88,34 @@ def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> N
     assert [pipeline.batch_hash(again.at(step)) for step in range(41, 60)] == hashes[41:]
 
 
+def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
+    data = json.dumps({"hf:owner/name": 1, datakit.text(tmp_path, DOCS): 1})
+    made: Any = pipeline.Batches(datakit.recipe(data), 16)
+    inner = next(source for source in made.source.sources if isinstance(source, stream.Stream))
+    inner.letters = 5000
+    for step in range(100):
+        made.at(step)
+    assert inner.next > 5
+    assert read == [number % len(DOCS) for number in range(len(read))]
+
+
+def test_a_checkpoint_may_ask_while_the_loader_reads_on(read: list[int]) -> None:
+    source: Any = batches().source
+
+    class Reading(int):
+        """An example's number whose comparison finds the loader's thread at work."""
+
+        def __le__(self, other: int) -> bool:
+            source.marks.append(stream.Mark(5, 1000))
+            return int(self) <= other
+
+    source.marks.clear()
+    source.marks.extend(stream.Mark(number, Reading(10 * number)) for number in range(3))
+    assert source.mark(15)["block"] == 1
+    assert not read
+
+
 def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> None:
     whole = batches()
     expected = [pipeline.batch_hash(whole.at(step)) for step in range(30)]
@@ -98,7 +127,7 @@ def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> N
 def test_every_word_of_a_block_comes_once(read: list[int]) -> None:
     source: Any = batches().source
     source.rows(np.array([0]))
-    mark, held, size = source.now
+    mark, held, size = source.held[0]
     assert held.held == DOCS[: len(held.held)]
     found = [word for number in range(size + 1) for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch) for word in text.split()]
     assert sorted(found) == sorted(word for doc in held.held for word in doc.split())

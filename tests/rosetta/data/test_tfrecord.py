@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from rosetta.data import tfrecord
@@ -41,6 +42,27 @@ def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
     assert len(list((tmp_path / "home" / "tfrecord-index").iterdir())) == 1
     datakit.tfrecords(path, [b"one", b"two"])
     assert len(tfrecord.indexed(str(path))) == 2
+
+
+@pytest.mark.parametrize("kept", [0, 5, -1])
+def test_an_index_cut_short_is_walked_again(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "a"
+    datakit.tfrecords(path, [b"one", b"two"])
+    whole = tfrecord.indexed(str(path)).tolist()
+    (index,) = (tmp_path / "home" / "tfrecord-index").iterdir()
+    index.write_bytes(index.read_bytes()[:kept])
+    for _ in range(2):
+        assert tfrecord.indexed(str(path)).tolist() == whole
+
+
+def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    datakit.tfrecords(tmp_path / "a", [b"one", b"two"])
+    monkeypatch.setattr(np, "save", full)
+    assert len(tfrecord.indexed(str(tmp_path / "a"))) == 2
+    assert not list((tmp_path / "home" / "tfrecord-index").iterdir())
 
 
 @pytest.mark.parametrize("kept", [5, 20, -1])

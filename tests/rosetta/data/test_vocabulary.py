@@ -78,7 +78,7 @@ def test_files_of_other_kinds_are_refused(model: str, tmp_path: Path) -> None:
     assert model
 
 
-@pytest.mark.parametrize(("changes", "says"), [({"size": 300}, "leaves no room"), ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"), ({"out": "mine.txt"}, r"end in \.model"), ({"out": "/nowhere/a.model"}, "not there")])
+@pytest.mark.parametrize(("changes", "says"), [({"size": 300}, "leaves no room"), ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"), ({"out": "mine.txt"}, r"end in \.model"), ({"out": "/nowhere/a.model"}, "not there"), ({"coverage": 5.0}, "a coverage of 5.0; give a share from 0.98 to 1"), ({"size": 110, "extra_ids": 100, "byte_fallback": False}, "SentencePiece refuses: .*; give other text, another --size")])
 def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(changes: dict[str, object], says: str, tmp_path: Path) -> None:
     pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
     from rosetta.data import training
@@ -88,6 +88,21 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(changes: dict[str
     (tmp_path / "v").mkdir()
     with pytest.raises(UserError, match=says):
         training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
+    assert not list((tmp_path / "v").iterdir())
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    from rosetta.data import training
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    data = datakit.text(tmp_path / "t", WORDS)
+    (tmp_path / "v").mkdir()
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        training.train(spec.parts(data), str(tmp_path / "v" / "a.model"), size=440, extra_ids=20)
     assert not list((tmp_path / "v").iterdir())
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import spec, windows
+from rosetta.data import documents, spec, windows
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
@@ -68,6 +68,12 @@ def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(UserError, match="rosetta data cache"):
         windows.corpus(spec.parse(f"text:{tmp_path}/*.gz"), "text")
+
+
+def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one two\r\nthree\r\n")
+    source = spec.parse(f"text:{tmp_path}/a.txt")
+    assert windows.corpus(source, "text").texts(0, 100) == ["one two", "three"] == list(documents.documents(source, "text"))
 
 
 def test_empty_files_among_others_do_no_harm(tmp_path: Path) -> None:
