@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta import xlaflags
+from rosetta.errors import UserError
+from tests.rosetta import jaxkit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("--xla_gpu_graph_level=0", ["--xla_gpu_enable_command_buffer="]),
+        ("--xla_gpu_graph_level=3", []),
+        ("--set_xla_gpu_enable_cudnn_fmha=False", ["--xla_gpu_enable_cudnn_fmha=false"]),
+        ("--xla_gpu_enable_cudnn_fmha=True", ["--xla_gpu_enable_cudnn_fmha=true"]),
+        ("--xla_gpu_simplify_all_fp_conversions", []),
+        ("--xla_gpu_enable_async_all_gather=true", []),
+        ("--xla_gpu_enable_address_computation_fusion=false", ["--xla_gpu_enable_dynamic_slice_fusion=false"]),
+        ("--xla_gpu_enable_pipelined_collectives=false", [f"--{name}=false" for name in xlaflags.PIPELINED]),
+    ],
+)
+def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) -> None:
+    flags, said = xlaflags.today(old)
+    assert flags == new
+    assert len(said) == 1
+    assert said[0].startswith(f"{old} of XLA_FLAGS: ")
+
+
+def test_what_is_todays_stays_as_it_is() -> None:
+    text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0 stray"
+    assert xlaflags.today(text) == (
+        ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_command_buffer=", "--xla_dump_to=/a b", "--xla_gpu_autotune_level=0", "stray"], (),
+    )  # fmt: skip
+
+
+def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
+    text = "--xla_dump_to='/a b' --xla_gpu_autotune_level=0"
+    assert xlaflags.joined(xlaflags.split(text)) == text
+
+
+def test_an_open_quote_is_one_line() -> None:
+    with pytest.raises(UserError, match="a quote in it is not closed"):
+        xlaflags.today("--xla_dump_to='/a")
+
+
+def test_the_last_value_counts() -> None:
+    flags = ["--a=1", "--b", "--a=2"]
+    assert [xlaflags.value(flags, name) for name in "abc"] == ["2", "true", None]
+
+
+def test_truth_values_are_written_as_xla_reads_them() -> None:
+    assert xlaflags.written({"a": True, "b": False, "c": 51200, "d": ""}) == ["--a=true", "--b=false", "--c=51200", "--d="]
+
+
+def test_without_jax_nothing_is_known() -> None:
+    xlaflags.require_known(["--xla_never"], "/nowhere/python")
+
+
+class TestWithJax:
+    @pytest.fixture(autouse=True)
+    def jax(self) -> None:
+        jaxkit.need("jax")
+
+    def test_an_unknown_flag_is_one_line(self) -> None:
+        with pytest.raises(UserError, match=r"XLA has no flag --xla_gpu_enable_dynamic_slice_fusio=false.*write --xla_gpu_enable_dynamic_slice_fusion"):
+            xlaflags.require_known(["--xla_gpu_autotune_level=0", "--xla_gpu_enable_dynamic_slice_fusio=false"], sys.executable)
+
+    def test_a_bad_value_is_one_line(self) -> None:
+        with pytest.raises(UserError, match="XLA takes no 'maybe' for xla_gpu_enable_cudnn_fmha"):
+            xlaflags.require_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)
+
+    def test_xla_takes_a_value_with_a_space(self, tmp_path: Path) -> None:
+        xlaflags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
+
+    def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
+        names = [*filter(None, xlaflags.RENAMED.values()), *xlaflags.PIPELINED]
+        xlaflags.require_known([f"--{name}=true" for name in names] + ["--xla_gpu_enable_command_buffer="], sys.executable)
