@@ -8,6 +8,7 @@ and `progress.json` says how many documents are in the complete ones, so that a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -63,11 +64,16 @@ def digest(paths: Sequence[str]) -> str:
 
 
 def _write(path: str, body: bytes) -> None:
-    with open(path + ".part", "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".part", path)
+    part = path + ".part"
+    try:
+        with open(part, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
 
 
 def _json(path: str, value: Any) -> None:

@@ -44,7 +44,7 @@ def key(*words: int) -> int:
 
 
 def keys(base: int, words: Array) -> Array:
-    """Return one 64-bit key per word [n], under the key `base`: the same as key(…, word) one by one would be independent."""
+    """Return mix(base + GOLDEN (word + 1)) for each word [n]: uint64 [n], as independent as `key`'s but not the same."""
     return mix(np.uint64(base) + np.uint64(GOLDEN) * (np.asarray(words).astype(np.uint64) + np.uint64(1)))
 
 

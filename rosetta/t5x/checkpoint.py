@@ -58,23 +58,26 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
       batch_size: sequences of a batch.
       lengths: tokens, {'inputs': n, 'targets': n}.
       vocabulary: the model's.
-      start: the checkpoint this run finetunes; what its record says of pretraining is handed on.
+      start: the checkpoint_N this run finetunes; what its record says of pretraining is handed on.
     """
     if jax.process_index() == 0:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         step = int(jax.device_get(state["state"]["step"]))
-        before = record.read(pretrained.named(start)) if start else None
+        before = record.read(start) if start else None
+        known = before.batch_size if before else None, before.targets_length if before else None
+        batch, targets = known if start else (batch_size, lengths.get("targets"))
         record.write(
             model_dir,
             record.Record(
                 step=step,
                 scale_attn_logits=bool(config.scale_attn_logits),
-                batch_size=before.batch_size if before else None if start else batch_size,
-                targets_length=before.targets_length if before else None if start else lengths.get("targets"),
+                batch_size=batch,
+                targets_length=targets,
                 vocabulary=_fingerprint(vocabulary),
                 data=dataset.state(step),
                 run=record.run(model_dir),
+                start=start or "",
                 config={field.name: str(getattr(config, field.name)) for field in dataclasses.fields(config)},
                 versions=_installed(),
             ),
@@ -120,7 +123,7 @@ class Initializer(utils.TrainStateInitializer):
     Args beyond T5X's own:
       config: the network's T5Config.
       vocabulary: the model's.
-      checkpoint: what the run starts from; None: from nothing. Evaluation and inference: what they read.
+      checkpoint: the checkpoint_N that the run starts from; None: from nothing. Evaluation and inference: what they read.
       model_dir: where the run saves, and goes on from; None: nowhere.
       optimizer: whether a start from `checkpoint` takes its optimizer's state over.
       checkpoint_cfg: T5X's CheckpointConfig: whether the run saves.
@@ -138,9 +141,9 @@ class Initializer(utils.TrainStateInitializer):
         state = self.global_train_state_shape.state_dict()
         shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
         if own:
-            self._go_on(f"{model_dir}/checkpoint_{own[-1]}", own[-1], shapes, config)
+            self._go_on(f"{model_dir}/checkpoint_{own[-1]}", own[-1], shapes, config, vocabulary)
         elif checkpoint:
-            self._start(pretrained.named(checkpoint), shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
+            self._start(checkpoint, shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
@@ -154,30 +157,38 @@ class Initializer(utils.TrainStateInitializer):
         where = fresh.shardings(self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape)
         return fresh.make(self._initialize_train_state, init_rng, where)
 
-    def _go_on(self, checkpoint: str, step: int, shapes: Mapping[str, tuple[int, ...]], config: Any) -> None:
+    def _go_on(self, checkpoint: str, step: int, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any) -> None:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         found = record.read(checkpoint)
         if found:
             _same_scale(checkpoint, found, config)
+            _same_vocabulary(checkpoint, found, vocabulary)
             dataset.resume(found.data, step)
         refuse_other_shapes(checkpoint, shapes, optimizer=True)
 
     def _start(self, checkpoint: str, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
+        if not record.exists(checkpoint):
+            raise UserError("there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them")
         found = record.read(checkpoint)
         _same_scale(checkpoint, found, config)
-        mine = _fingerprint(vocabulary)
-        if found and found.vocabulary and mine and found.vocabulary != mine:
-            raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with")
+        if found:
+            _same_vocabulary(checkpoint, found, vocabulary)
         refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
             print(f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over", file=sys.stderr, flush=True)
 
     def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
         record.require_folder(model_dir)
-        record.stamp(model_dir)
+        record.stamp(model_dir, idle=True)
         atexit.register(record.stamp, model_dir)
         record.require_room(model_dir, manager.size(state, dtype))
+
+
+def _same_vocabulary(checkpoint: str, found: record.Record, vocabulary: Any) -> None:
+    mine = _fingerprint(vocabulary)
+    if found.vocabulary and mine and found.vocabulary != mine:
+        raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with")
 
 
 def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> None:

@@ -179,7 +179,7 @@ def get_dataset(
       shard_id: this host's part of the global batch.
       num_shards: into how many it is divided.
       feature_converter_cls: the model's FEATURE_CONVERTER_CLS.
-      num_epochs: must be None for tasks of ours.
+      num_epochs: None in training. A number, which inference asks for, has T5X read tasks of ours too.
       continue_from_last_checkpoint: as in t5x.
       workers: processes that make batches; None: what the data needs.
     """
@@ -210,6 +210,11 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         self._pending: str | None = None
         self._log = os.environ.get("ROSETTA_BATCH_LOG")
         if self._log:
+            try:
+                with open(self._log, "a", encoding="utf-8"):
+                    pass
+            except OSError as error:
+                raise UserError(f"it cannot be written to ({error.strerror})", f"ROSETTA_BATCH_LOG={self._log}", "name a file in a folder that is there, or unset it") from None
             atexit.register(self._flush)
 
     def __next__(self) -> Mapping[str, Array]:
@@ -319,11 +324,6 @@ def state(step: int) -> dict[str, Any] | None:
 def waited() -> float:
     """Return the seconds the training loop has waited for data so far."""
     return 0.0 if _open is None else _open.loader.waited
-
-
-def batch_hash(batch: Mapping[str, Any], first: int = 0) -> str:
-    """Return 32 hex digits of host arrays (rosetta.data.pipeline.batch_hash)."""
-    return pipeline.batch_hash(batch, first)
 
 
 def verify_vocabularies(cfg: Any, model: Any) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta.data import checks
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
 _FILES = {"model.gin.txt": ".gin", "tasks.py.txt": "_tasks.py", "pretrain.gin.txt": "_pretrain.gin", "train.sh.txt": ".sh"}
-_FILES_KINDS = ("text", "jsonl", "tfrecord", "cache")
+_GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
 
 
 def add(commands: Any, common: Any) -> None:
@@ -60,11 +62,6 @@ def vocab_size(family: str) -> int:
     return int(re.findall(r"vocab_size = (\d+)", text)[0])
 
 
-def _padded(size: int) -> int:
-    """Return the next multiple of 128: the output layer's GEMM and its shards stay aligned."""
-    return -(-size // 128) * 128
-
-
 def _checkpoint(given: str) -> str:
     if "://" in given:
         return given
@@ -82,15 +79,21 @@ def _data(given: str | None) -> str | dict[str, float] | None:
         return None
     found = {}
     for part in spec.parts(given):
-        patterns = part.spec.value.split(",")
-        if part.spec.kind in _FILES_KINDS:
-            patterns = [pattern if "://" in pattern else os.path.abspath(os.path.expanduser(pattern)) for pattern in patterns]
-        found[str(dataclasses.replace(part.spec, value=",".join(patterns)))] = part.rate
+        value = part.spec.value
+        if part.spec.kind in _GLOBS:
+            value = ",".join(map(_whole, value.split(",")))
+        elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
+            value = _whole(value)
+        found[str(dataclasses.replace(part.spec, value=value))] = part.rate
     return next(iter(found)) if len(found) == 1 else found
 
 
+def _whole(path: str) -> str:
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
 def _values(args: argparse.Namespace) -> dict[str, str]:
-    from rosetta.data import vocabulary  # noqa: PLC0415 (loads SentencePiece)
+    from rosetta.data import vocabulary  # noqa: PLC0415 (loads NumPy)
 
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     name = f"{args.name}_{args.size}"
@@ -102,7 +105,7 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         if getattr(args, option) < 1:
             raise UserError(f"{getattr(args, option)} is less than 1", f"--{option}", "give a whole number, at least 1")
     vocab = vocabulary.named(args.vocab)
-    own = _padded(vocab.size)
+    own = vocabulary.padded(vocab.size)
     if not vocab.sentinels:
         raise UserError("it has no sentinels for span corruption", args.vocab, "make it with rosetta vocab train, or leave its extra_id pieces out so that they are added")
     if args.checkpoint and own != vocab_size(family):
@@ -129,7 +132,9 @@ def write(args: argparse.Namespace) -> list[Path]:
     """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return their paths.
 
     Raises:
-      UserError: a value is wrong, or one of the files is there already; then nothing is written.
+      UserError: a value is wrong, the folder cannot be written to, or one of the files is there already.
+
+    All four are written or, whatever happens, none.
     """
     values = _values(args)
     paths: dict[Path, str] = {}
@@ -140,9 +145,19 @@ def write(args: argparse.Namespace) -> list[Path]:
     for path in paths:
         if path.exists():
             raise UserError("the file is there already", str(path), "choose another NAME or --out, or remove it")
+    checks.writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)
-    for path, text in paths.items():
-        path.write_text(text)
-        if path.suffix == ".sh":
-            path.chmod(0o755)
+    placed: list[Path] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rosetta-", dir=args.out) as folder:
+            for path, text in paths.items():
+                Path(folder, path.name).write_text(text)
+                Path(folder, path.name).chmod(0o755 if path.suffix == ".sh" else 0o644)
+            for path in paths:
+                placed.append(path)
+                Path(folder, path.name).rename(path)
+    except BaseException:
+        for path in placed:
+            path.unlink(missing_ok=True)
+        raise
     return list(paths)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,9 +10,7 @@ from rosetta.errors import UserError
 from rosetta.t5x import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-_NUMBERED = re.compile(r"checkpoint_(\d+)")
+    from collections.abc import Mapping
 
 
 @functools.cache
@@ -23,36 +19,50 @@ def _say(line: str) -> None:
     print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
-def _listed(folder: str) -> Sequence[str]:
-    if "://" not in folder:
-        return os.listdir(folder) if os.path.isdir(folder) else []
-    from tensorflow.io import gfile  # noqa: PLC0415 (only object stores need it)
+@functools.cache  # what a run begins with it ends with, whatever is saved there meanwhile
+def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
+    """Return the checkpoint_N that a run starts from, the same one whenever it is started again.
 
-    return [name.rstrip("/") for name in gfile.listdir(folder)] if gfile.isdir(folder) else []
-
-
-def path(checkpoint: str | None) -> str | None:
-    """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one in the folder.
-
-    None stays None: nothing to start from.
+    Args:
+      checkpoint: a checkpoint_N, or a folder of them: the newest, unless `model_dir` says which. None: from nothing.
+      model_dir: where the run saves. Its newest checkpoint's record says what finetuning there started from.
 
     Raises:
-      UserError: the folder holds none.
+      UserError: there is none, or the finetuning in `model_dir` started from another step.
     """
-    return named(checkpoint) if checkpoint else None
+    if not checkpoint:
+        return None
+    steps = record.steps(model_dir) if model_dir else []
+    own = record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
+    began = record.step_of(own.start) if own and own.start else None
+    if own is None or began is None:
+        return named(checkpoint)
+    given = record.step_of(checkpoint)
+    if given not in (None, began):
+        raise UserError(f"the finetuning in {model_dir} started from {own.start}", f"INITIAL_CHECKPOINT_PATH={checkpoint}", "name that one to go on, or another MODEL_DIR")
+    folder = checkpoint.rstrip("/")
+    found = folder if given is not None else f"{folder}/checkpoint_{began}"
+    if not record.exists(found):
+        raise UserError(f"the finetuning in {model_dir} started from it, and it is gone", found, "put it back, or start anew with another MODEL_DIR")
+    return found
 
 
 def named(checkpoint: str | None) -> str:
-    """Return what `path` does; UserError where there is no checkpoint to start from."""
+    """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one in the folder.
+
+    Raises:
+      UserError: there is none.
+    """
     if not checkpoint:
         raise UserError("there are no weights to start from", "INITIAL_CHECKPOINT_PATH", "name a folder with checkpoint_N in it, or one checkpoint_N")
     folder = checkpoint.rstrip("/")
-    if _NUMBERED.fullmatch(os.path.basename(folder)):
+    if record.step_of(folder) is not None:
         return folder
-    steps = [int(found[1]) for found in map(_NUMBERED.fullmatch, _listed(folder)) if found]
+    steps = record.steps(folder)
     if not steps:
-        raise UserError("there is no checkpoint_N in it", checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it")
-    return f"{folder}/checkpoint_{max(steps)}"
+        what = "there is no checkpoint_N in it" if record.exists(folder) else "there is no such folder"
+        raise UserError(what, checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it")
+    return f"{folder}/checkpoint_{steps[-1]}"
 
 
 def step(checkpoint: str | None) -> int:
@@ -64,13 +74,9 @@ def total_steps(checkpoint: str | None, more: int) -> int:
     """Return the step at which `more` steps from the checkpoint are done: T5X counts on from its step."""
     if more < 1:
         raise UserError(f"FT_STEPS is {more}", "finetuning", "give at least 1")
-    start = step(checkpoint)
-    _say(f"{named(checkpoint)} is at step {start}: {more} more end at {start + more}")
-    return start + more
-
-
-def _record(checkpoint: str | None) -> record.Record | None:
-    return record.read(named(checkpoint))
+    begun = step(checkpoint)
+    _say(f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}")
+    return begun + more
 
 
 def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping[str, int]) -> int:
@@ -83,12 +89,12 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
       batch: sequences of a pretraining batch, where the checkpoint says nothing.
       lengths: pretraining's {'inputs': tokens, 'targets': tokens}, likewise.
     """
-    found = _record(checkpoint)
+    found = record.read(named(checkpoint))
     targets = lengths["targets"]
-    recorded = bool(found and found.batch_size and found.targets_length)
+    says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
-        batch, targets = found.batch_size, found.targets_length
-    _say(f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {'as the checkpoint says' if recorded else 'as published for these weights'}")
+        batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
+    _say(f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}")
     return batch * targets
 
 
@@ -103,7 +109,7 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
     """
     if not checkpoint:
         return otherwise
-    found = _record(checkpoint)
+    found = record.read(named(checkpoint))
     scaled = bool(found and found.scale_attn_logits)
     _say(f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}")
     return scaled

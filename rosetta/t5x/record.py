@@ -15,6 +15,7 @@ import shutil
 import uuid
 from typing import Any
 
+from rosetta.data import checks
 from rosetta.errors import UserError
 
 FILE = "rosetta.json"
@@ -37,6 +38,7 @@ class Record:
       run: name of the run that saved it, which is the same for all its checkpoints.
       config: every field of the network's configuration, as text.
       versions: package -> version.
+      start: the checkpoint_N that the run finetunes; "" in pretraining.
     """
 
     step: int
@@ -48,6 +50,7 @@ class Record:
     run: str = ""
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    start: str = ""
 
 
 def _path(name: str) -> Any:
@@ -93,33 +96,51 @@ def write(folder: str, record: Record) -> None:
 
 def _replace(path: Any, text: str) -> None:
     whole = path.with_name(path.name + ".tmp")
-    whole.write_text(text)
-    whole.replace(path)
+    try:
+        whole.write_text(text)
+        whole.replace(path)
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def exists(checkpoint: str) -> bool:
+    """Return whether there is such a folder."""
+    return bool(_path(checkpoint).is_dir())
+
+
+def step_of(checkpoint: str) -> int | None:
+    """Return the step in a checkpoint_N's name, None for another name."""
+    found = _NUMBERED.fullmatch(_split(checkpoint)[1])
+    return int(found[1]) if found else None
 
 
 def steps(folder: str) -> list[int]:
     """Return the steps of the whole checkpoints in a folder, smallest first."""
-    here = _path(folder)
-    if not here.is_dir():
+    if not exists(folder):
         return []
-    return sorted(int(found[1]) for found in (_NUMBERED.fullmatch(path.name) for path in here.iterdir()) if found)
+    return sorted(step for step in (step_of(path.name) for path in _path(folder).iterdir()) if step is not None)
 
 
-def stamp(folder: str) -> None:
-    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget those whose checkpoint is gone."""
+def stamp(folder: str, *, idle: bool = False) -> None:
+    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget those whose checkpoint is gone.
+
+    Args:
+      folder: of the checkpoints.
+      idle: nothing is being saved in it. Else a record later than all checkpoints may be that of one which is.
+    """
     beside = _path(f"{folder}/{FOLDER}")
     if not beside.is_dir():
         return
     there = steps(folder)
     for path in sorted(beside.iterdir(), key=str):
-        found = _NUMBERED.fullmatch(path.name.removesuffix(".json"))
-        if not found or not path.name.endswith(".json"):
+        step = step_of(path.name.removesuffix(".json")) if path.name.endswith(".json") else None
+        if step is None:
             continue
-        if int(found[1]) in there:
-            inside = _path(f"{folder}/checkpoint_{found[1]}/{FILE}")
+        if step in there:
+            inside = _path(f"{folder}/checkpoint_{step}/{FILE}")
             if not inside.exists():
                 _replace(inside, path.read_text())
-        elif there and int(found[1]) < there[0]:
+        elif idle or (there and step < there[-1]):
             path.unlink()
 
 
@@ -150,13 +171,7 @@ def require_folder(folder: str) -> None:
         return
     if not os.path.isabs(folder):
         raise UserError("the path is relative, which Orbax does not save under", folder, f"give it whole: {os.path.abspath(folder)}")
-    existing = folder
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        raise UserError(f"{existing} is a file", folder, "name a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{existing} cannot be written to", folder, "name another folder, or have its owner let you write there")
+    checks.writable(folder)
 
 
 def require_room(folder: str, needed: int) -> None:

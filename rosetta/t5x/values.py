@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rosetta.data import vocabulary as vocabularies
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,6 +20,6 @@ def task_name(task: Any) -> str:
     return task if isinstance(task, str) else str(task.name)
 
 
-def padded_size(vocabulary: Any, multiple: int = 128) -> int:
-    """Return an embedding's rows: the vocabulary's ids rounded up, so that the output layer's GEMM and its shards are aligned."""
-    return -(-int(vocabulary.vocab_size) // multiple) * multiple
+def padded_size(vocabulary: Any) -> int:
+    """Return an embedding's rows for SeqIO's vocabulary (rosetta.data.vocabulary.padded)."""
+    return vocabularies.padded(int(vocabulary.vocab_size))

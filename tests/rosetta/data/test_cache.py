@@ -108,6 +108,17 @@ def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_p
     assert write(tmp_path / "c", DOCS, source="jsonl:a@train:body")["documents"] == len(DOCS)
 
 
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(os, "fsync", full)
+        write(tmp_path / "c", DOCS)
+    assert not list((tmp_path / "c").iterdir())
+    assert write(tmp_path / "c", DOCS)["documents"] == len(DOCS)
+
+
 def test_other_files_are_another_cache(tmp_path: Path) -> None:
     for name, body in (("a.txt", "one"), ("b.txt", "two")):
         (tmp_path / name).write_text(body)

@@ -175,6 +175,9 @@ def test_what_does_not_go_together_is_one_line(sets: dict[str, str], data: str, 
 def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> None:
     with pytest.raises(UserError, match="use a multiple of 4, such as 8"):
         pipeline.Batches(recipe(sets, "text"), 9, shards=4)
+    for batch in (0, -8):
+        with pytest.raises(UserError, match=f"BATCH_SIZE: the batch has {batch} rows; give at least 1"):
+            pipeline.Batches(recipe(sets, "text"), batch)
 
 
 def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:

@@ -124,17 +124,18 @@ def test_without_a_mark_the_stream_is_read_up_to_the_place(read: list[int]) -> N
     assert len(read) > 100
 
 
-def test_every_word_of_a_block_comes_once(read: list[int]) -> None:
+@pytest.mark.usefixtures("read")
+def test_every_word_of_a_block_comes_once() -> None:
     source: Any = batches().source
     source.rows(np.array([0]))
     mark, held, size = source.held[0]
     assert held.held == DOCS[: len(held.held)]
     found = [word for number in range(size + 1) for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch) for word in text.split()]
     assert sorted(found) == sorted(word for doc in held.held for word in doc.split())
-    assert read
 
 
-def test_a_token_is_handed_over_and_never_told(read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("read")
+def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     private = datakit.recipe("hf:owner/private")
     with pytest.raises(UserError, match="a private one needs HF_TOKEN") as raised:
         pipeline.Batches(private, 4)
@@ -146,10 +147,10 @@ def test_a_token_is_handed_over_and_never_told(read: list[int], monkeypatch: pyt
     monkeypatch.setenv("HF_TOKEN", THEIRS)
     assert pipeline.Batches(private, 4).at(0)["encoder_input_tokens"].any()
     assert THEIRS not in json.dumps(pipeline.Batches(private, 4).state(0))
-    assert read
 
 
-def test_a_missing_package_or_field_is_one_line(read: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("read")
+def test_a_missing_package_or_field_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no text under 'body' \(it has: text\)"):
         pipeline.Batches(datakit.recipe("hf:owner/name", text_field="body"), 4).at(0)
     with pytest.raises(UserError, match="at most three parts"):
@@ -159,4 +160,3 @@ def test_a_missing_package_or_field_is_one_line(read: list[int], monkeypatch: py
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="pip install datasets"):
         pipeline.Batches(RECIPE, 4)
-    assert read

@@ -87,6 +87,11 @@ def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
     assert arrays.shapes(f"{tmp_path}/checkpoint_9") == {"target/dense/kernel": (8, 4), "state/step": ()}
 
 
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="checkpoint_9: there is no such folder"):
+        _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", SCALED)
+
+
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_9").mkdir()
     with pytest.raises(UserError, match="no checkpoint of T5X, or not a whole one"):
@@ -117,6 +122,8 @@ def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
     try:
         with pytest.raises(UserError, match="trained with another vocabulary"):
             _begin(Model(), saved, tmp_path)
+        with pytest.raises(UserError, match="trained with another vocabulary"):
+            _begin(Model(), None, Path(saved).parent)  # the same where a run goes on
     finally:
         told.unlink()
 
@@ -124,6 +131,12 @@ def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
 def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
     with pytest.raises(UserError, match="the path is relative"):
         _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
+
+
+def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(saved: str, tmp_path: Path) -> None:
+    record.write(str(tmp_path), record.Record(step=9, scale_attn_logits=True))
+    _begin(Model(), saved, tmp_path, checkpoint_cfg=SAVING)
+    assert record.read(f"{tmp_path}/checkpoint_9") is None
 
 
 def _recorded(folder: Path, start: str | None) -> record.Record:
@@ -141,6 +154,7 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
     assert (found.step, found.scale_attn_logits, found.batch_size, found.targets_length) == (6, True, 64, 16)
     assert found.run == record.run(str(tmp_path))
     assert found.config["fuse_qkv"] == "False"
+    assert found.start == ""
     assert found.vocabulary
     assert {"jax", "flax"} <= set(found.versions)
 
@@ -148,6 +162,7 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
 def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> None:
     unknown = _recorded(tmp_path, saved)
     assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
+    assert unknown.start == saved
     told = Path(saved) / record.FILE
     told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": True, "batch_size": 2048, "targets_length": 114}))
     try:

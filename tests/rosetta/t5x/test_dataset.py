@@ -132,6 +132,12 @@ def test_the_log_has_the_batches_that_were_trained(span_task: Any, tmp_path: Pat
     assert lines[1]["hash"] == pipeline.batch_hash(iterator.batches.at(5))
 
 
+def test_a_log_that_cannot_be_written_is_said_before_training(span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "none" / "log"))
+    with pytest.raises(UserError, match=f"ROSETTA_BATCH_LOG={tmp_path}/none/log: it cannot be written to"):
+        opened(span_task)
+
+
 def test_a_task_is_made_once_and_no_name_serves_two(folder: Path, span_task: Any) -> None:
     data = f"text:{folder}/text/*.txt"
     same = dataset.task(data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
 import math
@@ -20,7 +21,7 @@ import seqio
 
 import rosetta.t5x
 from rosetta.errors import UserError
-from rosetta.t5x import model, optimizer, partitioning, pretrained, runfile, trainer
+from rosetta.t5x import model, new, optimizer, partitioning, record, runfile, trainer
 
 GIN = Path(rosetta.t5x.__file__).parent / "gin"
 OVERLAY = Path(__file__).parents[3] / "overlay" / "t5x"
@@ -182,8 +183,7 @@ def _on(file: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("task", "lengths", "metric"), [("mnli2", {"inputs": 512, "targets": 16}, "accuracy"), ("squad1", {"inputs": 956, "targets": 256}, "squad")])
-def test_finetuning_by_its_old_name(task: str, lengths: dict[str, int], metric: str, records: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_record", lambda _: None)
+def test_finetuning_by_its_old_name(task: str, lengths: dict[str, int], metric: str, records: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "pretrained" / "checkpoint_20").mkdir(parents=True)
     start = f"INITIAL_CHECKPOINT_PATH = '{tmp_path}/pretrained'"
     with _train([EXAMPLES / f"small_{task}_finetune_adam.gin"], *_on(records[task]), start, "MODEL_DIR = 'nowhere'") as run:
@@ -199,9 +199,47 @@ def test_finetuning_by_its_old_name(task: str, lengths: dict[str, int], metric: 
         assert [float(rate(20 + step)) for step in (500, 1000, 15_000)] == pytest.approx([5e-5, 1e-4, 1e-5])
 
 
+def test_finetuning_that_is_started_again_ends_where_it_was_to_end(records: dict[str, str], tmp_path: Path) -> None:
+    for step in (20, 30):
+        (tmp_path / "pretrained" / f"checkpoint_{step}").mkdir(parents=True)
+    (tmp_path / "ft" / "checkpoint_25").mkdir(parents=True)
+    record.write(f"{tmp_path}/ft", record.Record(step=25, scale_attn_logits=False, start=f"{tmp_path}/pretrained/checkpoint_20"))
+    bindings = [*_on(records["mnli2"]), f"INITIAL_CHECKPOINT_PATH = '{tmp_path}/pretrained'", f"MODEL_DIR = '{tmp_path}/ft'", "FT_STEPS = 10"]
+    with _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/finetune_mnli2.gin"], *bindings) as run:
+        start = gin.query_parameter("rosetta.t5x.checkpoint.on_save.start")
+        assert run["total_steps"] == 20 + 10
+        assert run["checkpoint_cfg"].restore.path == start.scoped_configurable_fn() == f"{tmp_path}/pretrained/checkpoint_20"
+
+
+def _rates(*bindings: str) -> list[float]:
+    with _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin", "rosetta/t5x/gin/runs/rsqrt_decay.gin"], *SYNTHETIC, *bindings):
+        rate = gin.query_parameter("rosetta.t5x.trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
+        return [float(rate(step)) for step in (0, 10_000, 40_000, 1_000_000)]
+
+
+def test_t5s_own_schedule_follows_the_same_macros() -> None:
+    assert _rates() == pytest.approx([0.01, 0.01, 0.005, 0.001])
+    assert _rates("LEARNING_RATE = 0.02", "WARMUP_STEPS = 40000", "LAST_RATE = 0.5") == pytest.approx([0.02, 0.02, 0.02, 0.01])
+
+
+def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corpus.txt").write_text("some words\n" * 400)
+    parser = argparse.ArgumentParser()
+    new.add(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
+    words = f"new t5x mine --size tiny --vocab byte --data text:{tmp_path}/corpus.txt --inputs 64 --targets 48 --steps 7 --out {tmp_path}"
+    written = new.write(parser.parse_args(words.split()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with runfile.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"], search=[str(tmp_path)]) as run:
+        assert (run["total_steps"], run["train_dataset_cfg"].task_feature_lengths) == (7, {"inputs": 64, "targets": 48})
+        assert run["train_dataset_cfg"].mixture_or_task_name.name == "mine_tiny"
+        assert run["model"].module.config.vocab_size == 384
+    with pytest.raises(UserError, match=r"mine_tiny\.gin"), runfile.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"]):
+        pass  # the folder was searched for that run alone
+    assert written[0].read_text().count("@") == 1  # @mine_tiny_tasks.task(): nothing of the template is left
+
+
 @pytest.mark.parametrize("script", ["eval", "infer"])
-def test_evaluation_and_inference(script: str, records: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_record", lambda _: None)
+def test_evaluation_and_inference(script: str, records: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "checkpoint_20").mkdir()
     files = ["rosetta/t5x/gin/t5_1_1/tiny.gin", f"rosetta/t5x/gin/runs/{script}.gin", "rosetta/t5x/gin/runs/task_squad1.gin"]
     bindings = [*_on(records["squad1"]), f"CHECKPOINT_PATH = '{tmp_path}'", f"{script.upper()}_OUTPUT_DIR = 'nowhere'", "NUM_DECODES = 4", f"dataset.task.name = '{script}'"]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rosetta.errors import UserError
 from rosetta.t5x import new
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _write(folder: Path, *words: str) -> list[Path]:
@@ -32,20 +31,21 @@ def test_four_files_named_by_model_and_size(tmp_path: Path) -> None:
     ]
 
 
-def test_no_placeholder_is_left(tmp_path: Path) -> None:
-    for path in _write(tmp_path):
-        text = path.read_text()
-        assert not [word for word in ("NAME@", "@SIZE", "@DATA@", "@VOCAB", "@START") if word in text], path
+@pytest.mark.parametrize("words", [(), ("--family", "mt5"), ("--eval-data", "text:kept.txt")])
+def test_no_placeholder_is_left(tmp_path: Path, words: tuple[str, ...]) -> None:
+    for path in _write(tmp_path, *words):
+        assert not re.findall(r"@[A-Z_]+@?|[A-Z_]+@", path.read_text()), path
 
 
 def test_files_of_the_data_get_absolute_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tasks = _write(tmp_path, "--data", '{"text:a.txt,b.txt": 0.7, "hf:owner/set": 0.3}', "--eval-data", "jsonl:kept.jsonl")[1]
+    tasks = _write(tmp_path, "--data", '{"text:a.txt,b.txt": 0.5, "hf:owner/set": 0.3, "hf:./set": 0.1, "cache:a,b": 0.1}', "--eval-data", "jsonl:kept.jsonl")[1]
     values: dict[str, Any] = {}
     for node in ast.parse(tasks.read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values[node.targets[0].id] = ast.literal_eval(node.value)
-    assert values == {"DATA": {f"text:{tmp_path}/a.txt,{tmp_path}/b.txt": 0.7, "hf:owner/set": 0.3}, "EVAL_DATA": f"jsonl:{tmp_path}/kept.jsonl"}
+    data = {f"text:{tmp_path}/a.txt,{tmp_path}/b.txt": 0.5, "hf:owner/set": 0.3, f"hf:{tmp_path}/set": 0.1, f"cache:{tmp_path}/a,b": 0.1}
+    assert values == {"DATA": data, "EVAL_DATA": f"jsonl:{tmp_path}/kept.jsonl"}
 
 
 def test_the_script_is_sound_bash_and_may_be_run(tmp_path: Path) -> None:
@@ -82,6 +82,28 @@ def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there already"):
         _write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ro_t5x_base.sh"]
+
+
+@pytest.mark.parametrize("fails", ["write_text", "rename"])
+def test_a_full_disk_leaves_none_of_the_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    real, left = getattr(Path, fails), [2]
+
+    def full(path: Path, *args: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        return real(path, *args)
+
+    monkeypatch.setattr(Path, fails, full)
+    with pytest.raises(OSError, match="No space"):
+        _write(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file"):
+        _write(tmp_path / "file")
 
 
 def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
 
 import pytest
 
 from rosetta.errors import UserError
-from rosetta.t5x import pretrained
+from rosetta.t5x import pretrained, record
 
 T5_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -20,22 +19,56 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _record(monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
-    empty = {"batch_size": None, "targets_length": None, "scale_attn_logits": False}
-    monkeypatch.setattr(pretrained, "_record", lambda _: types.SimpleNamespace(**(empty | fields)))
+def _record(folder: Path, **fields: object) -> None:
+    """Have the folder's newest checkpoint say this of itself."""
+    record.write(str(folder), record.Record(**{"step": 1000, "scale_attn_logits": False, **fields}))  # type: ignore[arg-type]
 
 
 def test_a_folder_means_its_newest_whole_checkpoint(folder: Path) -> None:
-    assert pretrained.path(str(folder)) == f"{folder}/checkpoint_1000"
-    assert pretrained.path(f"{folder}/checkpoint_900/") == f"{folder}/checkpoint_900"
+    assert pretrained.start(str(folder)) == f"{folder}/checkpoint_1000"
+    assert pretrained.start(f"{folder}/checkpoint_900/") == f"{folder}/checkpoint_900"
 
 
 def test_no_checkpoint_to_start_from(tmp_path: Path) -> None:
-    assert pretrained.path(None) is None
+    assert pretrained.start(None) is None
     with pytest.raises(UserError, match="no checkpoint_N in it"):
-        pretrained.path(str(tmp_path))
+        pretrained.start(str(tmp_path))
+    with pytest.raises(UserError, match="no such folder"):
+        pretrained.start(str(tmp_path / "none"))
     with pytest.raises(UserError, match="INITIAL_CHECKPOINT_PATH: there are no weights"):
         pretrained.step(None)
+
+
+def test_what_is_saved_meanwhile_moves_no_running_run(folder: Path, tmp_path: Path) -> None:
+    began = pretrained.start(str(folder), str(tmp_path / "ft"))
+    (folder / "checkpoint_2000").mkdir()
+    assert pretrained.start(str(folder), str(tmp_path / "ft")) == began == f"{folder}/checkpoint_1000"
+
+
+@pytest.fixture
+def finetuned(folder: Path, tmp_path: Path) -> str:
+    """A folder of finetuning from checkpoint_1000, which was stopped; since then pretraining has gone on."""
+    made = tmp_path / "ft"
+    (made / "checkpoint_1200").mkdir(parents=True)
+    record.write(str(made), record.Record(step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"))
+    (folder / "checkpoint_2000").mkdir()
+    return str(made)
+
+
+def test_a_run_that_is_started_again_starts_from_what_it_did(folder: Path, finetuned: str, tmp_path: Path) -> None:
+    assert pretrained.start(str(folder), finetuned) == f"{folder}/checkpoint_1000"
+    assert pretrained.start(f"{folder}/checkpoint_1000/", finetuned) == f"{folder}/checkpoint_1000"
+    (tmp_path / "moved" / "checkpoint_1000").mkdir(parents=True)
+    assert pretrained.start(f"{tmp_path}/moved", finetuned) == f"{tmp_path}/moved/checkpoint_1000"
+    assert pretrained.start(None, finetuned) is None
+
+
+def test_another_start_or_one_that_is_gone_is_refused(folder: Path, finetuned: str) -> None:
+    with pytest.raises(UserError, match=f"finetuning in {finetuned} started from {folder}/checkpoint_1000; name that one"):
+        pretrained.start(f"{folder}/checkpoint_2000", finetuned)
+    (folder / "checkpoint_1000").rmdir()
+    with pytest.raises(UserError, match=r"checkpoint_1000: .* it is gone"):
+        pretrained.start(str(folder), finetuned)
 
 
 def test_finetuning_ends_its_own_steps_after_the_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,24 +79,22 @@ def test_finetuning_ends_its_own_steps_after_the_checkpoint(folder: Path, capsys
         pretrained.total_steps(str(folder), 0)
 
 
-def test_the_loss_is_divided_as_published_where_the_checkpoint_says_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "_record", lambda _: None)
+def test_the_loss_is_divided_as_published_where_the_checkpoint_says_nothing(folder: Path) -> None:
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 233_472
     assert pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 229}) == 234_496
     assert pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 189}) == 193_536
 
 
-def test_the_loss_is_divided_as_the_checkpoints_own_run_was_fed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _record(monkeypatch, batch_size=2304, targets_length=128)
+def test_the_loss_is_divided_as_the_checkpoints_own_run_was_fed(folder: Path) -> None:
+    _record(folder, batch_size=2304, targets_length=128)
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 294_912
-    _record(monkeypatch, batch_size=2304)  # half a statement is none
+    _record(folder, batch_size=2304)  # half a statement is none
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 233_472
 
 
 @pytest.mark.parametrize("otherwise", [True, False])
-def test_attention_is_scaled_as_the_checkpoint_was(folder: Path, monkeypatch: pytest.MonkeyPatch, otherwise: bool) -> None:
+def test_attention_is_scaled_as_the_checkpoint_was(folder: Path, otherwise: bool) -> None:
     assert pretrained.scale_attn_logits(None, otherwise=otherwise) is otherwise
-    monkeypatch.setattr(pretrained, "_record", lambda _: None)
     assert pretrained.scale_attn_logits(str(folder), otherwise=otherwise) is False  # public weights
-    _record(monkeypatch, scale_attn_logits=True)
+    _record(folder, scale_attn_logits=True)
     assert pretrained.scale_attn_logits(str(folder), otherwise=otherwise) is True

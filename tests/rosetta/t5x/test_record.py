@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +47,43 @@ def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     assert record.steps(str(tmp_path)) == [7]
 
 
+def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    _checkpoint(tmp_path, 10)  # copied here
+    for step in (30, 50):
+        _checkpoint(tmp_path, step, "r")
+    for step in (20, 40, 60):
+        record.write(str(tmp_path), Record(step=step, scale_attn_logits=True))
+
+    def kept() -> list[str]:
+        return sorted(path.name for path in (tmp_path / record.FOLDER).iterdir())
+
+    record.stamp(str(tmp_path))
+    assert kept() == ["checkpoint_30.json", "checkpoint_50.json", "checkpoint_60.json"]  # 60 may be on its way
+    record.stamp(str(tmp_path), idle=True)
+    assert kept() == ["checkpoint_30.json", "checkpoint_50.json"]
+
+
+def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    assert not list((tmp_path / record.FOLDER).iterdir())
+
+
+def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
+    record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    record.stamp(str(tmp_path))
+    assert record.read(f"{tmp_path}/checkpoint_8") is not None
+
+
+@pytest.mark.parametrize(("path", "step"), [("/a/checkpoint_20", 20), ("gs://a/checkpoint_0/", 0), ("checkpoint_7", 7), ("/a/checkpoint_7/state", None), ("/a/checkpoint_7.tmp", None)])
+def test_the_step_in_a_name(path: str, step: int | None) -> None:
+    assert record.step_of(path) == step
+
+
 @pytest.mark.parametrize(("text", "says"), [("{", "cannot be read"), ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"), ('{"schema": 99}', "newer release")])
 def test_a_record_that_cannot_be_understood(tmp_path: Path, text: str, says: str) -> None:
     (_checkpoint(tmp_path, 7) / record.FILE).write_text(text)
@@ -71,7 +107,7 @@ def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> 
     assert not record.made_here(str(tmp_path), 7)
 
 
-def test_folders_in_which_nothing_can_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
     record.require_folder(str(tmp_path / "not" / "yet"))
     record.require_folder("gs://bucket/folder")
     with pytest.raises(UserError, match=r"relative.*give it whole: /"):
@@ -79,9 +115,9 @@ def test_folders_in_which_nothing_can_be_saved(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file is a file"):
         record.require_folder(str(tmp_path / "file" / "model"))
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(UserError, match="cannot be written to"):
-        record.require_folder(str(tmp_path / "model"))
+    with pytest.raises(UserError, match="/proc cannot be written to"):  # by root neither
+        record.require_folder("/proc/model")
+    assert not list(tmp_path.glob("not"))
 
 
 def test_no_room(tmp_path: Path) -> None:
