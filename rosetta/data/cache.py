@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.data import checks
+from rosetta.data import checks, vocabulary
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def write(
     documents: Iterable[str],
     encode: Callable[[Iterator[list[str]]], Iterator[list[Array]]],
     *,
+    end: int = vocabulary.EOS,
     shard_tokens: int = SHARD_TOKENS,
     report: Callable[[int, int], None] = lambda _documents, _tokens: None,
 ) -> dict[str, Any]:
@@ -134,6 +135,7 @@ def write(
       recipe: what from.
       documents: texts in a fixed order (of pairs: inputs and targets in turn).
       encode: batches of texts to batches of ids, in order; may work ahead.
+      end: the id that follows a document, where the recipe wants one.
       shard_tokens: tokens after which a new file begins.
       report: called with the documents and tokens in complete files.
     """
@@ -161,10 +163,10 @@ def write(
         _json(os.path.join(folder, "progress.json"), {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "shards": shards})
         report(count, sum(shard["tokens"] for shard in shards))
 
-    end = np.array([1], np.int32)  # the end token
+    ending = np.array([end], np.int32)
     for batch in encode(_batches(documents, count)):
         for ids in batch:
-            whole = np.concatenate([ids, end]) if recipe.document_ends else ids
+            whole = np.concatenate([ids, ending]) if recipe.document_ends else ids
             held.append(whole.astype(recipe.dtype))
             tokens += len(whole)
         # A pair is never parted: batches hold an even number of texts.

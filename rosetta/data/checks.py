@@ -117,7 +117,7 @@ def before_start(
 
     certificates()
     positive_lengths(lengths)
-    chosen = vocabulary.named(vocab, extra_ids)
+    chosen = vocabulary.named(vocab, extra_ids, causal=objective in spec.CAUSAL)
     if vocab_size is not None:
         vocabulary.check_fits(chosen, vocab_size)
     rule = objectives.named(objective, lengths, mean_noise_span_length=mean_noise_span_length, noise_density=noise_density)

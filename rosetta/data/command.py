@@ -99,7 +99,7 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import pipeline, vocabulary  # noqa: PLC0415
 
     checks.positive_lengths({"inputs": args.inputs, "targets": args.targets})
-    chosen = vocabulary.named(args.vocab, args.extra_ids)
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
     recipe = pipeline.Recipe(
         spec.describe(args.data),
         args.objective,
@@ -123,7 +123,7 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         row = {}
         for name in sides:
             ids = [int(one) for one in batch[name][number] if one]
-            row[name] = chosen.decode([one for one in ids if one != vocabulary.EOS]) if with_text else ids
+            row[name] = chosen.decode([one for one in ids if one != chosen.eos]) if with_text else ids
             lines.append(f"{number} {name}: {row[name]}")
         rows.append(row)
     filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
@@ -188,7 +188,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     one = parts[0].spec
     if one.kind in ("synthetic", "cache", "task"):
         raise UserError(f"{one.kind} has nothing to tokenise", f"DATA={one}", "use text, jsonl, tfrecord, tfds or hf")
-    chosen = vocabulary.named(args.vocab, args.extra_ids)
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
     if chosen.name.startswith("ids:"):
         raise UserError("text needs a vocabulary", f"--vocab {args.vocab}", "name a SentencePiece model or `byte`")
     pairs = args.objective if args.objective in spec.PAIRS else ""
@@ -209,6 +209,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         recipe,
         itertools.islice(texts, args.limit * (2 if pairs else 1)) if args.limit is not None else texts,
         lambda batches: _ahead(batches, chosen, jobs),
+        end=chosen.eos,
         report=report,
     )
     took = time.monotonic() - begun
@@ -224,7 +225,7 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import training, vocabulary  # noqa: PLC0415
 
     if args.action == "show":
-        chosen = vocabulary.named(args.vocab)
+        chosen = vocabulary.named(args.vocab, causal=True)
         found: dict[str, Any] = {**dataclasses.asdict(chosen), "size": chosen.size, "sentinels": chosen.sentinels, "fingerprint": chosen.fingerprint()}
         if args.text is not None:
             found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]

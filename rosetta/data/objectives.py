@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rosetta.data import Array, order, vocabulary
-from rosetta.data.spec import OBJECTIVES, PAIRS
+from rosetta.data.spec import ANSWERS, OBJECTIVES, PAIRS
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class Objective:
     def pairs(self) -> bool:
         """Whether it takes records with inputs and targets, not running text."""
         return self.name in PAIRS
+
+    @property
+    def ends(self) -> bool:
+        """Whether an end token follows a record's inputs and its targets."""
+        return self.name not in ANSWERS
 
     @property
     def document_ends(self) -> bool:

@@ -72,7 +72,7 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     rule.check(vocab)
     if spec.kind != "cache" and vocab.name.startswith("ids:"):
         raise UserError("text needs a vocabulary", f"VOCAB={vocab.name}", "name a SentencePiece model or `byte`")
-    if rule.pairs and spec.kind == "text":
+    if rule.pairs and spec.kind == "text" and rule.name != "lambada":
         raise UserError(f"{rule.name} needs records, not running text", f"DATA={spec}", "use jsonl, tfrecord, tfds, hf or a cache")
     if spec.kind in ("text", "jsonl", "tfrecord"):
         paths = specs.files(spec)
@@ -81,7 +81,10 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     elif spec.kind == "tfds":
         tfds.shards(spec, split)
     elif spec.kind == "cache":
-        Tokens(spec.value).check(vocab.fingerprint(), document_ends=rule.document_ends, pairs=rule.name if rule.pairs else "")
+        tokens = Tokens(spec.value)
+        # ids:SIZE stands for any vocabulary of that size: nothing is tokenised.
+        fingerprint = tokens.recipe.vocabulary if vocab.name == f"ids:{tokens.recipe.vocab_size}" else vocab.fingerprint()
+        tokens.check(fingerprint, document_ends=rule.document_ends, pairs=rule.name if rule.pairs else "")
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
 
@@ -155,7 +158,8 @@ class Batches:
     @property
     def lengths(self) -> dict[str, int]:
         """Feature -> length."""
-        return features.names(self.kind, inputs=self.recipe.inputs, targets=self.recipe.targets, pack=self.recipe.pack)
+        empty = (np.zeros((1, length), np.int32) for length in (self.recipe.inputs, self.recipe.targets))
+        return {name: array.shape[1] for name, array in self.arrays(rows.plain(*empty)).items()}
 
     def first(self, step: int) -> int:
         """Return the running number of the global batch's first example at a step."""
@@ -163,9 +167,15 @@ class Batches:
 
     def at(self, step: int) -> dict[str, Array]:
         """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch / shards, length]."""
+        return self.arrays(self.source.rows(self.examples(step)))
+
+    def examples(self, step: int) -> Array:
+        """Return the running numbers of this host's rows of a step: int64 [batch / shards]."""
         own = self.batch // self.shards
-        examples: Array = self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
-        made = self.source.rows(examples)
+        return self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
+
+    def arrays(self, made: rows.Rows) -> dict[str, Array]:
+        """Return what a model reads of the rows."""
         return (features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder)(made, pack=self.recipe.pack)
 
     @functools.cached_property
@@ -201,12 +211,12 @@ class Batches:
     def same(self, kept: Mapping[str, Any]) -> None:
         """Raise UserError where the seed or the data is another than `state` kept: examples would be repeated and left out."""
         if kept["seed"] != self.recipe.seed:
-            raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "DatasetConfig.seed", f"set it to {kept['seed']}, or begin a new MODEL_DIR")
+            raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "the data's seed", f"set it to {kept['seed']}, or begin a new folder")
         if kept["fingerprint"] != self.fingerprint():
             now = self._told()
             changed = [f"{name} {before}, now {now[name]}" for name, before in kept.get("told", {}).items() if before != now[name]]
             what = "the run began with " + ("; ".join(changed) or f"other files or another state of them ({kept['data']})")
-            raise UserError(what, f"DATA={self.recipe.data}", "use the same, or begin a new MODEL_DIR from this checkpoint")
+            raise UserError(what, f"DATA={self.recipe.data}", "use the same, or begin a new folder from this checkpoint")
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
         """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from rosetta.data import Array, documents, tfds, tfrecord
+from rosetta.data import Array, documents, prompts, tfds, tfrecord
 from rosetta.data import spec as specs
 from rosetta.errors import UserError
 
@@ -84,14 +84,14 @@ def text_to_text(record: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
-WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text}
+WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text, "lambada": prompts.lambada, "boolq": prompts.boolq}
 
 
 def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
     """Yield the worded examples of a source, in its own order; what has no label or answer is left out.
 
     Args:
-      spec: text and synthetic hold no records.
+      spec: text (but LAMBADA's lines) and synthetic hold no records.
       objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
     """
@@ -145,6 +145,8 @@ def _raw(spec: Spec, objective: str, split: str) -> Iterator[tuple[str, Mapping[
             except ValueError:
                 raise UserError("a record is no tf.train.Example", path, "name files of Example records") from None
             yield path, {name: _plain(values, name) for name, values in features.items()}
+    elif spec.kind == "text" and objective == "lambada":
+        yield from ((str(spec), {"text": line}) for line in documents.documents(spec, ""))
     elif spec.kind == "hf":
         yield from ((str(spec), record) for record in documents.hugging_face(spec, split))
     else:

@@ -97,7 +97,7 @@ def encoded(texts: Sequence[str], objective: Objective, vocab: vocabulary.Vocabu
             break
         ids = vocab.encode([text])[0]
         if objective.document_ends:
-            ids = np.append(ids, np.int32(vocabulary.EOS))
+            ids = np.append(ids, np.int32(vocab.eos))
         found.append(ids)
         count += len(ids)
     return np.concatenate([*found, np.zeros(0, np.int32)])[: objective.window].astype(np.int32)
@@ -193,7 +193,7 @@ class Pairs:
             places = [0, 0]
             for segment, number in enumerate(self.bundles[bundle], 1):
                 for side, ids in enumerate(self.pairs[number]):
-                    cut = _cut(ids, lengths[side])
+                    cut = _cut(ids, lengths[side]) if self.objective.ends else _kept(ids, lengths[side], last=side == 0)
                     here = slice(places[side], places[side] + len(cut))
                     tokens[side][row, here], segments[side][row, here] = cut, segment
                     places[side] += len(cut)
@@ -206,6 +206,11 @@ class Pairs:
 def _cut(ids: Array, length: int) -> Array:
     """Return the ids with an end token, at most `length` of them."""
     return np.append(ids[: length - 1], np.int32(vocabulary.EOS)).astype(np.int32)
+
+
+def _kept(ids: Array, length: int, *, last: bool) -> Array:
+    """Return at most `length` of the ids as they are: the last of them of a prompt, whose question stands at its end, else the first."""
+    return ids[max(len(ids) - length, 0) :] if last else ids[:length]
 
 
 class Mixture:

@@ -20,8 +20,10 @@ KINDS = {
     "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
-OBJECTIVES = ("span_corruption", "prefix_lm", "lm", "mnli", "squad", "text_to_text")
-PAIRS = ("mnli", "squad", "text_to_text")
+ANSWERS = ("lambada", "boolq")  # a prompt that a causal language model goes on with: Pax's
+CAUSAL = ("lm", *ANSWERS)  # what a decoder alone reads
+PAIRS = ("mnli", "squad", "text_to_text", *ANSWERS)
+OBJECTIVES = ("span_corruption", "prefix_lm", "lm", *PAIRS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,6 +55,11 @@ class Vocabulary:
             return self.extra_ids
         return _own_sentinels(self.name)
 
+    @property
+    def eos(self) -> int:
+        """Id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
+        return EOS if self.name == "byte" or self.name.startswith("ids:") else int(_load(self.name).eos_id())
+
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return each text's ids, int32, without an end token."""
         if self.name == "byte":
@@ -76,7 +81,7 @@ class Vocabulary:
 
         first = self.size - self.sentinels
         for one in (int(number) for number in ids):
-            if one == EOS:
+            if one == self.eos:
                 break
             if first <= one < self.size:
                 flush()
@@ -97,12 +102,13 @@ class Vocabulary:
         return hashlib.sha256(body + f"+{self.extra_ids}".encode()).hexdigest()[:16]
 
 
-def named(name: str, extra_ids: int | None = None) -> Vocabulary:
+def named(name: str, extra_ids: int | None = None, *, causal: bool = False) -> Vocabulary:
     """Return the vocabulary a user names, checked.
 
     Args:
       name: "byte", "ids:SIZE", or a SentencePiece model file.
       extra_ids: sentinels to add; None: none where the model file has its own <extra_id_N> pieces, else 100.
+      causal: whether a language model reads it: any SentencePiece model will do that has an end token and no text under id 0, the padding.
 
     Raises:
       UserError: there is no such file, or it is no SentencePiece model with T5's special ids.
@@ -120,7 +126,10 @@ def named(name: str, extra_ids: int | None = None) -> Vocabulary:
         raise UserError("there is no such vocabulary file", name, "name a SentencePiece model, `byte`, or make one: rosetta vocab train")
     model = _load(name)
     special = model.pad_id(), model.eos_id(), model.unk_id()
-    if special != (PAD, EOS, UNK):
+    if causal:
+        if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
+            raise UserError(f"its pad, end and unknown ids are {special}: an end token and an id 0 that is no text are needed", name, "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0")
+    elif special != (PAD, EOS, UNK):
         raise UserError(f"its pad, end and unknown ids are {special}, not (0, 1, 2)", name, "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2")
     own = _own_sentinels(name)
     if extra_ids and own:
@@ -128,9 +137,9 @@ def named(name: str, extra_ids: int | None = None) -> Vocabulary:
     return Vocabulary(os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids)
 
 
-def padded(size: int, multiple: int = 128) -> int:
-    """Return an embedding's rows for so many ids: rounded up, so that the output layer's GEMM and its shards are aligned."""
-    return -(-size // multiple) * multiple
+def padded(size: int) -> int:
+    """Return an embedding's rows for so many ids: the next multiple of 128, so that the output layer's GEMM and its shards are aligned."""
+    return -(-size // 128) * 128
 
 
 def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:

@@ -6,7 +6,6 @@ In gin: `train.get_dataset_fn = @dataset.get_dataset`, `DatasetConfig.mixture_or
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import functools
 import json
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import clu.data.dataset_iterator
 import seqio
 
-from rosetta.data import Array, features, loader, pipeline
+from rosetta.data import Array, batchlog, features, loader, pipeline
 from rosetta.data import spec as specs
 from rosetta.data import vocabulary as vocabularies
 from rosetta.errors import UserError
@@ -142,8 +141,9 @@ def task(
         if _tasks.get(name) != made:
             raise UserError(f"a task named {name} was made from something else", "dataset.task.name", "give this one another name")
         return seqio.TaskRegistry.get(name)
-    if objective not in specs.OBJECTIVES:
-        raise UserError(f"no objective is called {objective!r}", "dataset.task.objective", "use one of " + ", ".join(specs.OBJECTIVES))
+    known = [name for name in specs.OBJECTIVES if name not in specs.ANSWERS]
+    if objective not in known:
+        raise UserError(f"no objective of T5X's is called {objective!r}", "dataset.task.objective", "use one of " + ", ".join(known))
     from rosetta.t5x import evaluation_data  # noqa: PLC0415 (TensorFlow's part)
 
     evaluation_data.register(name, made, vocabulary)
@@ -207,32 +207,13 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         self.loader = loader.Loader(batches, workers=workers)
         self.begin = 0
         self.placed = False
-        self._pending: str | None = None
-        self._log = os.environ.get("ROSETTA_BATCH_LOG")
-        if self._log:
-            try:
-                with open(self._log, "a", encoding="utf-8"):
-                    pass
-            except OSError as error:
-                raise UserError(f"it cannot be written to ({error.strerror})", f"ROSETTA_BATCH_LOG={self._log}", "name a file in a folder that is there, or unset it") from None
-            atexit.register(self._flush)
+        self.log = batchlog.BatchLog(batches)
 
     def __next__(self) -> Mapping[str, Array]:
         step = self.loader.step
         batch = next(self.loader)
-        self._flush()
-        if self._log:
-            own = self.batches.batch // self.batches.shards
-            line = {"step": step, "hash": pipeline.batch_hash(batch, self.batches.shard * own), "shard": self.batches.shard, "shards": self.batches.shards}
-            self._pending = json.dumps(line) + "\n"
+        self.log.note(step, batch)
         return batch
-
-    def _flush(self) -> None:
-        """Write the line of the batch before, which has been trained by now: one that was only read ahead leaves none."""
-        if self._log and self._pending:
-            with open(self._log, "a", encoding="utf-8") as file:
-                file.write(self._pending)
-            self._pending = None
 
     @property
     def element_spec(self) -> Mapping[str, Any]:
@@ -246,7 +227,7 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         """Go to the step set as `begin`."""
         self.loader.close()
         self.loader.step = self.begin
-        self._pending = None
+        self.log.drop()
 
     def save(self, filename: Any) -> None:
         """Write the position as T5X asks for it with save_dataset=True."""

@@ -126,7 +126,7 @@ def test_the_log_has_the_batches_that_were_trained(span_task: Any, tmp_path: Pat
     iterator.reset()
     for _ in range(3):
         next(iterator)
-    iterator._flush()
+    iterator.log.flush()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["step"] for line in lines] == [4, 5, 6]
     assert lines[1]["hash"] == pipeline.batch_hash(iterator.batches.at(5))
