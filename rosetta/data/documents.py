@@ -113,7 +113,7 @@ def field_of(record: Any, field: str, spec: Spec) -> str:
     """Return a record's text; UserError says which fields there are."""
     text = record.get(field)
     if not isinstance(text, str):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(record))})", str(spec), windows.FIELD)
+        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(record))})", str(spec), tfrecord.FIELD)
     return text
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QI")
 FOOTER = 4
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+FIELD = "name the field: --field (gin: dataset.task.text_field)"  # said of every kind of file
 
 
 def _crc_table() -> list[int]:
@@ -218,5 +219,5 @@ def text(body: bytes, field: str, path: str) -> str:
         raise UserError("a record is no tf.train.Example", path, "name files of Example records with a text feature") from None
     values = features.get(field)
     if not values or not isinstance(values[0], bytes):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, "name the feature: --field (gin: dataset.task.text_field)")
+        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, FIELD)
     return values[0].decode(errors="replace")

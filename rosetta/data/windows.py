@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 REACH = 64  # bytes or letters a cut may move to find a space: scripts without spaces are cut between letters
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
-FIELD = "name the field: --field (gin: dataset.task.text_field)"
 
 
 class Corpus(Protocol):
@@ -170,7 +169,7 @@ def text_of(line: bytes, field: str, path: str) -> str:
     text = record.get(field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         there = ", ".join(sorted(record)) if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, FIELD)
+        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, tfrecord.FIELD)
     return text
 
 
