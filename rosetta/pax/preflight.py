@@ -1,0 +1,122 @@
+"""What can be known to be wrong with a run of Pax before JAX starts: its experiment's name, vocabulary, data, checkpoints, folders."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.errors import UserError
+from rosetta.t5x import folders, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.pax.settings import Settings
+
+MODULE = "rosetta.pax.configs"
+CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
+
+
+def names() -> list[str]:
+    """Return the experiments of rosetta.pax.configs, read from its text: importing it takes seconds."""
+    tree = ast.parse((Path(__file__).parent / "configs.py").read_text(encoding="utf-8"))
+    found = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return sorted(found)
+
+
+def experiment(config: str) -> str:
+    """Return the name that --fdl_config takes: ours in full, one with dots as it is.
+
+    Raises:
+      UserError: there is none of this name; it says the nearest.
+    """
+    if "." in config:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config):
+            raise UserError(f"it is {config!r}", "CONFIG", "name an experiment, or MODULE.CLASS of your own")
+        return config
+    known = names()
+    if config not in known:
+        near = difflib.get_close_matches(config, known, 1, 0.5)
+        raise UserError(f"there is no experiment {config!r}", "CONFIG", f"did you mean {near[0]}?" if near else f"choose one of: {' '.join(known)}")
+    return f"{MODULE}.{config}"
+
+
+def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
+    """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder stands for the one model in it.
+
+    Raises:
+      UserError: something tokenises and there is none, or no such file.
+    """
+    path = given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB") or ""
+    if given.synthetic or path == "byte" or path.startswith("ids:"):
+        return path, ()
+    if not path:
+        raise UserError(f"{given.config} has text to tokenise, and no vocabulary", "VOCAB_PATH", "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic experiment")
+    if "://" in path:
+        raise UserError("vocabularies are read from files", f"VOCAB_PATH={path}", "copy it first, and name the copy")
+    if Path(path).is_dir():
+        inside = sorted(Path(path).glob("*.model"))
+        if len(inside) != 1:
+            raise UserError(f"it is a folder with {len(inside)} files *.model", f"VOCAB_PATH={path}", "name the SentencePiece model itself")
+        return str(inside[0].absolute()), (f"the vocabulary is {inside[0]}",)
+    if not Path(path).is_file():
+        raise UserError("there is no such vocabulary file", f"VOCAB_PATH={path}", "name a SentencePiece model (rosetta vocab train makes one)")
+    return str(Path(path).absolute()), ()
+
+
+def data(given: Settings) -> str | None:
+    """Return the folder of prepared data sets, None where none is given; UserError where it is needed and is no folder."""
+    folder = given.variables.get("TFDS_DATA_DIR")
+    if given.synthetic or given.variables.get("DATA"):
+        return folder or None
+    if not folder:
+        raise UserError(f"{given.config} has no data", "TFDS_DATA_DIR", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
+    if "://" not in folder and not Path(folder).is_dir():
+        raise UserError("there is no such folder", f"TFDS_DATA_DIR={folder}", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
+    return folder
+
+
+def newest(run: str) -> int | None:
+    """Return the step of the newest whole checkpoint of a run's folder of this machine, None where it has none."""
+    steps = record.steps(f"{run}/{CHECKPOINTS}")
+    return steps[-1] if steps else None
+
+
+def pretrained(name: str, path: str) -> tuple[str, int | None]:
+    """Return a run's folder of checkpoints and its newest step, None in an object store.
+
+    Args:
+      name: of the variable, for the message.
+      path: the folder with `checkpoints` in it.
+
+    Raises:
+      UserError: it is a folder of this machine without a whole checkpoint.
+    """
+    run = folders.absolute(path).rstrip("/").removesuffix(f"/{CHECKPOINTS}")
+    if "://" in run:
+        return f"{run}/{CHECKPOINTS}", None
+    step = newest(run)
+    if step is None:
+        raise UserError("it holds no checkpoints/checkpoint_N", f"{name}={path}", "name the folder of a run that has saved one")
+    return f"{run}/{CHECKPOINTS}", step
+
+
+def of_script(given: Settings) -> Mapping[str, object]:
+    """Return what a run reads, found and checked: evaluate_from, its step, and restore, each where there is one.
+
+    Raises:
+      UserError: a checkpoint is missing, or a folder cannot be written to.
+    """
+    found: dict[str, object] = {}
+    if given.llama and given.variables.get("CHECKPOINT_RESTORE_PATH"):
+        found["restore"], found["step"] = pretrained("CHECKPOINT_RESTORE_PATH", given.variables["CHECKPOINT_RESTORE_PATH"])
+    if given.script == "run_lambada_singlenode":
+        _, found["step"] = pretrained("LOG_DIR", given.log_dir)
+    folders.writable(given.log_dir)
+    return found

@@ -1,0 +1,146 @@
+"""Paxml's training and evaluation programs, with what they do said: a line for people, JSON for programs, scalars for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from paxml import programs
+
+from rosetta.pax import flops
+from rosetta.t5x import progress
+from rosetta.t5x.flops import peak_flops
+
+EVALUATIONS = "evaluations.jsonl"
+_FP8 = "overwrite_with_gradient"  # the collection of FP8's state, with or without an underscore
+
+
+class Timed:
+    """An input that notes the time that its batches are waited for, and their shape [rows, tokens]."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.waited = 0.0
+        self.shape: tuple[int, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def get_next_padded(self) -> Any:
+        """Return the source's next batch."""
+        before = time.monotonic()
+        batch = self._source.get_next_padded()
+        self.waited += time.monotonic() - before
+        if self.shape is None:
+            self.shape = tuple(batch["ids"].shape)
+        return batch
+
+
+class TrainProgram(programs.SingleTaskTrainProgram):  # type: ignore[misc]  # paxml has no types
+    """Upstream's, reporting every summary_interval_steps and at the end to stderr, JOB/progress.jsonl and TensorBoard.
+
+    Rates are means since the last report, the loss the mean of its steps' losses; the first step after a start, which compiles, is in no rate.
+    """
+
+    def setup(self, task: Any, train_input: Any, partitioner: Any, job_log_dir: Any, *args: Any, **kwargs: Any) -> None:
+        super().setup(task, train_input, partitioner, job_log_dir, *args, **kwargs)
+        self._train_input = self._timed = Timed(train_input)
+        self._reporter = progress.Reporter(str(job_log_dir)) if jax.process_index() == 0 else None
+        self._said = ThreadPoolExecutor(1)
+        self._losses = list[Any]()
+        self._counted = 0  # of these losses' steps, those that are in the rate
+        self._since: float | None = None  # when the period began; None before the first step
+        self._waited = 0.0
+        self._work: progress.Work | None = None
+
+    def run(self, state: Any, step: int) -> Any:
+        """Train one step, see upstream's."""
+        if self._since is None:
+            ended = super().run(state, step)
+            jax.block_until_ready(ended.loss)
+            self._since, self._waited, self._counted = time.monotonic(), self._timed.waited, 0
+        else:
+            if not self._losses:  # evaluation or a checkpoint may have come between
+                self._since, self._waited = time.monotonic(), self._timed.waited
+            ended = super().run(state, step)
+            self._counted += 1
+        self._losses.append(ended.loss)
+        last = self._task.train.num_train_steps
+        if ended.new_train_step % self._task.train.summary_interval_steps == 0 or ended.new_train_step >= last:
+            self._report(ended.state, ended.new_train_step, last)
+        return ended
+
+    def _report(self, state: Any, step: int, last: int) -> None:
+        if self._work is None:
+            self._work = self._of_step(state)
+        found = (self._losses, self._counted, self._since, self._timed.waited - self._waited)
+        self._losses, self._counted = [], 0
+        if self._reporter:
+            self._said.submit(_loud, self._say, step, last, *found)
+
+    def _of_step(self, state: Any) -> progress.Work:
+        rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
+        devices = list(self._partitioner.global_mesh.devices.flat) if self._partitioner.global_mesh is not None else jax.devices()
+        kind = "fp8" if any(_FP8 in name for name in state.mdl_vars) else jax.numpy.dtype(self._task.model.fprop_dtype or "float32").name
+        amount = flops.train(flops.of_task(self._task), length, rows)
+        return progress.Work(amount, rows * length, len(devices), peak_flops(devices[0].device_kind, kind))
+
+    def _say(self, step: int, last: int, losses: list[Any], counted: int, since: float, waited: float) -> None:
+        loss = float(np.mean([float(np.asarray(each.addressable_data(0))) for each in losses]))  # waits for the steps
+        if not counted or self._reporter is None or self._work is None:
+            return
+        found = progress.report(self._work, step, last, counted, time.monotonic() - since, waited, loss)
+        self._reporter.say(found)
+        self._scalars(found, step)
+
+    def _scalars(self, found: progress.Report, step: int) -> None:
+        import tensorflow as tf  # noqa: ICN001, PLC0415 (upstream's summary writer is TensorFlow's)
+
+        with self._train_summary_writer.as_default():
+            for name in ("loss", "mfu", "input_wait", "tokens_per_second"):
+                if getattr(found, name) is not None:
+                    tf.summary.scalar(f"rosetta/{name}", getattr(found, name), step)
+
+    def shutdown(self) -> None:
+        """See upstream's; the last report is said first."""
+        self._said.shutdown()
+        super().shutdown()
+
+
+def _loud(function: Any, *args: Any) -> None:
+    """Call a function in a thread whose errors nobody would see: what it raises ends no run, but is said."""
+    try:
+        function(*args)
+    except Exception as error:  # noqa: BLE001 (progress must not end training)
+        print(f"rosetta: progress: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+
+
+class EvalProgram(programs.SingleTaskEvalProgram):  # type: ignore[misc]  # paxml has no types
+    """Upstream's, which also says its metrics and appends them to JOB/evaluations.jsonl."""
+
+    def run(self, state: Any, step: int) -> Any:
+        """Evaluate once, see upstream's."""
+        ended = super().run(state, step)
+        if ended.eval_metrics is not None and jax.process_index() == 0:
+            metrics = {name: float(value) for name, value in ended.eval_metrics.items()}
+            line = f"step {step:,}  {self._name}  " + "  ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
+            print(line, file=sys.stderr, flush=True)
+            progress.tell(line)
+            _keep(str(self._job_log_dir), {"step": step, "data": self._name, **metrics})
+        return ended
+
+
+def _keep(folder: str, found: dict[str, Any]) -> None:
+    if "://" in folder:
+        return
+    path = os.path.join(folder, EVALUATIONS)
+    try:
+        progress.append(path, {name: progress.finite(value) for name, value in found.items()})
+    except OSError as error:
+        print(f"rosetta: {path}: {error.strerror}: {json.dumps(found)}", file=sys.stderr, flush=True)

@@ -1,0 +1,83 @@
+"""Paxml's program as it is, started by us: with progress said, and what a user can mend in one line with status 2."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from rosetta.errors import UserError
+from rosetta.t5x import progress, startup
+
+# What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
+_WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
+
+
+def main() -> None:
+    """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
+    startup.install()
+    import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
+    from absl import app, flags  # noqa: PLC0415
+    from fiddle import absl_flags  # noqa: PLC0415
+    from paxml import main as program  # noqa: PLC0415
+
+    flags.DEFINE_string("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
+    flags.mark_flag_as_required("job_log_dir")
+    jax.config.config_with_absl()
+    begun = list[bool]()
+    run = program.run
+
+    def prepared(experiment_config: Any, **more: Any) -> Any:
+        begun.append(True)
+        _prepare(experiment_config, program, flags.FLAGS.evaluate_from)
+        return run(experiment_config=experiment_config, **more)
+
+    program.run = prepared
+    try:
+        app.run(program.main, flags_parser=absl_flags.flags_parser)
+    except UserError as error:
+        _mend(error)
+    except SystemExit as end:
+        if isinstance(end.__cause__, UserError):  # an experiment's own checks have printed it
+            _mend(end.__cause__, printed=True)
+        raise
+    except _WRONG as error:
+        if begun:
+            raise
+        if os.environ.get("ROSETTA_DEBUG"):
+            traceback.print_exc()
+        words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
+        _mend(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
+
+
+def _prepare(experiment: Any, program: Any, evaluate_from: str | None) -> None:
+    """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads."""
+    from paxml import base_experiment  # noqa: PLC0415
+
+    from rosetta.pax import programs  # noqa: PLC0415
+
+    base = base_experiment.BaseExperiment
+    if type(experiment).train_programs is base.train_programs:
+        experiment.train_programs = lambda: [programs.TrainProgram()]
+    if type(experiment).eval_programs is base.eval_programs:
+        experiment.eval_programs = lambda: [programs.EvalProgram(each) for each in experiment.eval_datasets()]
+    if evaluate_from:
+        program.eval_lib.evaluate = functools.partial(program.eval_lib.evaluate, restore_checkpoint_dir=evaluate_from)
+
+
+def _mend(error: UserError, *, printed: bool = False) -> NoReturn:
+    """Say it, and end: threads of TensorStore and of data loading may still run, and must not turn this into a hang or a crash."""
+    line = f"rosetta: {error.where}: {error.what}; {error.do}"
+    with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
+        sys.stdout.flush()
+    if not printed:
+        print(line, file=sys.stderr, flush=True)
+    progress.tell(line)
+    os._exit(2)
+
+
+if __name__ == "__main__":
+    main()
