@@ -1,114 +1,175 @@
-"""GPT: decoder-only language models. Every size is stated once, as a class attribute that a subclass or `--fdl.NAME=` sets."""
+"""GPT: decoder-only language models with learned positions; layer norms reduce in float32."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
-from jax import numpy as jnp
-from paxml import base_experiment, experiment_registry
-from paxml.tasks.lm import model_params
-from praxis import layers, optimizers, pax_fiddle, schedules
+from paxml import experiment_registry
+from praxis import base_layer, layers
 
-from rosetta.pax import text, windows
+from rosetta.pax import partitioning, softmax
+from rosetta.pax.data import PileUnsupervisedDataset
+from rosetta.pax.experiment import Difference, Experiment, block
 
-
-class TextData(base_experiment.BaseExperiment):
-    """Local text files, byte by byte. The batch is PERCORE_BATCH_SIZE a device; a fraction lets devices share a row."""
-
-    TEXT_FILES: Any = None  # glob pattern
-    TEXT_SEED = 0
-    MAX_SEQ_LEN = 2048
-    PERCORE_BATCH_SIZE: Any = 1
-
-    def datasets(self) -> list[Any]:
-        local = math.ceil(self.PERCORE_BATCH_SIZE * jax.local_device_count())
-        overall = max(1, round(self.PERCORE_BATCH_SIZE * jax.device_count()))
-        return [
-            pax_fiddle.Config(
-                text.LocalText,
-                name="train",
-                is_training=True,
-                files=self.TEXT_FILES,
-                seq_len=self.MAX_SEQ_LEN,
-                batch_size=local,
-                num_infeed_hosts=max(1, overall // local),
-                infeed_host_index=jax.process_index(),
-                input_random_seed=self.TEXT_SEED,
-            )
-        ]
+EOS_ID = 1  # of the vocabulary that the published runs use
 
 
-class GPT(model_params.TransformerLmSpmdAdafactor):
-    """A GPT trained by Adam with a linear warm-up and a cosine decay; meshes are [replica, data (fsdp), model]."""
+class GPT126M(Experiment):
+    """126 million parameters; the published run has 64 GPUs in 8 nodes, data parallel."""
 
-    MAX_SEQ_LEN = 2048
-    MAX_STEPS = 100_000
-    VOCAB_SIZE = windows.VOCABULARY
+    MAX_STEPS = 600_000
+    PERCORE_BATCH_SIZE: Any = 4
+    ICI_MESH_SHAPE: Any = (8, 1, 1)
+    DCN_MESH_SHAPE: Any = (8, 1, 1)
 
-    DIMS_PER_HEAD: Any = None  # MODEL_DIMS / NUM_HEADS
+    VOCAB_SIZE = 50304
+    NUM_LAYERS = 12
+    NUM_HEADS = 12
+    MODEL_DIMS = 768
+    HIDDEN_DIMS = 3072
+    DIMS_PER_HEAD: int | None = 64
+
     ACTIVATION_CLS = layers.GELU
     TRAINABLE_POSITION_EMB = True
-    ATTEN_LOGIT_CAP = -1.0  # no cap
-    SOFTMAX_CAP_LOGITS: Any = None
-    FPROP_DTYPE: Any = jnp.bfloat16
-    INIT_STD = 0.02
+    USE_BIAS = True
+    LAYERNORM_EPSILON = 1e-5
+    ATTEN_LOGIT_CAP = -1.0  # none
+    SOFTMAX_CAP_LOGITS: float | None = None
+    INIT_STD = 0.023
+    SOFTMAX_INIT_STD = 0.023
+    INPUT_DROPOUT_PROB = 0.0  # of the input of a stack; layers that repeat are a stack each
 
     LEARNING_RATE = 6e-4
-    ADAM_BETA1 = 0.9
     ADAM_BETA2 = 0.95
     ADAM_EPSILON = 1e-8
-    ADAM_CLIP_THRESHOLD = -1.0  # no clipping of updates
+    ADAM_CLIP_THRESHOLD = -1.0
     WEIGHT_DECAY = 0.1
     CLIP_GRADIENT_NORM_TO_VALUE = 1.0
-    LR_COS_WARMUP = 600
+    LR_SCHEDULE = "linear_rampup_cosine_decay"
+    LR_COS_WARMUP = 636
+    LR_COS_DECAY_START: int | None = None
     LR_COS_DECAY_END = 500_000
-    LR_COS_MIN_RATIO = 0.1
 
-    ICI_MESH_SHAPE: Any = (1, 1, 1)
-    DCN_MESH_SHAPE: Any = (1, 1, 1)
+    DIFFERENCES: ClassVar[tuple[Difference, ...]] = (Difference("PACKED_INPUT", theirs=True, why="the published runs do not pack"),)
 
     def task(self) -> Any:
         self.TRAINABLE_PE_MAX_SEQ_LEN = self.MAX_SEQ_LEN
-        task = super().task()
-        task.model.params_init = model_params.WeightInit.Gaussian(self.INIT_STD)
-        task.model.lm_tpl.softmax_tpl.params_init = model_params.WeightInit.Gaussian(self.INIT_STD)
-        task.train.num_train_steps = self.MAX_STEPS
-        task.train.enable_input_checkpointing = True
-        task.train.learner.optimizer = pax_fiddle.Config(
-            optimizers.Adam,
-            learning_rate=self.LEARNING_RATE,
-            beta1=self.ADAM_BETA1,
-            beta2=self.ADAM_BETA2,
-            epsilon=self.ADAM_EPSILON,
-            clip_threshold=self.ADAM_CLIP_THRESHOLD,
-            weight_decay=self.WEIGHT_DECAY,
-            clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
-            lr_schedule=pax_fiddle.Config(
-                schedules.LinearRampupCosineDecay,
-                warmup_steps=self.LR_COS_WARMUP,
-                decay_start=self.LR_COS_WARMUP + 1,
-                decay_end=self.LR_COS_DECAY_END,
-                min_ratio=self.LR_COS_MIN_RATIO,
-                max=1.0,
-            ),
-        )
-        return task
+        return super().task()
+
+    def differences(self) -> list[str]:
+        size = self.VOCAB_SIZE
+        if not self._padded():
+            return super().differences()
+        return [*super().differences(), f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; checkpoints have {size}"]
+
+    def _padded(self) -> bool:
+        return bool(self.VOCAB_SIZE % softmax.MULTIPLE) and not self.SEPARATE_EMBEDDING
+
+    def shape(self, task: Any) -> None:
+        model = task.model
+        model.decoder_tpl.eos_id = EOS_ID
+        model.decoder_tpl.seqlen = self.MAX_SEQ_LEN
+        task.train.compute_steps_per_sec_interval_steps = self.SUMMARY_INTERVAL_STEPS
+        model.params_init = base_layer.WeightInit.Gaussian(self.INIT_STD)
+        self._embedded(model.lm_tpl)
+        partitioning.gathered_positions(model)
+
+        stack = block(model.lm_tpl)
+        stack.input_dropout_prob = self.INPUT_DROPOUT_PROB
+        layer = stack.transformer_layer_params_tpl
+        for norm in (layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl, model.lm_tpl.final_ln_tpl):
+            norm.epsilon = self.LAYERNORM_EPSILON
+            norm.reductions_in_fp32 = True
+        layer.tr_fflayer_tpl.activation_tpl.approximate = True
+        layer.tr_atten_tpl.use_bias = self.USE_BIAS
+        layer.tr_atten_tpl.internal_enable_per_dim_scale = False
+        for attention in (layer.tr_atten_tpl, layer.cross_atten_tpl):
+            if attention is not None:
+                attention.weight_split_dims_mapping.proj = ["data", "mdl", None]
+
+    def _embedded(self, lm: Any) -> None:
+        """Set the embedding of tokens and of positions, and the softmax."""
+        lm.softmax_tpl.params_init = base_layer.WeightInit.Gaussian(self.SOFTMAX_INIT_STD)
+        lm.softmax_tpl.feed_forward_tpl.has_bias = False
+        table = lm.separate_embedding_tpl if self.SEPARATE_EMBEDDING else lm.softmax_tpl
+        table.scale_sqrt_depth = False
+        table.lookup_style = self.EMBEDDING_LOOKUP_STYLE
+        if self.TRAINABLE_POSITION_EMB:
+            lm.position_emb_tpl.lookup_style = self.EMBEDDING_LOOKUP_STYLE
+        if self._padded():
+            lm.softmax_tpl = softmax.over_padded(lm.softmax_tpl)
+
+
+class GPT5B(GPT126M):
+    """5 billion parameters; the published run has 256 GPUs in 32 nodes, fully sharded."""
+
+    MAX_STEPS = 75_000
+    PERCORE_BATCH_SIZE: Any = 8
+    ICI_MESH_SHAPE: Any = (1, 8, 1)
+    DCN_MESH_SHAPE: Any = (1, 32, 1)
+
+    USE_REPEATED_LAYER = True
+    CHECKPOINT_POLICY = layers.AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
+    NUM_LAYERS = 24
+    NUM_HEADS = 32
+    MODEL_DIMS = 4096
+    HIDDEN_DIMS = 16384
+    DIMS_PER_HEAD = 128
+    INIT_STD = 0.01
+    SOFTMAX_INIT_STD = 0.01
+
+    LEARNING_RATE = 1.6e-4
+    LR_COS_WARMUP = 115
+    LR_COS_DECAY_END = 62_500
+    CHECKPOINT_EVERY_N_STEPS = 250
+    SUMMARY_INTERVAL_STEPS = 10
+
+    DIFFERENCES = (
+        *GPT126M.DIFFERENCES,
+        Difference("INPUT_DROPOUT_PROB", theirs=0.1, why="the published 5B has no dropout in its layers, and that of repeated layers' inputs is in each"),
+    )
+
+
+class GPT175B(GPT126M):
+    """175 billion parameters; the published run has 256 GPUs in 32 nodes, fully sharded."""
+
+    MAX_STEPS = 75_000
+    PERCORE_BATCH_SIZE: Any = 6
+    ICI_MESH_SHAPE: Any = (1, 8, 1)
+    DCN_MESH_SHAPE: Any = (1, 32, 1)
+
+    USE_REPEATED_LAYER = True
+    VOCAB_SIZE = 50257
+    NUM_LAYERS = 96
+    NUM_HEADS = 96
+    MODEL_DIMS = 12288
+    HIDDEN_DIMS = 49152
+    DIMS_PER_HEAD: int | None = None  # MODEL_DIMS / NUM_HEADS
+
+    LEARNING_RATE = 2e-5
+    LR_COS_WARMUP = 265
+    LR_COS_DECAY_END = 108_600
+    SUMMARY_INTERVAL_STEPS = 10
+    CHECKPOINT_EVERY_N_STEPS = 100
 
 
 @experiment_registry.register
-class Tiny(GPT, TextData):
+class Tiny(GPT126M, PileUnsupervisedDataset):
     """Two layers, for the selftest: it learns something within 20 steps on one CPU core."""
 
+    ICI_MESH_SHAPE: Any = (1, 1, 1)
+    DCN_MESH_SHAPE: Any = (1, 1, 1)
+    VOCAB = "byte"
+    VOCAB_SIZE = 264  # its 259 ids, rounded up so that 8 devices can share the embedding
     NUM_LAYERS = 2
     USE_REPEATED_LAYER = True
     NUM_HEADS = 4
     MODEL_DIMS = 64
     HIDDEN_DIMS = 256
+    DIMS_PER_HEAD: int | None = None
     MAX_SEQ_LEN = 64
-    PERCORE_BATCH_SIZE = 4
-    FPROP_DTYPE = jnp.float32
+    PERCORE_BATCH_SIZE: Any = 4
+    FPROP_DTYPE: Any = "float32"
     LEARNING_RATE = 3e-3
     LR_COS_WARMUP = 2
     LR_COS_DECAY_END = 1000

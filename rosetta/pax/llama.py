@@ -1,0 +1,93 @@
+"""LLaMA-2: gated SiLU, RMS norms in float32, rotary positions, no biases; grouped queries where NUM_KV_HEADS is set."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from jax import numpy as jnp
+from paxml.contrib.gpu.scripts_gpu.saxml_layers import LLaMARotaryEmbedding
+from praxis import layers, pax_fiddle
+from praxis.layers import activations, multi_query_attention
+
+from rosetta.pax.experiment import Difference, Experiment, block
+
+
+class LLaMA7B(Experiment):
+    """7 billion parameters; evaluated on 8 GPUs of a node."""
+
+    MAX_SEQ_LEN = 4096
+    PERCORE_BATCH_SIZE: Any = 16
+    ICI_MESH_SHAPE: Any = (1, 8, 1)
+    DCN_MESH_SHAPE: Any = (1, 1, 1)
+
+    VOCAB_SIZE = 32000
+    NUM_LAYERS = 32
+    NUM_HEADS = 32
+    MODEL_DIMS = 4096
+    HIDDEN_DIMS = 11008
+    DIMS_PER_HEAD: int | None = 128
+    USE_MQA = False  # queries share keys and values
+    NUM_KV_HEADS: int | None = None
+
+    ACTIVATION_CLS = activations.SiLU
+    USE_GATED_ACTIVATION = True
+    SEPARATE_EMBEDDING = True
+    RMS_NORM_EPSILON = 1e-5
+    ATTEN_LOGIT_CAP = 0.0  # none
+    SOFTMAX_CAP_LOGITS: float | None = 0.0  # none
+
+    DIFFERENCES: ClassVar[tuple[Difference, ...]] = ()
+
+    def shape(self, task: Any) -> None:
+        lm = task.model.lm_tpl
+        lm.packed_input = self.PACKED_INPUT
+        lm.position_emb_tpl = None
+        ends = {"input_dims": self.MODEL_DIMS, "num_classes": self.VOCAB_SIZE}
+        lm.softmax_tpl = pax_fiddle.Config(layers.FullSoftmax, name="output", **ends)
+        lm.softmax_tpl.feed_forward_tpl.has_bias = False
+        lm.softmax_tpl.feed_forward_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
+        lm.separate_embedding_tpl = pax_fiddle.Config(layers.Embedding, name="tok_embeddings", **ends)
+
+        layer = block(lm).transformer_layer_params_tpl
+        norm = pax_fiddle.Config(layers.RmsNorm, name="norm", direct_scale=True, epsilon=self.RMS_NORM_EPSILON, intermediate_dtype=jnp.float32)
+        lm.final_ln_tpl, layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl = norm, norm.clone(), norm.clone()
+        layer.tr_fflayer_tpl.has_bias = False
+        layer.tr_fflayer_tpl.fflayer_tpl.has_bias = False
+        layer.tr_fflayer_tpl.fflayer_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
+        layer.tr_atten_tpl = self.attention()
+        self.annotate(task)
+        task.train.always_use_train_for_model_init = False
+
+    def attention(self) -> Any:
+        """Return the configuration of a layer's attention."""
+        common = {"use_bias": False, "internal_enable_query_scale": True, "use_rotary_position_emb": True, "rotary_position_emb_tpl": pax_fiddle.Config(LLaMARotaryEmbedding)}
+        if self.USE_MQA:
+            made = pax_fiddle.Config(multi_query_attention.MultiQueryDotProductAttention, num_kv_heads=self.NUM_KV_HEADS, combine_qkv=False, **common)
+            made.proj_tpl.use_bias = False
+            return made
+        made = pax_fiddle.Config(layers.DotProductAttention, internal_enable_per_dim_scale=False, combine_qkv=True, **common)
+        made.combined_qkv_proj_tpl.use_bias = False
+        return made
+
+
+class LLaMA13B(LLaMA7B):
+    """13 billion parameters; evaluated on 8 GPUs of a node."""
+
+    PERCORE_BATCH_SIZE: Any = 8
+    NUM_LAYERS = 40
+    NUM_HEADS = 40
+    MODEL_DIMS = 5120
+    HIDDEN_DIMS = 13824
+
+
+class LLaMA70B(LLaMA7B):
+    """70 billion parameters, 8 heads of keys and values; evaluated on 16 GPUs in 2 nodes."""
+
+    PERCORE_BATCH_SIZE: Any = 4
+    DCN_MESH_SHAPE: Any = (1, 2, 1)
+    NUM_LAYERS = 80
+    NUM_HEADS = 64
+    MODEL_DIMS = 8192
+    HIDDEN_DIMS = 28672
+    USE_MQA = True
+    NUM_KV_HEADS = 8

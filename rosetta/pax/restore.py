@@ -1,0 +1,66 @@
+"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from paxml import tasks_lib
+
+from rosetta.errors import UserError
+
+_STEP = re.compile(r"checkpoint_(\d+)")
+
+
+def found(path: str) -> tuple[str, int | None]:
+    """Return the folder of checkpoints that a path names, and the step where it names one.
+
+    Args:
+      path: a run's folder, the folder `checkpoints` in it, or one `checkpoint_N`.
+
+    Raises:
+      UserError: a path of this machine with no checkpoint.
+    """
+    named = _STEP.fullmatch(Path(path).name)
+    folder, step = (path.rstrip("/").rpartition("/")[0] or ".", int(named[1])) if named else (path.rstrip("/") or "/", None)
+    if "://" in path:
+        return folder, step
+    if not named and Path(folder, "checkpoints").is_dir():
+        folder = f"{folder}/checkpoints"
+    kept = [each.name for each in Path(folder).glob("checkpoint_*") if _STEP.fullmatch(each.name)]
+    if not kept or (named and named[0] not in kept):
+        raise UserError("there is no checkpoint_N", f"CHECKPOINT_RESTORE_PATH={path}", "name a run's folder, its folder `checkpoints`, or one checkpoint_N")
+    return folder, step
+
+
+def restored(task: Any, path: str, stored: Any, inputs: Any, ignored: list[str] | None) -> None:
+    """Make a task begin with a checkpoint's weights, in place.
+
+    Args:
+      task: its configuration, with all switches.
+      path: see found.
+      stored: the same without any switch, as what wrote the checkpoint is read.
+      inputs: the configuration of what provides the inputs' shapes.
+      ignored: patterns of variables that keep their initial values, beside those that a switch adds.
+
+    Raises:
+      UserError: there is no checkpoint.
+    """
+    folder, step = found(path)
+    fresh = [] if task == stored else _added()
+    task.train.init_from_checkpoint_rules = {
+        folder: tasks_lib.CheckpointLoadingRules(
+            task_p=stored,
+            load_rules=[(r"(.*)", "{}")],
+            ignore_rules=[*fresh, *(ignored or ())],
+            step=step,
+            input_specs_provider_p=inputs,
+        )
+    }
+
+
+def _added() -> list[str]:
+    from rosetta.pax import einsum, lora  # noqa: PLC0415 (Praxis 1.4.0, where no switch adds anything, cannot import them)
+
+    return [lora.PATTERN, einsum.PATTERN]
