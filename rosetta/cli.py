@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import sys
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta import arguments, status
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,24 +33,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def _devices(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
+    counts = tuple(arguments.whole(part) or 0 for part in text.split(","))
     if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"it is {text!r}: give different numbers from 1 to 64, separated by commas")
     return counts
 
 
 def _steps(text: str) -> int:
-    steps = int(text)
+    steps = arguments.whole(text) or 0
     if steps < 15 or steps % 5:
         raise argparse.ArgumentTypeError("must be a multiple of 5, at least 15: the loss is reported every 5 steps")
     return steps
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def parser() -> Parser:
@@ -83,7 +75,7 @@ def parser() -> Parser:
     part.add_argument("--imports-only", action="store_true", help="import everything, train nothing")
     part.add_argument("--no-imports", action="store_true", help="train, import nothing")
     test.add_argument("--keep", action="store_true", help="keep the temporary folder when all is well")
-    test.add_argument("--jobs", type=_positive, help="processes at once (default: one a core, at most 3)")
+    test.add_argument("--jobs", type=arguments.positive, help="processes at once (default: one a core, at most 3)")
     for module in _rooms():
         module.add(commands, common)
     return top
@@ -152,7 +144,7 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
-ROOMS = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command")
+ROOMS = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command", "rosetta.convert.command")
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
@@ -172,31 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parser().parse_args(words)
         result, text = known[args.command](args)
-    except UserError as error:
-        status, failure = USER, error.as_json()
-        print(f"rosetta: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        status, failure = INTERRUPTED, {"what": "interrupted", "where": command or "rosetta", "do": "run it again"}
-        print("rosetta: interrupted", file=sys.stderr)
-    except OSError as error:
-        where = str(error.filename or command or "rosetta")
-        failure = {"what": error.strerror or str(error), "where": where, "do": "make room or name another folder"}
-        status = USER
-        print(f"rosetta: {failure['where']}: {failure['what']}; {failure['do']}", file=sys.stderr)
-    except Exception as error:  # noqa: BLE001 (ours: one line, and the rest on request)
-        failure = {
-            "what": f"{type(error).__name__}: {error}",
-            "where": command or "rosetta",
-            "do": "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
-        }
-        status = OURS
-        print(f"rosetta: {failure['what']}; {failure['do']}", file=sys.stderr)
-        if os.environ.get("ROSETTA_DEBUG"):
-            traceback.print_exc()
-    else:
         ok = bool(result.get("ok", True))
-        print(_document(command, ok=ok, result=result) if as_json else text)
-        return FINE if ok else FAILED
-    if as_json:
-        print(_document(command, ok=False, error=failure))
-    return status
+        status.say(_document(command, ok=ok, result=result) if as_json else text)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
+        code, failure = status.failure(error, command or "rosetta")
+        print(f"rosetta: {failure}", file=sys.stderr)
+        if as_json:
+            with contextlib.suppress(UserError):
+                status.say(_document(command, ok=False, error=failure.as_json()))
+        return code
+    return status.FINE if ok else status.FAILED

@@ -280,7 +280,7 @@ def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal
         running.send_signal(number)
         _, err = running.communicate(timeout=60)
     assert running.returncode == 130
-    assert err.splitlines()[-1] == "rosetta: interrupted"
+    assert err.splitlines()[-1] == "rosetta: selftest: interrupted; run it again"
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 

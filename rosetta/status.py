@@ -1,0 +1,41 @@
+"""How a command ends: exit statuses, what is said of an error, and output that has to arrive."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from rosetta.errors import UserError
+
+FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def failure(error: BaseException, where: str) -> tuple[int, UserError]:
+    """Return the exit status for an error, and it as one line; with ROSETTA_DEBUG set, print where a fault of ours came from.
+
+    Args:
+      error: what was raised.
+      where: the command, for what does not say where it comes from.
+    """
+    if isinstance(error, UserError):
+        return USER, error
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, UserError("interrupted", where, "run it again")
+    if isinstance(error, OSError):
+        return USER, UserError(error.strerror or str(error), str(error.filename or where), "make room or name another folder")
+    if os.environ.get("ROSETTA_DEBUG"):
+        traceback.print_exception(error)
+    return OURS, UserError(f"{type(error).__name__}: {error}", where, "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1")
+
+
+def say(text: str) -> None:
+    """Print on stdout, and see that it arrives.
+
+    Raises:
+      UserError: it does not.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more when Python ends
+        raise UserError(error.strerror or str(error), "stdout", "write it to where there is room, and read it to its end") from None
