@@ -12,7 +12,6 @@ import functools
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,38 +36,32 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def upstream(model: Any) -> Any:
-    """Upstream's network of the same size in upstream's model."""
-    from t5x import models
+def upstream(model: Any, _: Any) -> tuple[Any, Any]:
+    """Upstream's network of the same size in upstream's model, and upstream's trainer."""
+    from t5x import models, trainer
     from t5x.contrib.gpu.t5 import network
 
     ours = model.config
     names = ("vocab_size", "dtype", "emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim", "mlp_activations", "dropout_rate", "scale_attn_logits")
     config = network.T5Config(**{name: getattr(ours, name) for name in names})
-    return models.EncoderDecoderModel(network.Transformer(config=config), model.input_vocabulary, model.output_vocabulary, model.optimizer_def, z_loss=1e-4)
+    theirs = models.EncoderDecoderModel(network.Transformer(config=config), model.input_vocabulary, model.output_vocabulary, model.optimizer_def, z_loss=1e-4)
+    return theirs, functools.partial(trainer.Trainer, learning_rate_fn=lambda step: 1e-4 + 0.0 * step, num_microbatches=None)
 
 
 def plan(case: dict[str, Any]) -> dict[str, Any]:
     """Compile one case and report."""
-    import jax
-    from t5x import trainer
-
-    from rosetta.t5x import ginread, partitioning, runfile
+    from rosetta.t5x import ginread
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
-    settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": 0.0, "BATCH_SIZE": 8}
+    batch = gpus * per_gpu // tp
+    settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": 0.0, "BATCH_SIZE": batch}
     settings |= {f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()}
-    files = [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
-    started = time.monotonic()
-    with runfile.arguments(files, [f"{name} = {ginread.literal(value)}" for name, value in settings.items()]) as run, jax.default_device(jax.devices("cpu")[0]):
-        layout = partitioning.PjitPartitioner(
-            tp, fsdp=case.get("fsdp", False), devices=target.devices("h100", max(gpus // 8, 1), min(gpus, 8)), logical_axis_rules=partitioning.standard_logical_axis_rules()
-        )
-        model, made = run["model"], run["trainer_cls"]
-        if case.get("upstream"):
-            model, made = upstream(model), functools.partial(trainer.Trainer, learning_rate_fn=lambda step: 1e-4 + 0.0 * step, num_microbatches=None)
-        batch = target.batch_shapes(gpus * per_gpu // tp, {"inputs": 512, "targets": 128})
-        return report.report(target.compile_step(target.step(model, made, layout, batch), started))
+    compiled = target.t5x(
+        [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"], [f"{name} = {ginread.literal(value)}" for name, value in settings.items()],
+        card="h100", nodes=max(gpus // 8, 1), per_node=min(gpus, 8), tensor_parallel=tp, batch=batch, lengths={"inputs": 512, "targets": 128},
+        fsdp=case.get("fsdp", False), change=upstream if case.get("upstream") else None,
+    )  # fmt: skip
+    return report.report(compiled)
 
 
 def main() -> None:
@@ -78,8 +71,8 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {' '.join(CASES)}")
     args = parser.parse_args()
     if args.here:
-        target.prepare()
         (name,) = args.cases
+        target.prepare(CASES[name].get("switches", {}).get("fp8", "off"))
         (args.out / f"{name}.json").write_text(json.dumps(plan(CASES[name])))
         return
     args.out.mkdir(parents=True, exist_ok=True)

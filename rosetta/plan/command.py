@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rosetta import arguments
+from rosetta.errors import UserError
+from rosetta.plan import cards
 
 if TYPE_CHECKING:
     import argparse
 
 CARD = "h100"
+ROWS = 32128  # of the embedding of T5 1.1
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -15,48 +22,88 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser("plan", parents=[common], help="compile a training step for a card that is not here, and say what it would do")
     entry.add_argument("framework", choices=("t5x",))
     entry.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
-    entry.add_argument("--size", default="large", help="default large")
-    entry.add_argument("--card", default=CARD, help=f"a100, h100, h200, gh200 or b200 (default {CARD})")
-    entry.add_argument("--gpus", type=int, default=8, help="of all nodes (default 8)")
-    entry.add_argument("--gpus-per-node", type=int, default=8, help="default 8")
-    entry.add_argument("--batch-per-gpu", type=int, default=32, help="sequences (default 32)")
-    entry.add_argument("--tp", type=int, default=1, help="GPUs that share a model (default 1)")
-    entry.add_argument("--inputs", type=int, default=512, help="tokens (default 512)")
-    entry.add_argument("--targets", type=int, default=128, help="tokens (default 128)")
-    entry.add_argument("--dropout", type=float, default=0.0, help="default 0: cuDNN's attention has none")
+    arguments.shape(entry, size="large")
+    entry.add_argument("--card", default=CARD, help=f"one of {', '.join(cards.CARDS)} (default {CARD})")
+    entry.add_argument("--gpus", type=arguments.positive, default=8, help="of all nodes (default 8)")
+    entry.add_argument("--gpus-per-node", type=arguments.positive, default=8, help="default 8")
+    entry.add_argument("--batch-per-gpu", type=arguments.positive, default=32, help="sequences (default 32)")
+    entry.add_argument("--tp", type=arguments.positive, default=1, help="GPUs that share a model (default 1)")
     entry.add_argument("--fsdp", action="store_true", help="shard the optimizer's state over the data axis")
-    entry.add_argument("--microbatches", type=int, default=1)
-    entry.add_argument("--hlo", metavar="FILE", help="also write the optimised HLO")
-    entry.add_argument("--with", dest="switches", nargs="+", default=[], metavar="SWITCH=VALUE", help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ...")
+    entry.add_argument("--microbatches", type=arguments.positive, default=1, help="of a step (default 1)")
+    entry.add_argument("--hlo", type=Path, metavar="FILE", help="also write the optimised HLO")
+    entry.add_argument(
+        "--with", dest="switches", nargs="+", action="extend", default=[], metavar="SWITCH=VALUE", help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ..."
+    )
+
+
+def nodes(gpus: int, per_node: int) -> tuple[int, int]:
+    """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not full."""
+    if gpus <= per_node:
+        return 1, gpus
+    if gpus % per_node:
+        raise UserError(f"it does not fill nodes of {per_node}", f"--gpus {gpus}", f"give a multiple of {per_node}, or --gpus-per-node")
+    return gpus // per_node, per_node
+
+
+def switches(words: list[str]) -> dict[str, Any]:
+    """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one is none, or they do not go together."""
+    from rosetta.t5x.config import T5Config  # noqa: PLC0415 (each command loads what it needs)
+
+    known = {field.name: field.default for field in dataclasses.fields(T5Config)}
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in known or not text:
+            raise UserError(f"{word!r} is no switch", "--with", f"write SWITCH=VALUE, of {', '.join(known)}")
+        found[name] = _value(text)
+        if isinstance(known[name], bool) and not isinstance(found[name], bool):
+            raise UserError(f"it is {text!r}", f"--with {name}", "give true or false")
+    T5Config(**{"vocab_size": ROWS, **found})
+    return found
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.plan import report, target  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.t5x import ginread  # noqa: PLC0415
+    from rosetta.plan import report, target  # noqa: PLC0415
+    from rosetta.t5x import folders, ginfiles, ginread, preflight, settings  # noqa: PLC0415
 
-    target.prepare()
-    settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": args.dropout, "BATCH_SIZE": args.gpus * args.batch_per_gpu}
-    settings |= {"trainer.Trainer.num_microbatches": args.microbatches}
-    bindings = [f"{name} = {ginread.literal(value)}" for name, value in settings.items()]
-    bindings += [f"network.T5Config.{name} = {_value(value)}" for name, _, value in (word.partition("=") for word in args.switches)]
-    nodes = -(-args.gpus // args.gpus_per_node)
+    cards.named(args.card)
+    count, per_node = nodes(args.gpus, args.gpus_per_node)
+    files = [ginfiles.model(args.family, args.size, "--family, --size"), f"{ginfiles.GIN}/runs/pretrain.gin"]
+    settings.arithmetic(args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches "))
+    chosen = switches(args.switches)
+    batch = args.gpus // args.tp * args.batch_per_gpu
+    bound = {
+        "MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": f"ids:{ROWS}", "DROPOUT_RATE": args.dropout, "BATCH_SIZE": batch,
+        "trainer.Trainer.num_microbatches": args.microbatches, **{f"network.T5Config.{name}": value for name, value in chosen.items()},
+    }  # fmt: skip
+    literals = {name: ginread.literal(value) for name, value in bound.items()}
+    read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
+    preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
+    hlo = args.hlo.resolve() if args.hlo else None
+    if hlo:
+        if hlo.exists() and not hlo.is_file():
+            raise UserError("it is no file", f"--hlo {args.hlo}", "name a file, new or old")
+        folders.writable(str(hlo.parent))
+    target.prepare(str(chosen.get("fp8", "off")))
     compiled = target.t5x(
-        [f"rosetta/t5x/gin/{args.family}/{args.size}.gin", "rosetta/t5x/gin/runs/pretrain.gin"], bindings, card=args.card, nodes=nodes,
-        per_node=args.gpus // nodes, tensor_parallel=args.tp, batch=args.gpus * args.batch_per_gpu // args.tp,
-        lengths={"inputs": args.inputs, "targets": args.targets}, fsdp=args.fsdp,
+        files, [f"{name} = {value}" for name, value in literals.items()], card=args.card, nodes=count, per_node=per_node, tensor_parallel=args.tp,
+        batch=batch, lengths={"inputs": args.inputs, "targets": args.targets}, fsdp=args.fsdp,
     )  # fmt: skip
-    if args.hlo:
-        with open(args.hlo, "w", encoding="utf-8") as out:
-            out.write(compiled.text)
+    if hlo:
+        folders.write(hlo, compiled.text)
     found = report.report(compiled)
     return found, report.table(found)
-
-
-def _value(text: str) -> str:
-    """A switch's value as gin wants it."""
-    if text.lower() in ("true", "false"):
-        return text.capitalize()
-    return text if text.replace(".", "", 1).isdigit() else f"'{text}'"
 
 
 RUN = {"plan": _plan}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import hlo
+from rosetta.plan import hlo, work
 
 if TYPE_CHECKING:
     from rosetta.plan.target import Compiled
@@ -15,7 +15,7 @@ GIGA = 1e9
 def report(compiled: Compiled) -> dict[str, Any]:
     """Return the figures, per device and step: bytes, counts and FLOPs. The JSON of `rosetta plan`."""
     program = hlo.parse(compiled.text)
-    kernels, gemms = hlo.kernels(program), hlo.gemms(program)
+    kernels, gemms = work.kernels(program), work.gemms(program)
     by_role: dict[str, dict[str, float]] = {}
     for each in gemms:
         role = f"{each.kind}{' again' if each.rematerialised else ''}"
@@ -31,17 +31,17 @@ def report(compiled: Compiled) -> dict[str, Any]:
         "kernels": sum(each.times for each in kernels),
         "bytes": sum(each.times * each.bytes for each in kernels),
         "gemm_flops": sum(each.times * each.flops for each in gemms),
-        "attention_flops": hlo.attention_flops(program),
+        "attention_flops": work.attention_flops(program),
         "gemms": {"fp8": sum(each.times for each in gemms if each.fp8), "other": sum(each.times for each in gemms if not each.fp8)},
         "flops_by_role": by_role,
         "not_fp8": left,
-        "attention": hlo.attention(program),
-        "collectives": _communication(hlo.collectives(program)),
+        "attention": work.attention(program),
+        "collectives": _communication(work.collectives(program)),
         "compile": {"seconds": compiled.seconds, "rss": compiled.rss},
     }
 
 
-def _communication(found: list[hlo.Collective]) -> list[dict[str, Any]]:
+def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
     """Alike collectives added up; `bytes_behind` are of those during which products or attention run."""
     summed: dict[tuple[str, str], dict[str, Any]] = {}
     for each in found:
@@ -55,12 +55,13 @@ def _communication(found: list[hlo.Collective]) -> list[dict[str, Any]]:
 def table(found: dict[str, Any]) -> str:
     """Return the figures for people."""
     memory = found["memory"]
+    attention = "an unknown number of" if found["attention_flops"] is None else f"{found['attention_flops'] / 1e12:.2f}"
     lines = [
         f"memory       {memory['peak'] / GIGA:.1f} GB at most ({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} of temporaries)",
         f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
         f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",
         *(f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not" for role, flops in sorted(found["flops_by_role"].items())),
-        f"attention    {found['attention_flops'] / 1e12:.2f} TFLOP, {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
+        f"attention    {attention} TFLOP, {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
     ]
     lines += [f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind products" for each in found["collectives"]]
     if found["gemms"]["fp8"]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
 from rosetta.plan import cards
+from rosetta.t5x import switches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-# XLA's own defaults, but for: Triton's GEMMs, which are never FP8 ones, and no autotuning, which wants the card.
-FLAGS = ("--xla_gpu_enable_triton_gemm=false", "--xla_gpu_autotune_level=0")
+UNTUNED = "--xla_gpu_autotune_level=0"  # autotuning wants the card
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ class Compiled:
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
-def prepare() -> None:
+def prepare(fp8: str) -> None:
     """Set up JAX's environment for compiling for a card that is not here; to be called before JAX is imported.
+
+    XLA gets the flags that the scripts give it for this T5Config.fp8, and no autotuning; the user's own come last, where they win.
 
     Raises:
       UserError: this environment has no CUDA plugin.
@@ -55,7 +57,7 @@ def prepare() -> None:
         raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = " ".join([*FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+    os.environ["XLA_FLAGS"] = switches.xla_flags(fp8, os.environ.get("XLA_FLAGS", ""), UNTUNED)
 
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:
@@ -67,19 +69,16 @@ def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     return list(found.devices)
 
 
-def batch_shapes(batch: int, lengths: Mapping[str, int], *, packed: bool = False) -> dict[str, Any]:
-    """Return the shapes of an encoder-decoder's batch, or of a decoder's where there are no inputs."""
+def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a decoder, whose inputs and targets are one sequence."""
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
+    from t5x import models  # noqa: PLC0415
 
-    names = {"decoder_input_tokens": "targets", "decoder_target_tokens": "targets", "decoder_loss_weights": "targets"}
-    if "inputs" in lengths:
-        names["encoder_input_tokens"] = "inputs"
-    if packed:
-        for side, length in (("encoder", "inputs"), ("decoder", "targets")):
-            if length in lengths:
-                names |= {f"{side}_segment_ids": length, f"{side}_positions": length}
-    return {name: jax.ShapeDtypeStruct((batch, lengths[length]), jnp.int32) for name, length in names.items()}
+    from rosetta.data import features  # noqa: PLC0415
+
+    kind = features.DECODER if isinstance(model, models.DecoderOnlyModel) else features.ENCODER_DECODER
+    return {name: jax.ShapeDtypeStruct((batch, length), jnp.int32) for name, length in features.names(kind, **lengths, pack=False).items()}
 
 
 def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
@@ -112,7 +111,10 @@ def compile_step(lowered: Any, started: float) -> Compiled:
     )  # fmt: skip
 
 
-def t5x(files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int, per_node: int, tensor_parallel: int, batch: int, lengths: Mapping[str, int], fsdp: bool = False) -> Compiled:
+def t5x(
+    files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int, per_node: int, tensor_parallel: int, batch: int, lengths: Mapping[str, int],
+    fsdp: bool = False, change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+) -> Compiled:  # fmt: skip
     """Compile the step of a T5X run.
 
     Args:
@@ -125,6 +127,7 @@ def t5x(files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int,
       batch: global, in sequences.
       lengths: of inputs and targets, in tokens.
       fsdp: shard the optimizer's state over the data axis.
+      change: from the run's model and trainer class to those that are compiled in their place.
 
     Raises:
       UserError: the gin files or the layout are wrong.
@@ -136,4 +139,7 @@ def t5x(files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int,
     started = time.monotonic()
     with runfile.arguments(files, bindings) as run, jax.default_device(jax.devices("cpu")[0]):
         layout = partitioning.PjitPartitioner(tensor_parallel, fsdp=fsdp, devices=devices(card, nodes, per_node), logical_axis_rules=partitioning.standard_logical_axis_rules())
-        return compile_step(step(run["model"], run["trainer_cls"], layout, batch_shapes(batch, lengths)), started)
+        model, trainer = run["model"], run["trainer_cls"]
+        if change:
+            model, trainer = change(model, trainer)
+        return compile_step(step(model, trainer, layout, batch_shapes(model, batch, lengths)), started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from importlib.util import find_spec
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
     import argparse
 
 SCRIPTS = {"pretrain": "multiprocess_pretrain_pile", "finetune": "multiprocess_ft_frompile"}
+_ALL = (
+    "T5_SIZE", "PREC", "TP_SIZE", "ENC_SL", "DEC_SL", "DATA", "EVAL_DATA", "VOCAB", "TFDS_DATA_DIR", "ENABLE_FP8", "ENABLE_TE", "TRANSPOSE_BS", "FUSE_QKV",
+    "ATTENTION", "REMAT", "SCAN_LAYERS", "ROSETTA_GIN", "ROSETTA_BATCH_LOG", "ROSETTA_DATA_WORKERS", "XLA_FLAGS", "PYTHON", "JAX_PLATFORMS",
+)  # fmt: skip
+_TRAINING = (
+    *_ALL, "NUM_GPUS", "BSIZE_PER_GPU", "NUM_MICROBATCHES", "FSDP", "GRADIENT_DTYPE", "TRAIN_STEPS", "MODEL_DIR", "INITIAL_CHECKPOINT_PATH",
+    "CHECKPOINT_DISABLE", "PACK", "BENCHMARK_MODE", "WITH_NSYS", "NSYS", "T5X_DIR", "T5X_WORKSPACE_DIR",
+)  # fmt: skip
+_READING = (*_ALL, "FT_TASK", "T5_FAMILY", "BSIZE", "CHECKPOINT_PATH", "OUTPUT_DIR", "NUM_DECODES")
+VARIABLES = {"pretrain": _TRAINING, "finetune": (*_TRAINING, "FT_TASK", "FT_STEPS", "FT_DIR", "MAKE_FT_DIR"), "eval": _READING, "infer": _READING}
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -29,22 +40,32 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
     from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.t5x import launch  # noqa: PLC0415
+    from rosetta.t5x import launch, reading  # noqa: PLC0415
 
-    environment = dict(os.environ)
-    for word in args.settings:
-        name, equals, value = word.partition("=")
-        if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            raise UserError(f"{word!r} is no setting", "rosetta t5x", "write NAME=VALUE, as in T5_SIZE=small")
-        environment[name] = value
+    environment = {**os.environ, **dict(_setting(args.what, word) for word in args.settings)}
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
-    wanted = launch.command(SCRIPTS[args.what], [], environment, _tree()) if args.what in SCRIPTS else launch.reading(args.what, environment)
+    wanted = launch.command(SCRIPTS[args.what], [], environment, _tree()) if args.what in SCRIPTS else reading.command(args.what, environment)
     if not args.dry_run:
         launch.execute(wanted)
     shown = launch.shown(wanted)
     return shown, "\n".join([*wanted.lines, *wanted.argv])
+
+
+def _setting(what: str, word: str) -> tuple[str, str]:
+    """A variable and its value; UserError where the word is none, or nothing would read the variable."""
+    from rosetta.t5x import settings  # noqa: PLC0415
+
+    name, equals, value = word.partition("=")
+    if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        raise UserError(f"{word!r} is no setting", f"rosetta t5x {what}", "write NAME=VALUE, as in T5_SIZE=small")
+    known = VARIABLES[what]
+    if name not in known:
+        near = [each for each in known if settings.SHOWN.get(each) == name or name.startswith(f"{each}_")] or difflib.get_close_matches(name, known, 1)
+        advice = f"did you mean {near[0]}?" if near else f"it takes {' '.join(known)}"
+        raise UserError(f"it has no variable {name}", f"rosetta t5x {what}", f"{advice} (what is for other programs goes into the environment)")
+    return name, value
 
 
 def _tree() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,17 +84,18 @@ def start_file(out: str) -> Path:
 
 
 def keep_start(out: str, start: str) -> None:
-    """Write that file, whole or not at all. Several processes may: they write the same."""
+    """Write that file. Several processes may: they write the same."""
     if "://" in out or "://" in start:
         return
-    file = start_file(out)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = file.with_name(f"start.{_unique()}")
-    whole.write_text(start, encoding="utf-8")
-    whole.replace(file)
+    write(start_file(out), start)
 
 
-def _unique() -> str:
-    import uuid  # noqa: PLC0415 (--dry-run has no need of it)
-
-    return uuid.uuid4().hex
+def write(path: Path, text: str) -> None:
+    """Write a file in a folder that need not be there yet, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        whole.write_text(text, encoding="utf-8")
+        whole.replace(path)
+    finally:
+        whole.unlink(missing_ok=True)

@@ -52,6 +52,30 @@ def share(given: Settings, found: Sequence[Card], environment: Mapping[str, str]
     return {**environment, "CUDA_VISIBLE_DEVICES": used}, (f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",)
 
 
+def split(bound: dict[str, str], ways: int, devices: int | None, *, size: str, name: str = "TP_SIZE=") -> bool:
+    """Check that a model can be split over devices (tensor parallelism).
+
+    Args:
+      bound: what its gin files and its bindings bind, as ginread reads them.
+      ways: devices that share a model.
+      devices: of the run; None where they are not known.
+      size: of the model, for the error.
+      name: what `ways` is called there.
+
+    Returns whether the files say anything of the model.
+
+    Raises:
+      UserError: one line, with the splits that fit.
+    """
+    # These are the dimensions that upstream's rules lay over the model axis.
+    wide = {what: ginread.value(bound, f"network.T5Config.{field}") for field, what in (("num_heads", "heads"), ("mlp_dim", "MLP width"), ("vocab_size", "vocabulary"))}
+    known = {what: found for what, found in wide.items() if isinstance(found, int)}
+    for what, found in known.items():
+        if found % ways:
+            raise UserError(f"a {size} model's {what} of {found} do not divide by it", f"{name}{ways}", settings.fitting(*([devices] if devices else []), *known.values()))
+    return bool(known)
+
+
 def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]) -> None:
     """Check a training run's model and data.
 
@@ -63,15 +87,8 @@ def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]
     Raises:
       UserError: one line.
     """
-    split = given.tensor_parallel
-    # These are the dimensions that upstream's rules lay over the model axis.
-    wide = {what: ginread.value(bound, f"network.T5Config.{name}") for name, what in (("num_heads", "heads"), ("mlp_dim", "MLP width"), ("vocab_size", "vocabulary"))}
-    known = {what: size for what, size in wide.items() if isinstance(size, int)}
-    if not known:
+    if not split(bound, given.tensor_parallel, given.gpus, size=given.size):
         raise UserError("its gin files are not those of these scripts", "T5X_DIR", "use a tree of rosetta's (python build.py), or unset it")
-    for what, size in known.items():
-        if size % split:
-            raise UserError(f"a {given.size} model's {what} of {size} do not divide by it", f"TP_SIZE={split}", settings.fitting(given.gpus, *known.values()))
     data(bound, environment)
 
 
@@ -108,18 +125,11 @@ def datasets(environment: Mapping[str, str]) -> str:
     return environment.get("TFDS_DATA_DIR") or "/t5x_home/datasets"
 
 
-def existing(name: str, path: str, do: str) -> Path:
-    """Return a file's absolute path; UserError where it is no file."""
-    if not Path(path).is_file():
-        raise UserError("it is no file", f"{name}={path}", do)
-    return Path(path).absolute()
-
-
-def checkpoint(path: str) -> str:
-    """Return a checkpoint_N, or a folder with some, absolute; UserError where a folder of this machine is neither."""
+def checkpoint(path: str, name: str) -> str:
+    """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError where a folder of this machine is neither."""
     found = folders.absolute(path)
     if "://" in found:
         checks.remote_path(found)
     elif not Path(found).is_dir() or (not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None):
-        raise UserError("it is no checkpoint_N and holds none", f"CHECKPOINT_PATH={found}", "name a checkpoint_N, or a folder of them")
+        raise UserError("it is no checkpoint_N and holds none", f"{name}={found}", "name a checkpoint_N, or a folder of them")
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rosetta import arguments
 from rosetta.errors import UserError
 from rosetta.t5x.folders import absolute
 from rosetta.t5x.switches import one_of
@@ -13,18 +13,16 @@ from rosetta.t5x.switches import one_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TASKS = {"mnli2": "mnli", "squad1": "squad"}  # name -> objective
+TASKS = ("mnli2", "squad1")
 LENGTHS = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
-# The scripts with positionals, in their documented order; those after the bar may be left out.
+# The scripts' words, in their documented order; any of them may be left out from the end, or be empty.
 POSITIONALS = {
-    "singlenode_pretrain_pile": ("T5_SIZE", "PREC", "NUM_GPUS", "BSIZE_PER_GPU", "LOGDIR", "|", "MODEL_DIR", "NUM_MICROBATCHES", *_SWITCHES),
-    "singlenode_ft_frompile": (
-        "FT_TASK", "T5_SIZE", "PREC", "NUM_GPUS", "BSIZE_PER_GPU", "LOGDIR", "|", "MODEL_DIR", "NUM_MICROBATCHES", "MAKE_FT_DIR", *_SWITCHES,
-    ),
-    "multiprocess_pretrain_pile": ("|",),
-    "multiprocess_ft_frompile": ("|",),
-}  # fmt: skip
+    "singlenode_pretrain_pile": ("T5_SIZE", "PREC", "NUM_GPUS", "BSIZE_PER_GPU", "LOGDIR", "MODEL_DIR", "NUM_MICROBATCHES", *_SWITCHES),
+    "singlenode_ft_frompile": ("FT_TASK", "T5_SIZE", "PREC", "NUM_GPUS", "BSIZE_PER_GPU", "LOGDIR", "MODEL_DIR", "NUM_MICROBATCHES", "MAKE_FT_DIR", *_SWITCHES),
+    "multiprocess_pretrain_pile": (),
+    "multiprocess_ft_frompile": (),
+}
 SHOWN = {"T5_SIZE": "SIZE", "NUM_MICROBATCHES": "GRAD_ACCUM"}  # what the positionals are called where they are documented
 
 
@@ -79,16 +77,13 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    order = POSITIONALS[script]
-    needed, allowed = order.index("|"), len(order) - 1
-    names = [name for name in order if name != "|"]
-    if not needed <= len(words) <= allowed:
-        shown = [SHOWN.get(name, name) for name in names]
-        hint = f"give {' '.join(shown[:needed])}, then {' '.join(shown[needed:])} if need be" if names else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ..."
-        raise UserError(f"got {len(words)} arguments", f"{script}.sh", hint)
+    names = POSITIONALS[script]
+    if len(words) > len(names):
+        order = f"there are only {' '.join(SHOWN.get(name, name) for name in names)}"
+        raise UserError(f"got {len(words)} arguments", f"{script}.sh", order if names else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ...")
     given = {**environment, **{name: word for name, word in zip(names, words, strict=False) if word}}
     single, finetune = script.startswith("singlenode"), "_ft_" in script
-    task = one_of("FT_TASK", given.get("FT_TASK", ""), list(TASKS)) if finetune else ""
+    task = one_of("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS) if finetune else ""
     numbers = {
         name: positive(name, given.get(name) or default)
         for name, default in (("BSIZE_PER_GPU", "32"), ("NUM_MICROBATCHES", "1"), ("TP_SIZE", "1"), ("SLURM_NTASKS", "1"))
@@ -105,7 +100,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         lengths=lengths(given),
         model_dir=absolute(model_dir), log_dir=given.get("LOGDIR", "") if single else "", variables=given,
     )  # fmt: skip
-    arithmetic(settings)
+    arithmetic(settings.gpus, settings.tensor_parallel, settings.batch_per_gpu, settings.microbatches)
     return settings
 
 
@@ -114,20 +109,24 @@ def lengths(given: Mapping[str, str]) -> dict[str, int]:
     return {what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)}
 
 
-def arithmetic(settings: Settings) -> None:
+def arithmetic(gpus: int, split: int, sequences: int = 1, microbatches: int = 1, names: tuple[str, str] = ("TP_SIZE=", "NUM_MICROBATCHES=")) -> None:
     """Check that GPUs divide into groups that share a model, and a group's sequences into microbatches.
+
+    Args:
+      gpus: of the run.
+      split: GPUs of a group.
+      sequences: of a group.
+      microbatches: of a step.
+      names: what `split` and `microbatches` are called, for the error.
 
     Raises:
       UserError: they do not; it says what would.
     """
-    gpus, split, sequences = settings.gpus, settings.tensor_parallel, settings.batch_per_gpu
     if gpus % split:
-        raise UserError(f"{gpus} GPUs do not divide into groups of {split}", f"TP_SIZE={split}", fitting(gpus))
-    if sequences % settings.microbatches:
-        raise UserError(
-            f"a global batch of {settings.batch}, {sequences} for each group of {split} GPU(s), does not divide by it",
-            f"NUM_MICROBATCHES={settings.microbatches}", fitting(sequences),
-        )  # fmt: skip
+        raise UserError(f"{gpus} GPUs do not divide into groups of {split}", f"{names[0]}{split}", fitting(gpus))
+    if sequences % microbatches:
+        batch = gpus // split * sequences
+        raise UserError(f"a global batch of {batch}, {sequences} for each group of {split} GPU(s), does not divide by it", f"{names[1]}{microbatches}", fitting(sequences))
 
 
 def fitting(*whole: int) -> str:
@@ -141,6 +140,7 @@ def positive(name: str, text: str) -> int:
     Raises:
       UserError: the text is none.
     """
-    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+    number = arguments.whole(text)
+    if number is None:
         raise UserError(f"it is {text!r}", name, "give a whole number, at least 1")
-    return int(text)
+    return number

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 REDUCED_IN = ("bfloat16", "float32")
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
+COMBINE = 136314880  # bytes: all-reduces are combined up to this size, the published T5X runs' value
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,18 @@ class Switches:
         """Return them as gin bindings."""
         reduced = {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
         return {**self.reading(), "partitioning.PjitPartitioner.fsdp": self.fsdp, "PACK": self.pack, **reduced}
+
+
+def xla_options(fp8: str) -> dict[str, int | bool]:
+    """Return the options of XLA that a model with this T5Config.fp8 runs with."""
+    # Triton's GEMMs are never FP8 ones, and XLA prefers them.
+    return {"xla_gpu_all_reduce_combine_threshold_bytes": COMBINE, **({"xla_gpu_enable_triton_gemm": False} if fp8 == "xla" else {})}
+
+
+def xla_flags(fp8: str, given: str, *more: str) -> str:
+    """Return XLA_FLAGS for a model with this T5Config.fp8: xla_options, more flags, and those that the user gave, last, where they win."""
+    ours = [f"--{name}={str(value).lower()}" for name, value in xla_options(fp8).items()]
+    return " ".join([*ours, *more, given]).strip()
 
 
 def flag(name: str, text: str) -> bool:

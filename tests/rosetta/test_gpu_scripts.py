@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -56,6 +57,44 @@ def test_singlenode_pretraining(place: Place) -> None:
     assert "the trainer's words" in log
 
 
+def test_no_word_at_all(place: Place) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", **place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 2))
+    assert ran.rc == 0, ran.err
+    found = bindings(ran)
+    assert any(word.endswith("large_pile_pretrain.gin") for word in ran.argv)
+    assert (found["BATCH_SIZE"], found["MODEL_DIR"], found["network.T5Config.dtype"]) == ("64", f'"{place.work}/model_dir"', '"bfloat16"')
+    assert ran.out == "the trainer's words\n", "without LOGDIR all is said on the terminal"
+    checkpoints(place, "1000", name="model_dir")
+    ran = place.run("singlenode_ft_frompile.sh", DATA=f"jsonl:{place.work}/mnli.jsonl")
+    assert ran.rc == 0, ran.err
+    assert "rosetta: finetuning on mnli2, global batch 32 on 1 device(s)" in ran.said[0]
+    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_model_dir"'
+
+
+@pytest.mark.parametrize("place_of_it", range(len(SMALL) + 1))
+def test_a_dry_run_runs_nothing_wherever_it_stands(place: Place, place_of_it: int) -> None:
+    before = snapshot(place.work)
+    words = [*SMALL[:place_of_it], "--dry-run", *SMALL[place_of_it:]]
+    ran = place.run("singlenode_pretrain_pile.sh", *words)
+    assert (ran.rc, ran.argv, ran.err) == (0, [], "")
+    assert json.loads(ran.out)["log"] == "logs/small_gpu_1_float32_gbs_8.log"
+    assert snapshot(place.work) == before
+
+
+def test_what_is_written_has_to_arrive(place: Place) -> None:
+    script = place.tree / SCRIPTS / "singlenode_pretrain_pile.sh"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(["bash", script, "--dry-run", *SMALL], cwd=place.work, env=place.env(), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "singlenode_pretrain_pile.sh: stdout: No space left on device; write it to where there is room, and read it to its end\n")
+
+
+def test_pretraining_from_other_weights(place: Place) -> None:
+    checkpoints(place, "5")
+    found = bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="pre"))
+    assert found["INITIAL_CHECKPOINT_PATH"] == f'"{place.work}/pre"'
+    assert bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="gs://b/mt5"))["INITIAL_CHECKPOINT_PATH"] == '"gs://b/mt5"'
+
+
 def test_a_log_is_gone_on_with_and_the_trainers_status_is_ours(place: Place) -> None:
     assert place.run("singlenode_pretrain_pile.sh", *SMALL, RC="7").rc == 7
     assert place.run("singlenode_pretrain_pile.sh", *SMALL, RC="0").rc == 0
@@ -101,7 +140,9 @@ def test_an_object_store_stays_an_address(place: Place) -> None:
 @pytest.mark.parametrize(
     ("words", "settings", "complaint"),
     [
-        (("small",), {}, "got 1 arguments"),
+        ((*SMALL, *"12345678"), {}, "got 13 arguments"),
+        ((*SMALL, "--dryrun"), {}, "there is no --dryrun; its one option is --dry-run"),
+        (SMALL, {"INITIAL_CHECKPOINT_PATH": "nowhere"}, "nowhere: it is no checkpoint_N and holds none"),
         (("enormous", *SMALL[1:]), {}, "there is no model size 'enormous' for pile_pretrain; choose one of: base large small tiny xl xxl"),
         (("../small", *SMALL[1:]), {}, "there is no model size"),
         (("small", "fp8", *SMALL[2:]), {}, "PREC: it is 'fp8'; choose one of: bfloat16, float32, float16"),
@@ -318,6 +359,7 @@ def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place
         ((*FINETUNE, "1", "sometimes"), {}, "MAKE_FT_DIR: it is 'sometimes'"),
         (FINETUNE, {"TRAIN_STEPS": "6001"}, "give the number of steps to add: FT_STEPS=N"),
         (FINETUNE, {"FT_STEPS": "none"}, "FT_STEPS: it is 'none'"),
+        (FINETUNE, {"INITIAL_CHECKPOINT_PATH": "corpus.txt"}, "corpus.txt: it is no checkpoint_N and holds none"),
         (FINETUNE, {"DATA": ""}, "no prepared data set glue/mnli"),
         (FINETUNE, {"DATA": "text:corpus.txt"}, "mnli needs records"),
         (FINETUNE, {"FT_DIR": "other"}, "the finetuning in it started from"),

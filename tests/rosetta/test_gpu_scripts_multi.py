@@ -180,6 +180,40 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
     assert (found["BATCH_SIZE"], found["NUM_DECODES"]) == ("8", "4")
     assert found["TASK_FEATURE_LENGTHS"] == '{"inputs": 512, "targets": 8}'
     assert not any("trainer" in name or name == "PACK" for name in found), "what evaluation has none of"
+    assert ran.env["XLA_FLAGS"] == "--xla_gpu_all_reduce_combine_threshold_bytes=136314880"
+
+
+def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta("t5x", "eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", **MNLI, **place.cards("NVIDIA H100 80GB HBM3, 9.0"), XLA_FLAGS="--mine=1")
+    assert ran.rc == 0, ran.err
+    assert bindings(ran)["network.T5Config.fp8"] == '"xla"'
+    assert ran.env["XLA_FLAGS"] == "--xla_gpu_all_reduce_combine_threshold_bytes=136314880 --xla_gpu_enable_triton_gemm=false --mine=1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"TP_SIZE": "2"}, "TP_SIZE=2: 1 GPUs do not divide into groups of 2; choose one of: 1"),
+        ({"TP_SIZE": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, "TP_SIZE=3: a tiny model's heads of 4 do not divide by it; choose one of: 1"),
+        ({"BSIZE": "6", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, "BSIZE=6: it does not divide over 4 groups of 1 device(s); give a multiple of 4"),
+        ({"PYTHON": "/nowhere/python"}, "PYTHON=/nowhere/python: it is no program"),
+    ],
+)
+def test_evaluation_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta("t5x", "eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", **MNLI, **settings)
+    assert (ran.rc, ran.argv) == (2, [])
+    assert complaint in ran.err
+    assert not (place.work / "out").exists()
+
+
+def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta("t5x", "finetune", "MODEL_DIR=pre", "PYTHON=/nowhere/python", **MNLI)
+    assert ran.rc == 2
+    assert "PYTHON=/nowhere/python: it is no program; name the Python of a baked environment" in ran.err
+    assert not (place.work / "ft_mnli2_pre").exists()
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,22 @@ def test_numbers_that_cannot_be(variables: dict[str, str], complaint: str) -> No
         settings.read("multiprocess_pretrain_pile", [], {"NUM_GPUS": "8", **variables}, 1)
 
 
-@pytest.mark.parametrize(("script", "words"), [("singlenode_pretrain_pile", WORDS[:4]), ("singlenode_pretrain_pile", [*WORDS, *"1234567"]), ("multiprocess_pretrain_pile", ["x"])])
-def test_too_few_or_too_many_words(script: str, words: list[str]) -> None:
+@pytest.mark.parametrize(("script", "words"), [("singlenode_pretrain_pile", [*WORDS, *"1234567"]), ("multiprocess_pretrain_pile", ["x"])])
+def test_too_many_words(script: str, words: list[str]) -> None:
     with pytest.raises(UserError, match=f"{script}.sh: got {len(words)} arguments") as found:
         settings.read(script, words, {}, 1)
-    expected = "give SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR, then MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK if need be" if words[0] == "small" else "from the environment"
+    expected = "there are only SIZE PREC NUM_GPUS BSIZE_PER_GPU LOGDIR MODEL_DIR GRAD_ACCUM ENABLE_FP8 TRANSPOSE_BS FUSE_QKV PACK" if words[0] == "small" else "from the environment"
     assert expected in found.value.do
+
+
+def test_words_left_out_are_the_variables_or_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = settings.read("singlenode_ft_frompile", [], {}, 4)
+    assert (found.task, found.size, found.gpus, found.batch_per_gpu, found.microbatches, found.model_dir, found.log_dir) == ("mnli2", "large", 4, 32, 1, f"{tmp_path}/model_dir", "")
+    found = settings.read("singlenode_pretrain_pile", ["small"], {"T5_SIZE": "xl", "PREC": "float32", "NUM_GPUS": "2"}, 4)
+    assert (found.size, found.variables["PREC"], found.gpus) == ("small", "float32", 2)
+    with pytest.raises(UserError, match="FT_TASK: it is ''; choose one of: mnli2, squad1"):
+        settings.read("multiprocess_ft_frompile", [], {}, 1)
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

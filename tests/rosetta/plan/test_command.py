@@ -1,0 +1,96 @@
+"""`rosetta plan`: what is refused before anything is set up, and what is compiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta import cli
+from rosetta.plan import command, target
+from rosetta.plan.target import Compiled
+from tests.rosetta.plan.hlokit import TEXT
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be set up and compiled, which is not done."""
+    seen: list[Any] = []
+
+    def t5x(files: list[str], bindings: list[str], **cluster: Any) -> Compiled:
+        seen.append((files, dict(line.split(" = ", 1) for line in bindings), cluster))
+        return Compiled(TEXT, 1, 1, 0, 1, 1.0, 1)
+
+    monkeypatch.setattr(target, "prepare", seen.append)
+    monkeypatch.setattr(target, "t5x", t5x)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--gpus", "9"], "--gpus 9: it does not fill nodes of 8; give a multiple of 8, or --gpus-per-node"),
+        (["--gpus", "0"], "argument --gpus: it is '0': give a whole number, at least 1"),
+        (["--gpus-per-node", "-1"], "argument --gpus-per-node: "),
+        (["--batch-per-gpu", "many"], "argument --batch-per-gpu: it is 'many': give a whole number, at least 1"),
+        (["--inputs", "0"], "argument --inputs: it is '0'"),
+        (["--dropout", "1"], "argument --dropout: it is '1': give a number from 0 to below 1"),
+        (["--card", "v100"], "--card: there is no description of 'v100'; choose one of: a100, h100"),
+        (["--size", "huge"], "--family, --size: there is no t5_1_1/huge; choose one of: byt5/base"),
+        (["--family", "sizes", "--size", "tiny"], "there is no sizes/tiny"),
+        (["--tp", "3"], "--tp 3: 8 GPUs do not divide into groups of 3; choose one of: 1, 2, 4, 8"),
+        (["--size", "small", "--tp", "4"], "--tp 4: a small model's heads of 6 do not divide by it; choose one of: 1, 2"),
+        (["--microbatches", "5"], "--microbatches 5: a global batch of 256, 32 for each group of 1 GPU(s), does not divide by it"),
+        (["--with", "fp8"], "--with: 'fp8' is no switch; write SWITCH=VALUE, of vocab_size, "),
+        (["--with", "fp9=xla"], "--with: 'fp9=xla' is no switch"),
+        (["--with", "fp8=maybe"], "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te"),
+        (["--with", "num_heads=many"], "T5Config.num_heads: num_heads is 'many'"),
+        (["--with", "scan_layers=many"], "--with scan_layers: it is 'many'; give true or false"),
+        (["--with", "attention=te", "--with", "scan_layers=true"], "Transformer Engine's modules are not scanned over"),
+        (["--hlo", "/"], "--hlo /: it is no file; name a file, new or old"),
+        (["--hlo", "/proc/nowhere/step.hlo"], "cannot be written to"),
+    ],
+)
+def test_refused_in_one_line_before_anything_is_set_up(words: list[str], complaint: str, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "t5x", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert asked == []
+
+
+def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--size", "large", "--gpus", "16", "--tp", "2", "--batch-per-gpu", "4", "--fsdp", "--microbatches", "2"]
+    assert cli.main(["plan", "t5x", "--json", *words, "--with", "fp8=xla", "remat=minimal", "--with", "fuse_qkv=true", "num_heads=8", "loss_chunks=8"]) == 0
+    fp8, (files, bindings, cluster) = asked
+    assert fp8 == "xla"
+    assert files == ["rosetta/t5x/gin/t5_1_1/large.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
+    assert (bindings["BATCH_SIZE"], bindings["trainer.Trainer.num_microbatches"], bindings["DROPOUT_RATE"]) == ("32", "2", "0.0")
+    switches = {name.rpartition(".")[2]: value for name, value in bindings.items() if "T5Config" in name}
+    assert switches == {"fp8": '"xla"', "remat": '"minimal"', "fuse_qkv": "True", "num_heads": "8", "loss_chunks": "8"}
+    lengths = {"inputs": 512, "targets": 128}
+    assert cluster == {"card": "h100", "nodes": 2, "per_node": 8, "tensor_parallel": 2, "batch": 32, "lengths": lengths, "fsdp": True}
+    assert json.loads(capsys.readouterr().out)["result"]["gemms"] == {"fp8": 1, "other": 5}
+
+
+def test_one_node_need_not_be_full(asked: list[Any]) -> None:
+    assert cli.main(["plan", "t5x", "--gpus", "3"]) == 0
+    assert asked[0] == "off"
+    assert (asked[1][2]["nodes"], asked[1][2]["per_node"]) == (1, 3)
+    assert command.nodes(24, 4) == (6, 4)
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "step.hlo").write_text("before")
+    assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "new" / "step.hlo")]) == 0
+    assert [path.read_text() for path in (tmp_path / "new").iterdir()] == [TEXT]
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "step.hlo")]) == 2
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [("step.hlo", "before")]
