@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from rosetta import arguments
 from rosetta.bench import modes, timing
 
 if TYPE_CHECKING:
@@ -56,14 +57,11 @@ def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", default="small", help="T5 1.1's (default: small)")
-    parser.add_argument("--layers", type=int, default=2, help="of encoder and of decoder each; 0: as the size has (default: 2)")
-    parser.add_argument("--batch", type=int, default=4, help="sequences (default: 4)")
-    parser.add_argument("--inputs", type=int, default=128, help="input tokens (default: 128)")
-    parser.add_argument("--targets", type=int, default=64, help="target tokens (default: 64)")
-    parser.add_argument("--dropout", type=float, default=0.1, help="rate (default: 0.1)")
-    parser.add_argument("--dtype", default="float32", help="of activations (default: float32)")
-    parser.add_argument("--turns", type=int, default=15, help="(default: 15)")
+    arguments.shape(parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1)
+    parser.add_argument("--layers", type=int, default=2, help="of encoder and of decoder each; 0: as the size has (default 2)")
+    parser.add_argument("--batch", type=arguments.positive, default=4, help="sequences (default 4)")
+    parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
+    parser.add_argument("--turns", type=arguments.positive, default=15, help="(default 15)")
     args = parser.parse_args()
     fields = modes.size(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:

@@ -5,25 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rosetta import arguments
 from rosetta.bench import modes
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < 1:
-        raise ValueError
-    return number
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -36,16 +23,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         help="T5 1.1 on synthetic tokens, modes taking turns",
         description="The ratio is to the first mode, the median over turns; MFU is defined in rosetta/t5x/flops.py.",
     )
-    t5.add_argument("--size", default="small", help=f"one of {', '.join(modes.sizes())} (default: small)")
+    arguments.shape(t5, size="small", sizes=", ".join(modes.sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
     t5.add_argument("--modes", help=f"separated by commas, each of words joined by +: {words} (default: {','.join(modes.DEFAULT)})")
-    t5.add_argument("--batch", type=_positive, default=32, help="sequences of a step, over all devices (default: 32)")
-    t5.add_argument("--inputs", type=_positive, default=512, help="input tokens of a sequence (default: 512)")
-    t5.add_argument("--targets", type=_positive, default=128, help="target tokens of a sequence (default: 128)")
-    t5.add_argument("--dropout", type=_share, default=0.0, help="dropout rate (default: 0; cuDNN's attention has none)")
-    t5.add_argument("--steps", type=_positive, default=10, help="steps of a mode in each turn (default: 10)")
-    t5.add_argument("--turns", type=_positive, default=5, help="turns (default: 5)")
-    t5.add_argument("--devices", type=_positive, default=1, help="devices, which share the batch (default: 1)")
+    t5.add_argument("--batch", type=arguments.positive, default=32, help="sequences of a step, over all devices (default 32)")
+    t5.add_argument("--steps", type=arguments.positive, default=10, help="steps of a mode in each turn (default 10)")
+    t5.add_argument("--turns", type=arguments.positive, default=5, help="turns (default 5)")
+    t5.add_argument("--devices", type=arguments.positive, default=1, help="devices, which share the batch (default 1)")
     t5.add_argument("--allow-cpu", action="store_true", help="measure on the CPU where there is no GPU")
 
 
@@ -87,6 +71,8 @@ def table(result: dict[str, Any]) -> str:
         )
     if any(row["mfu"] is None for row in result["modes"]):
         lines.append(f"No MFU: the peak of {result['card']} is not known.")
+    if bad := [row["mode"] for row in result["modes"] if isinstance(row["loss"], str)]:
+        lines.append(f"The loss is not finite in {', '.join(bad)}; all modes train one state.")
     return "\n".join(lines)
 
 

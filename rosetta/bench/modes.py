@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+from rosetta.t5x import card, ginfiles, ginread
 
-GIN = Path(__file__).parent.parent / "t5x" / "gin"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The fields of T5Config that say which model it is, and not how it is computed.
+SHAPE = ("vocab_size", "mlp_activations", "logits_via_embedding", "emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim")
 DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 SWITCHES: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "xla"},
@@ -61,18 +63,23 @@ def parse(name: str) -> Mode:
     return Mode(name, fields)
 
 
-def unfit(mode: Mode, platform: str, capability: float) -> str:
+def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     """Say why a device cannot run a mode, or nothing if it can.
 
-    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability, such as 9.0.
+    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability, such as (9, 0).
     """
     if mode.cudnn and platform != "gpu":
         return "cuDNN needs a GPU"
-    if mode.cudnn and capability < 8.0:
-        return f"cuDNN's attention needs compute capability 8.0, this card has {capability}"
-    if mode.fp8 and platform == "gpu" and capability < 8.9:
-        return f"FP8 needs compute capability 8.9, this card has {capability}"
+    if platform != "gpu":
+        return ""
+    for uses, what, oldest in ((mode.cudnn, "cuDNN's attention", card.CUDNN), (mode.fp8, "FP8", card.FP8)):
+        if uses and capability < oldest:
+            return f"{what} needs compute capability {_dotted(oldest)}, this card has {_dotted(capability)}"
     return ""
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
 
 
 def sizes() -> tuple[str, ...]:
@@ -81,18 +88,14 @@ def sizes() -> tuple[str, ...]:
 
 
 def _file(size: str) -> Path:
-    return GIN / "sizes" / ("tiny.gin" if size == "tiny" else f"gated/{size}.gin")
-
-
-def _fields(path: Path) -> dict[str, Any]:
-    """Return the literals that a gin file's block `network.T5Config:` sets; gin itself is not needed for them."""
-    block = re.search(r"^network\.T5Config:\n((?:[ \t]+.*\n|\n)*)", path.read_text(encoding="utf-8") + "\n", re.MULTILINE)
-    lines = re.findall(r"^\s+(\w+)\s*=\s*(.+?)\s*(?:#.*)?$", block[1], re.MULTILINE) if block else []
-    return {name: ast.literal_eval(value) for name, value in lines}
+    return ginfiles.HOME / ginfiles.GIN / "t5_1_1" / f"{size}.gin"
 
 
 def size(name: str) -> dict[str, Any]:
-    """Return the fields of T5Config that make a T5 1.1 of one size."""
+    """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all of them."""
     if name not in sizes():
         raise UserError(f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}")
-    return _fields(GIN / "families" / "t5_1_1.gin") | _fields(_file(name))
+    family = ginfiles.HOME / ginfiles.GIN / "families" / "t5_1_1.gin"
+    found = (ginread.read(files, [ginfiles.HOME]) for files in ([family], [_file(name)]))
+    values = ((field, ginread.value(bound, f"network.T5Config.{field}")) for bound in found for field in SHAPE)
+    return {field: value for field, value in values if value is not None}

@@ -6,9 +6,10 @@ state is small.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,20 +21,17 @@ from rosetta.bench import modes, timing
 from rosetta.errors import UserError
 from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
-from rosetta.t5x import flops
+from rosetta.t5x import flops, progress, switches
 from rosetta.t5x.config import T5Config
 from rosetta.t5x.network import Transformer, logits_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Z_LOSS = 1e-4
-FP8_STATE = "_overwrite_with_gradient"
-# FP8 products are cuBLASLt's, which XLA's own GEMM kernels would displace.
-FP8_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Task:
     """What is measured: `size` names a T5 1.1; batch is of all devices together; lengths are tokens of inputs and targets."""
 
@@ -92,7 +90,7 @@ class Candidate:
     def __init__(self, mode: modes.Mode, config: T5Config, run: Shared) -> None:
         self.mode, self.config, self.run = mode, config, run
         shapes = jax.eval_shape(functools.partial(_variables, config), jax.random.key(0), run.batch)
-        own = {FP8_STATE: shapes[FP8_STATE]} if FP8_STATE in shapes else {}
+        own = {fp8.COLLECTION: shapes[fp8.COLLECTION]} if fp8.COLLECTION in shapes else {}
         # Scales start at one and magnitudes at zero, as the network itself declares them.
         self.own = jax.tree_util.tree_map_with_path(
             lambda path, leaf: (jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros)(leaf.shape, leaf.dtype), own
@@ -101,7 +99,7 @@ class Candidate:
         jitted = jax.jit(functools.partial(step, config), donate_argnums=(0, 1))
         begin = time.perf_counter()
         lowered = jitted.lower(run.state, self.own, run.batch, run.key)
-        options = FP8_OPTIONS if mode.fp8 and run.platform == "gpu" else {}
+        options = switches.xla_options(config.fp8) if run.platform == "gpu" else {}
         self.compiled = lowered.compile(compiler_options=options)
         self.compile_seconds = time.perf_counter() - begin
         self.loss = float("nan")
@@ -146,9 +144,10 @@ class Shared:
         self.state = jax.jit(fresh, out_shardings=self.everywhere)(self.key)
 
 
-def capability(device: Any) -> float:
-    """Return a GPU's compute capability, 0 for other devices."""
-    return float(getattr(device, "compute_capability", 0) or 0)
+def capability(device: Any) -> tuple[int, int]:
+    """Return a GPU's compute capability, (0, 0) for other devices."""
+    major, _, minor = (getattr(device, "compute_capability", None) or "0.0").partition(".")
+    return int(major), int(minor)
 
 
 def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], 
       the card, the FLOPs of a step, and for each mode seconds, ratio to the first (below 1 is faster), rates, MFU, peak memory and loss.
 
     Raises:
-      UserError: a mode or size that does not exist or that this device cannot do, or a batch that does not divide.
+      UserError: a mode or size that does not exist or that this device cannot do, a batch that does not divide, or too little memory.
     """
     asked, device = [modes.parse(name) for name in names], jax.devices()[0]
     chosen = []
@@ -178,11 +177,13 @@ def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], 
             chosen.append(mode)
     base = modes.size(task.size) | {"dropout_rate": task.dropout}
     plain = T5Config(**base)
-    run = Shared(task, plain)
+    with _memory(task, "the model"):
+        run = Shared(task, plain)
     candidates: dict[str, Candidate] = {}
     for mode in chosen:
-        candidates[mode.name] = made = Candidate(mode, T5Config(**base | mode.fields), run)
-        made()
+        with _memory(task, mode.name):
+            candidates[mode.name] = made = Candidate(mode, T5Config(**base | mode.fields), run)
+            made()
         say(f"{mode.name}: compiled in {made.compile_seconds:.1f} s, loss {made.loss:.3f}")
     samples = timing.interleaved(candidates, task.turns)
     work = flops.train_flops(plain, task.inputs, task.targets, task.batch)
@@ -193,11 +194,22 @@ def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], 
         "platform": run.platform,
         "devices": task.devices,
         "jax": jax.__version__,
-        "task": vars(task) | {"dropout": task.dropout},
+        "task": dataclasses.asdict(task),
         "flops": work,
         "modes": rows,
-        "ok": all(np.isfinite(row["loss"]) for row in rows),
+        "ok": all(np.isfinite(candidate.loss) for candidate in candidates.values()),
     }
+
+
+@contextlib.contextmanager
+def _memory(task: Task, what: str) -> Iterator[None]:
+    """Turn running out of a device's memory into a UserError."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise UserError(f"{what} does not fit into the device's memory", f"bench t5 --batch {task.batch}", "give a smaller --batch or --size, or modes with remat") from None
 
 
 def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:
@@ -217,5 +229,5 @@ def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int)
         "mfu": flops.mfu(work, seconds, task.devices, peak),
         "peak_bytes": candidate.peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
-        "loss": candidate.loss,
+        "loss": progress.finite(candidate.loss),
     }

@@ -124,7 +124,7 @@ class Reporter:
         tell(found.line())
         if self._file:
             try:
-                append(self._file, {name: _finite(value) for name, value in asdict(found).items()})
+                append(self._file, {name: finite(value) for name, value in asdict(found).items()})
             except OSError as error:
                 print(f"rosetta: {self._file}: {error.strerror}: progress is not written any more", file=sys.stderr, flush=True)
                 self._file = None
@@ -140,6 +140,6 @@ def append(path: str, found: Mapping[str, Any]) -> None:
         out.write((b"\n" if broken else b"") + json.dumps(found, allow_nan=False).encode() + b"\n")
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no word for what is not finite; float("nan") reads this one."""
+def finite(value: Any) -> Any:
+    """Return the value, or as a string what is not finite: JSON has no word for that, and float("nan") reads this one."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -24,17 +24,17 @@ def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
 @pytest.mark.parametrize(
     ("name", "platform", "capability", "reason"),
     [
-        ("fp8", "gpu", 8.0, "FP8 needs compute capability 8.9, this card has 8.0"),
-        ("fp8", "gpu", 8.9, ""),
-        ("fp8", "gpu", 10.0, ""),
-        ("fp8", "cpu", 0.0, ""),
-        ("cudnn", "cpu", 0.0, "cuDNN needs a GPU"),
-        ("cudnn", "gpu", 7.5, "cuDNN's attention needs compute capability 8.0, this card has 7.5"),
-        ("fused+cudnn", "gpu", 8.0, ""),
-        ("bf16", "cpu", 0.0, ""),
+        ("fp8", "gpu", (8, 0), "FP8 needs compute capability 8.9, this card has 8.0"),
+        ("fp8", "gpu", (8, 9), ""),
+        ("fp8", "gpu", (10, 0), ""),
+        ("fp8", "cpu", (0, 0), ""),
+        ("cudnn", "cpu", (0, 0), "cuDNN needs a GPU"),
+        ("cudnn", "gpu", (7, 5), "cuDNN's attention needs compute capability 8.0, this card has 7.5"),
+        ("fused+cudnn", "gpu", (8, 0), ""),
+        ("bf16", "cpu", (0, 0), ""),
     ],
 )
-def test_what_a_device_cannot_do_has_a_reason(name: str, platform: str, capability: float, reason: str) -> None:
+def test_what_a_device_cannot_do_has_a_reason(name: str, platform: str, capability: tuple[int, int], reason: str) -> None:
     assert modes.unfit(modes.parse(name), platform, capability) == reason
 
 
