@@ -56,6 +56,8 @@ def arguments(files: Sequence[str], bindings: Sequence[str] = (), script: str = 
     module = _stand_in(script)
     kept = sys.modules["__main__"]
     gin.clear_config()
+    prefixes = gin.config._LOCATION_PREFIXES  # noqa: SLF001 (gin can add a folder, and take none away)
+    before = list(prefixes)
     try:
         sys.modules["__main__"] = module
         try:
@@ -63,14 +65,16 @@ def arguments(files: Sequence[str], bindings: Sequence[str] = (), script: str = 
                 gin.add_config_file_search_path(folder)
             gin.parse_config_files_and_bindings(list(files), list(bindings))
             collected = gin.get_configurable(getattr(module, ENTRIES[script]))()
-        except UserError:
-            raise
+        except UserError as error:
+            # Gin raises a copy whose text goes on with places in gin files, on further lines.
+            raise UserError(error.what, error.where, error.do) from None
         except (OSError, ValueError, KeyError, NameError, AttributeError, ImportError, TypeError, RuntimeError, SyntaxError) as error:
             raise UserError(_short(error), " ".join(files), "mend the gin file or the binding") from error
         finally:
             sys.modules["__main__"] = kept
         yield collected
     finally:
+        prefixes[:] = before
         gin.clear_config()
 
 
