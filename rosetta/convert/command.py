@@ -1,0 +1,91 @@
+"""`rosetta convert`: weights of a model from one layout to another, a tensor at a time."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta import arguments
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+LAYOUTS = ("meta", "hf", "pax")
+TOKENIZER = "tokenizer.model"
+
+
+def _layout(folder: Path) -> str:
+    """Return whose layout a folder is in, by what lies in it."""
+    if not folder.is_dir():
+        raise UserError("it is no folder", str(folder), "name the folder with the model's files in it")
+    for name, layout in (("params.json", "meta"), ("config.json", "hf"), ("checkpoints", "pax"), ("state", "pax")):
+        if (folder / name).exists():
+            return layout
+    if any(folder.glob("checkpoint_*")):
+        return "pax"
+    raise UserError("it has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)", str(folder), "name the folder with the model's files in it")
+
+
+def add(commands: Any, common: Any) -> None:
+    """Add the command to the grammar."""
+    convert = commands.add_parser("convert", help="weights from one layout to another")
+    models = convert.add_subparsers(dest="model", required=True, metavar="MODEL")
+    llama = models.add_parser("llama", parents=[common], help="LLaMA and LLaMA-2: Meta's files, Hugging Face's, Pax's checkpoints")
+    llama.add_argument("source", type=Path, metavar="SOURCE", help="folder with the model; of Pax's checkpoints the newest, or checkpoint_N itself")
+    llama.add_argument("out", type=Path, metavar="OUT", help="folder to make; of Pax, the one that CHECKPOINT_RESTORE_PATH names")
+    llama.add_argument("--from", dest="source_layout", choices=LAYOUTS, help="the source's layout (default: seen from its files)")
+    llama.add_argument("--to", choices=LAYOUTS, default="pax", help="the layout to make (default pax)")
+    llama.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="of Meta's and Hugging Face's files (default bfloat16); Pax has float32")
+    llama.add_argument("--repeated", action="store_true", help="for Pax: layers stacked in one array each, as USE_REPEATED_LAYER=True wants them")
+    llama.add_argument("--parts", type=arguments.positive, help="for Meta: how many files (default: as LLaMA-2 has them)")
+    llama.add_argument("--norm-epsilon", type=float, default=1e-5, help="from Pax: the RMS norms' epsilon, for the other layouts' settings (default 1e-5)")
+
+
+def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Convert; return the result and its text."""
+    from rosetta.convert import files, huggingface, llama, meta, pax  # noqa: PLC0415 (NumPy)
+    from rosetta.convert.numbers import DTYPES, Cast  # noqa: PLC0415
+
+    layout = args.source_layout or _layout(args.source)
+    for option, value, only in (("--repeated", args.repeated, "pax"), ("--parts", args.parts, "meta")):
+        if value and args.to != only:
+            raise UserError(f"it is for --to {only}", option, "leave it out")
+    if args.to == "pax" and args.dtype not in (None, "float32"):
+        raise UserError(f"it is {args.dtype}, and a checkpoint of Pax holds float32", "--dtype", "leave it out")
+    if args.to == layout == "pax":
+        raise UserError("a checkpoint of Pax is one already", "--to", "give meta or hf")
+    source: Any = pax.Source(args.source, args.norm_epsilon) if layout == "pax" else {"meta": meta, "hf": huggingface}[layout].Source(args.source)
+    shape, cast = source.shape, Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
+    total = len(llama.sizes(shape))
+
+    def tensors() -> Iterator[tuple[str, Any]]:
+        for number, (name, tensor) in enumerate(llama.checked(shape, source.read, str(args.source)), 1):
+            if sys.stderr.isatty():
+                print(f"\r{number}/{total}", end="\n" if number == total else "", file=sys.stderr, flush=True)
+            yield name, cast(name, tensor)
+
+    with files.made(args.out, llama.count(shape) * cast.dtype.itemsize) as part:
+        if args.to == "pax":
+            pax.write(part, shape, tensors(), repeated=args.repeated)
+        elif args.to == "meta":
+            meta.write(part, shape, tensors(), cast.dtype, parts=args.parts)
+        else:
+            huggingface.write(part, shape, tensors(), cast.dtype)
+        if (tokenizer := args.source / TOKENIZER).is_file():
+            shutil.copyfile(tokenizer, part / TOKENIZER)
+    lines = [f"{args.out}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
+    lines.append("every value is what it was" if not cast.rounded else f"{cast.rounded:,} values were rounded to {cast.dtype.name}")
+    adapted = getattr(source, "adapted", 0)
+    if adapted:
+        lines.append(f"LoRA's weights were added to those of {adapted} arrays")
+    if args.to == "pax":
+        lines.append(pax.needs(shape))
+    result = {"from": layout, "to": args.to, "out": str(args.out), "shape": vars(shape), "parameters": llama.count(shape), "rounded": cast.rounded, "lora": adapted}
+    return result, "\n".join(lines)
+
+
+RUN = {"convert": convert}

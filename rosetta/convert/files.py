@@ -1,0 +1,67 @@
+"""Folders that are whole or not there, and the small documents in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def document(path: Path) -> dict[str, Any]:
+    """Return a JSON object from a file. UserError where it is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    except FileNotFoundError:
+        raise UserError("it is not there", str(path), "name the folder with the model's files in it") from None
+    except ValueError:
+        pass
+    raise UserError("it is no JSON document", str(path), "download or copy it again")
+
+
+def write_document(path: Path, value: Any) -> None:
+    """Write a JSON document."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def beside(folder: Path, name: Any) -> Path:
+    """Return the path of a file that a document of the folder names. UserError where it leads elsewhere or is missing."""
+    if not isinstance(name, str) or os.path.basename(name) != name:
+        raise UserError(f"its index names {name!r}, which is no file of the folder", str(folder), "download or copy it again")
+    if not (folder / name).is_file():
+        raise UserError(f"{name} is not there", str(folder), "download or copy it again")
+    return folder / name
+
+
+@contextlib.contextmanager
+def made(folder: Path, needed: int) -> Iterator[Path]:
+    """Give a folder to write into that becomes `folder` when all is written. What a killed run left is thrown away.
+
+    Raises:
+      UserError: `folder` holds something, or there is less room than the `needed` bytes.
+    """
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError("it is there already", str(folder), "name a new folder")
+    part = folder.with_name(f"{folder.name}.rosetta-part")
+    if part.exists():
+        shutil.rmtree(part)
+    part.mkdir(parents=True)
+    try:
+        free = shutil.disk_usage(part).free
+        if free < needed:
+            raise UserError(f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free", str(folder.parent), "make room or name another folder")
+        yield part
+        if folder.is_dir():
+            folder.rmdir()
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

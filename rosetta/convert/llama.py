@@ -1,0 +1,169 @@
+"""LLaMA's weights: what tensors a model has, by Meta's names, and how Pax stores them.
+
+Every layout is read as, and written from, Meta's tensors: matrices [outputs, inputs], rotary pairs side by side (2i, 2i+1). Pax rotates the
+same pairs, so its weights are these transposed and split by heads; Hugging Face's rotate halves, which permutes the rows of q and k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+Array = Any  # a NumPy array, of bfloat16 too
+Read = "Callable[[str], Array]"  # the whole tensor of a name
+
+EMBEDDING, NORM, OUTPUT = "tok_embeddings", "norm", "output"
+_QKV = ("attention.wq", "attention.wk", "attention.wv")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's sizes.
+
+    Attributes:
+      layers: how many.
+      dim: of the residual stream.
+      heads, kv_heads: of queries, and of keys and values.
+      head_dim: of each head.
+      hidden: of the gated feed-forward layer.
+      vocab: ids.
+      epsilon: of the RMS norms.
+    """
+
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    epsilon: float = 1e-5
+
+    def fdl(self) -> dict[str, Any]:
+        """Return the experiment's hyper-parameters that make this model, for `--fdl.NAME=VALUE`."""
+        grouped = {"USE_MQA": True, "NUM_KV_HEADS": self.kv_heads} if self.kv_heads != self.heads else {"USE_MQA": False}
+        return {
+            "NUM_LAYERS": self.layers,
+            "MODEL_DIMS": self.dim,
+            "NUM_HEADS": self.heads,
+            "DIMS_PER_HEAD": self.head_dim,
+            "HIDDEN_DIMS": self.hidden,
+            "VOCAB_SIZE": self.vocab,
+            "RMS_NORM_EPSILON": self.epsilon,
+            **grouped,
+        }
+
+    def checked(self, where: str) -> Shape:
+        """Return itself; UserError where the sizes make no model."""
+        sizes = {name: value for name, value in vars(self).items() if name != "epsilon"}
+        wrong = [f"{name} {value!r}" for name, value in sizes.items() if isinstance(value, bool) or not isinstance(value, int) or value < 1]
+        if wrong:
+            raise UserError(f"no LLaMA has {', '.join(wrong)}", where, "name a LLaMA's folder")
+        if self.heads % self.kv_heads or self.head_dim % 2:
+            raise UserError(f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make no LLaMA", where, "name a LLaMA's folder")
+        return self
+
+
+def layer_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of one layer's tensors, by Meta's names within a layer."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "attention.wq": (queries, shape.dim),
+        "attention.wk": (keys, shape.dim),
+        "attention.wv": (keys, shape.dim),
+        "attention.wo": (shape.dim, queries),
+        "feed_forward.w1": (shape.hidden, shape.dim),
+        "feed_forward.w2": (shape.dim, shape.hidden),
+        "feed_forward.w3": (shape.hidden, shape.dim),
+        "attention_norm": (shape.dim,),
+        "ffn_norm": (shape.dim,),
+    }
+
+
+def sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Return the size of every tensor, by Meta's names without `.weight`."""
+    found: dict[str, tuple[int, ...]] = {EMBEDDING: (shape.vocab, shape.dim)}
+    for layer in range(shape.layers):
+        found |= {f"layers.{layer}.{name}": size for name, size in layer_sizes(shape).items()}
+    return found | {NORM: (shape.dim,), OUTPUT: (shape.vocab, shape.dim)}
+
+
+def count(shape: Shape) -> int:
+    """Return the number of parameters."""
+    return sum(int(np.prod(size)) for size in sizes(shape).values())
+
+
+# What Pax holds, by its dotted path, and of which of Meta's tensors it is made.
+TOP = {
+    "embedding_lookup.emb_var": (EMBEDDING,),
+    "final_ln.scale": (NORM,),
+    "softmax.logits_ffn.linear.w": (OUTPUT,),
+}
+
+
+def stored(shape: Shape) -> dict[str, tuple[str, ...]]:
+    """Return what Pax stores for one layer: its path there, and the tensors it holds."""
+    qkv: dict[str, tuple[str, ...]] = {"self_attention.combined_qkv.w": _QKV}
+    if shape.kv_heads != shape.heads:
+        qkv = {f"self_attention.{theirs}.w": (ours,) for theirs, ours in zip(("query", "key", "value"), _QKV, strict=True)}
+    return qkv | {
+        "self_attention.post.w": ("attention.wo",),
+        "ff_layer.ffn_layer1_gate.linear.w": ("feed_forward.w1",),
+        "ff_layer.ffn_layer1.linear.w": ("feed_forward.w3",),
+        "ff_layer.ffn_layer2.linear.w": ("feed_forward.w2",),
+        "layer_norm.scale": ("attention_norm",),
+        "ff_layer.layer_norm.scale": ("ffn_norm",),
+    }
+
+
+def _heads(path: str, shape: Shape) -> tuple[int, ...]:
+    """Return the dimensions of the heads in a projection of q, k or v; Pax has none for a single one of keys."""
+    number = shape.kv_heads if path.endswith(("key.w", "value.w")) else shape.heads
+    return (shape.head_dim,) if number == 1 and number != shape.heads else (number, shape.head_dim)
+
+
+def pack(path: str, tensors: Sequence[Array], shape: Shape) -> Array:
+    """Return what Pax stores at a path (TOP's or `stored`'s) for these tensors."""
+    if path.endswith("linear.w"):
+        return tensors[0].T
+    if path.endswith("post.w"):
+        return tensors[0].reshape(shape.dim, shape.heads, shape.head_dim)
+    if path.startswith("self_attention."):
+        split = [tensor.T.reshape(shape.dim, *_heads(path, shape)) for tensor in tensors]
+        return np.stack(split) if path.endswith("combined_qkv.w") else split[0]
+    return tensors[0]
+
+
+def unpack(path: str, value: Array, shape: Shape) -> tuple[Array, ...]:
+    """Undo `pack`."""
+    if path.endswith("linear.w"):
+        return (value.T,)
+    if path.endswith("post.w"):
+        return (value.reshape(shape.dim, -1),)
+    if path.startswith("self_attention."):
+        return tuple(each.reshape(shape.dim, -1).T for each in (value if path.endswith("combined_qkv.w") else (value,)))
+    return (value,)
+
+
+def packed_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of what Pax stores at TOP's paths and, for one layer, at `stored`'s."""
+    of = {**sizes(Shape(1, *list(vars(shape).values())[1:])), **layer_sizes(shape)}
+    made = {**TOP, **stored(shape)}
+    # Without memory: strides of zero.
+    return {path: tuple(pack(path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape).shape) for path, names in made.items()}
+
+
+def checked(shape: Shape, read: Callable[[str], Array], where: str) -> Iterator[tuple[str, Array]]:
+    """Yield every tensor by name; UserError where one has another size."""
+    for name, size in sizes(shape).items():
+        tensor = read(name)
+        if tuple(tensor.shape) != size:
+            raise UserError(f"{name} is {list(tensor.shape)}, where {list(size)} is expected", where, "use a whole copy of the model")
+        yield name, tensor

@@ -1,0 +1,180 @@
+"""LLaMA's weights in a checkpoint of Paxml: a folder for each array (zarr), by its path in the tree, in `checkpoint_N/state`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rosetta.convert import files
+from rosetta.convert.llama import TOP, Shape, pack, packed_sizes, stored, unpack
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_ROOT = "mdl_vars.params.lm."
+_LAYERS, _REPEATED = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
+_CHUNK = 1 << 26  # bytes: several devices read one array at once
+_NUMBERED = re.compile(r"checkpoint_(\d+)")
+VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in the metadata
+
+
+def found(path: Path) -> Path:
+    """Return the checkpoint that a path names: itself, or the newest in the folder or in `checkpoints` below. UserError for none."""
+    if _NUMBERED.fullmatch(path.name):
+        return path
+    for folder in (path / "checkpoints", path):
+        numbered = [each for each in (folder.iterdir() if folder.is_dir() else ()) if _NUMBERED.fullmatch(each.name)]
+        if numbered:
+            return max(numbered, key=lambda each: int(each.name.partition("_")[2]))
+    raise UserError("there is no checkpoint_N in it", str(path), "name the folder of a run, or one checkpoint_N of it")
+
+
+class Source:
+    """A checkpoint, of layers by themselves or repeated ones. Weights of LoRA are added to those that they adapt.
+
+    Attributes:
+      shape: the model's sizes, with this epsilon, which no checkpoint has.
+      adapted: how many arrays LoRA has changed.
+    """
+
+    def __init__(self, path: Path, epsilon: float = 1e-5) -> None:
+        self.folder = found(path) / "state"
+        if not self.folder.is_dir():
+            raise UserError("it holds no state of Paxml's", str(self.folder.parent), "name a checkpoint of Pax")
+        names = {each.name.removeprefix(_ROOT): each for each in self.folder.iterdir() if each.name.startswith(_ROOT)}
+        self.sizes = {name: self._size(each) for name, each in names.items()}
+        self.repeated = any(name.startswith(_REPEATED) for name in self.sizes)
+        where = str(self.folder.parent)
+        layers = 1 + max((int(each[1]) for each in (re.match(r"transformer\.x_layers_(\d+)\.", name) for name in self.sizes) if each), default=-1)
+        try:
+            (vocab, dim), norm = self.sizes["embedding_lookup.emb_var"], self._of("layer_norm.scale")
+            combined = self._of("self_attention.combined_qkv.w") if f"{self._prefix(0)}self_attention.combined_qkv.w" in self.sizes else None
+            heads, head_dim = combined[2:] if combined else self._of("self_attention.query.w")[1:]
+            keys = (0, *combined[2:]) if combined else self._of("self_attention.key.w")
+            if self.repeated:
+                layers = self.sizes[f"{_REPEATED}layer_norm.scale"][0]
+            hidden = self._of("ff_layer.ffn_layer1_gate.linear.w")[1]
+            self.shape = Shape(layers, dim, heads, keys[1] if len(keys) > 2 else 1, head_dim, hidden, vocab, epsilon).checked(where)
+        except (KeyError, ValueError, IndexError):
+            raise UserError("it is no checkpoint of a LLaMA in Pax's layout", where, "name one, saved without OCDBT") from None
+        expected = packed_sizes(self.shape)
+        wrong = next((name for name in stored(self.shape) for layer in range(layers) if self._of(name, layer) != expected[name]), None)
+        if wrong or norm != (dim,):
+            raise UserError(f"{wrong or 'layer_norm.scale'} is of another size than the rest", where, "name a whole checkpoint of a LLaMA")
+        self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
+        self.kept: tuple[str, tuple[Any, ...]] = ("", ())
+
+    @staticmethod
+    def _size(folder: Path) -> tuple[int, ...]:
+        return tuple(files.document(folder / ".zarray").get("shape", ()))
+
+    def _prefix(self, layer: int) -> str:
+        return _REPEATED if self.repeated else _LAYERS.format(layer)
+
+    def _of(self, name: str, layer: int = 0) -> tuple[int, ...]:
+        size = self.sizes.get(self._prefix(layer) + name, ())
+        return size[1:] if self.repeated else size
+
+    def _array(self, name: str, layer: int | None) -> Any:
+        import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (half a second)
+
+        store = tensorstore.open({"driver": "zarr", "kvstore": {"driver": "file", "path": str(self.folder / (_ROOT + name))}}, open=True, read=True).result()
+        try:
+            return np.asarray((store if layer is None or not self.repeated else store[layer]).read().result())
+        except ValueError as problem:
+            raise UserError(f"the array cannot be read: {str(problem)[:200]}", str(self.folder / (_ROOT + name)), "copy the checkpoint again") from None
+
+    def _merged(self, name: str, layer: int | None) -> Any:
+        value, module = self._array(name, layer), name.removesuffix("w")
+        if f"{module}lora_a" not in self.sizes:
+            return value
+        down, up = (self._array(f"{module}lora_{which}", layer).astype(np.float32) for which in "ab")
+        return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
+
+    def read(self, name: str) -> Any:
+        """Return a tensor by Meta's name."""
+        layer = int(name.split(".")[1]) if name.startswith("layers.") else None
+        made = TOP if layer is None else stored(self.shape)
+        own = name if layer is None else name.split(".", 2)[2]
+        path = next(path for path, names in made.items() if own in names)
+        whole = path if layer is None else self._prefix(layer) + path
+        if whole not in self.sizes:
+            raise UserError(f"{whole} is not in it", str(self.folder.parent), "name a whole checkpoint of a LLaMA")
+        key = f"{whole} {layer}"
+        if self.kept[0] != key:  # q, k and v come of one array
+            self.kept = key, unpack(path, self._merged(whole, layer), self.shape)
+        return self.kept[1][made[path].index(own)]
+
+
+def _chunks(size: tuple[int, ...], width: int) -> list[int]:
+    """Return a chunk's size: the array's, halved along its largest dimensions until it is small enough."""
+    chunk = list(size)
+    while math.prod(chunk) * width > _CHUNK:
+        largest = chunk.index(max(chunk))
+        chunk[largest] = -(-chunk[largest] // 2)
+    return chunk
+
+
+def _create(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
+    import tensorstore  # noqa: PLC0415
+
+    metadata = {"shape": list(size), "chunks": chunks, "dtype": kind, "compressor": {"id": "zstd", "level": 1}, "order": "C"}
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}, "metadata": metadata, "create": True}
+    return tensorstore.open(spec).result()
+
+
+def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
+    """Return what Paxml keeps of a state's arrays beside them."""
+    known = packed_sizes(shape)
+    tree: dict[str, Any] = {}
+    for path in paths:
+        at: dict[str, Any] = tree
+        *above, last = f"params.lm.{path}".split(".")
+        for step in above:
+            at = at.setdefault(step, {})
+        repeated, plain = path.startswith(_REPEATED), re.sub(r"^transformer\..*?x_layers_\d+\.", "", path)
+        size = [*([shape.layers] if repeated else []), *known[plain]]
+        at[last] = {"_array_metadata_tag": True, "is_optax_masked_node": False, "unpadded_shape": size, "dtype": "float32"}
+    return {"version": VERSION, "train_state_metadata": {"mdl_vars": tree}}
+
+
+def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False) -> None:
+    """Write `checkpoints/checkpoint_00000000` with weights in float32 and nothing else, for CHECKPOINT_RESTORE_PATH. `tensors`: in the order of `sizes`."""
+    checkpoint = folder / "checkpoints" / "checkpoint_00000000"
+    state, known, layer_paths = checkpoint / "state", packed_sizes(shape), stored(shape)
+    (checkpoint / "metadata").mkdir(parents=True)
+    waiting: dict[str, dict[str, Any]] = {}
+    stores: dict[str, Any] = {}
+    for name, tensor in tensors:
+        layer = int(name.split(".")[1]) if name.startswith("layers.") else None
+        own, made = (name, TOP) if layer is None else (name.split(".", 2)[2], layer_paths)
+        path = next(path for path, names in made.items() if own in names)
+        held = waiting.setdefault(path, {})
+        held[own] = tensor
+        if len(held) < len(made[path]):
+            continue
+        value = pack(path, [held[each] for each in made[path]], shape)
+        del waiting[path]
+        stacked = repeated and layer is not None
+        whole = path if layer is None else (_REPEATED if repeated else _LAYERS.format(layer)) + path
+        if whole not in stores:
+            chunks = _chunks(known[path], 4)
+            stores[whole] = _create(state / (_ROOT + whole), (shape.layers, *known[path]) if stacked else known[path], [1, *chunks] if stacked else chunks, "<f4")
+        (stores[whole][layer] if stacked else stores[whole]).write(value).result()
+    _create(state / "step", (), [], "<u4").write(np.uint32(0)).result()
+    text = json.dumps(_metadata(shape, stores))
+    (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
+
+
+def needs(shape: Shape) -> str:
+    """Return the words that make the experiment fit the checkpoint."""
+    sizes = ((4096, 32, 32, 11008, "LLaMA7B"), (5120, 40, 40, 13824, "LLaMA13B"), (8192, 80, 8, 28672, "LLaMA70B"))
+    known = next((name for dim, layers, keys, hidden, name in sizes if (shape.dim, shape.layers, shape.kv_heads, shape.hidden) == (dim, layers, keys, hidden)), None)
+    usual = shape.vocab == 32000 and math.isclose(shape.epsilon, 1e-5)
+    return f"the experiment is {known}" if known and usual else "give the experiment " + " ".join(f"--fdl.{name}={value}" for name, value in shape.fdl().items())

@@ -1,0 +1,170 @@
+"""PyTorch's files of tensors (a zip archive with a pickle and the tensors' bytes), read and written without PyTorch.
+
+Nothing in the pickle is executed: of the names that a pickle may load, only the few that stand for tensors are known. Layout:
+torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py, _rebuild_tensor_v2.
+"""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import struct
+import zipfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+STORAGES = {"BFloat16Storage": BFLOAT16, "HalfStorage": np.dtype("<f2"), "FloatStorage": np.dtype("<f4")}
+_LOCAL = struct.Struct("<26xHH")  # of a zip's local header: how long the name and the extra field after it are
+
+
+class _Unknown(pickle.UnpicklingError):
+    """A name that no file of tensors needs."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in a file.
+
+    Attributes:
+      path: the file.
+      start: where its storage begins there, in bytes.
+      dtype: of its elements.
+      offset: its first element in the storage.
+      size, strides: in elements.
+    """
+
+    path: str
+    start: int
+    dtype: np.dtype[Any]
+    offset: int
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def __call__(self) -> Any:
+        """Return it, mapped from the file."""
+        last = self.offset + sum((length - 1) * stride for length, stride in zip(self.size, self.strides, strict=True))
+        flat: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
+        return np.lib.stride_tricks.as_strided(flat[self.offset :], self.size, [stride * self.dtype.itemsize for stride in self.strides], writeable=False)
+
+
+class _Loader(pickle.Unpickler):
+    """Makes Tensors of what a pickle says of tensors, and refuses all else."""
+
+    def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, tuple[int, int]]) -> None:
+        super().__init__(file)
+        self.path, self.records = path, records
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return self.tensor
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        raise _Unknown(f"{module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        _, dtype, key, _, count = pid
+        start, length = self.records[f"data/{key}"]
+        if count * dtype.itemsize > length:
+            raise ValueError
+        return start, dtype, count
+
+    def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> Tensor:
+        start, dtype, count = storage
+        whole = all(isinstance(each, int) and each >= 0 for each in (offset, *size, *strides)) and len(size) == len(strides)
+        if not whole or not all(size) or offset + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True)) >= count:
+            raise ValueError
+        return Tensor(str(self.path), start, dtype, offset, tuple(size), tuple(strides))
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """Return a file's tensors by name.
+
+    Raises:
+      UserError: it is no such file, is cut short, or holds something else than tensors in float32, float16 and bfloat16.
+    """
+    again = "download or copy it again"
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+            index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
+            folder = index.filename.removesuffix("data.pkl")
+            records = {info.filename.removeprefix(folder): _place(info, raw) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED}
+            with archive.open(index) as file:
+                found = _Loader(file, path, records).load()
+        return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+    except _Unknown as problem:
+        raise UserError(f"it holds {problem}, which no file of weights needs; nothing of it was run", str(path), "use a file of weights alone, or safetensors") from None
+    except (zipfile.BadZipFile, StopIteration, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error):
+        raise UserError("it is no whole file of PyTorch's tensors", str(path), again) from None
+
+
+def _place(info: zipfile.ZipInfo, raw: IO[bytes]) -> tuple[int, int]:
+    raw.seek(info.header_offset)
+    name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
+    return info.header_offset + _LOCAL.size + name + extra, info.file_size
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
+
+
+def _number(value: int) -> bytes:
+    return pickle.BININT + struct.pack("<i", value) if value < 1 << 31 else pickle.LONG1 + b"\x08" + struct.pack("<q", value)
+
+
+def _numbers(values: tuple[int, ...]) -> bytes:
+    return pickle.MARK + b"".join(map(_number, values)) + pickle.TUPLE
+
+
+def _name(module: str, name: str) -> bytes:
+    return pickle.GLOBAL + f"{module}\n{name}\n".encode()
+
+
+_EMPTY = _name("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
+
+
+def _entry(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
+    storage = next(theirs for theirs, ours in STORAGES.items() if ours == dtype)
+    strides = tuple(int(np.prod(size[place + 1 :])) for place in range(len(size)))
+    pid = pickle.MARK + _text("storage") + _name("torch", storage) + _text(str(key)) + _text("cpu") + _number(int(np.prod(size))) + pickle.TUPLE + pickle.BINPERSID
+    arguments = pickle.MARK + pid + _number(0) + _numbers(size) + _numbers(strides) + pickle.NEWFALSE + _EMPTY + pickle.TUPLE
+    return _text(name) + _name("torch._utils", "_rebuild_tensor_v2") + arguments + pickle.REDUCE
+
+
+class Writer:
+    """Writes a file of tensors: first all names and sizes, then the tensors in that order."""
+
+    def __init__(self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
+        self.archive, self.folder, self.dtype = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED), path.stem, dtype
+        self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(enumerate(sizes.items()))
+        entries = b"".join(_entry(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items()))
+        self._record("data.pkl", pickle.PROTO + b"\x02" + _EMPTY + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP)
+        self._record("byteorder", b"little")
+
+    def _record(self, name: str, body: Any) -> None:
+        with self.archive.open(zipfile.ZipInfo(f"{self.folder}/{name}"), "w", force_zip64=True) as file:
+            file.write(body)
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Write the next tensor."""
+        key, expected = next(self.sizes)
+        if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
+            raise ValueError(f"{name} {tensor.shape} {tensor.dtype} comes where {expected} is due")
+        self._record(f"data/{key}", memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)))
+
+    def close(self) -> None:
+        """End the file."""
+        self._record("version", b"3\n")
+        self.archive.close()

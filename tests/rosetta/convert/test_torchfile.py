@@ -1,0 +1,115 @@
+"""PyTorch's files of tensors without PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rosetta import jaxkit
+
+jaxkit.need("ml_dtypes", "numpy")
+
+import ml_dtypes
+import numpy as np
+
+from rosetta.convert import safetensors, torchfile
+from rosetta.errors import UserError
+
+WRITERS = {"pth": torchfile, "safetensors": safetensors}
+
+
+def _write(path: Path, tensors: dict[str, Any], module: Any) -> Path:
+    with contextlib.closing(module.Writer(path, {name: tensor.shape for name, tensor in tensors.items()}, next(iter(tensors.values())).dtype)) as writer:
+        for name, tensor in tensors.items():
+            writer.add(name, tensor)
+    return path
+
+
+@pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    tensors = {"a": rng.normal(size=(3, 5)).astype(dtype), "b.weight": rng.normal(size=(7,)).astype(dtype), "c": rng.normal(size=(2, 3, 4)).astype(dtype).swapaxes(0, 2)}
+    found = module.read(_write(tmp_path / "file", tensors, module))
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        held = found[name]()
+        assert held.dtype == tensor.dtype
+        assert np.array_equal(held.view(np.uint8), np.ascontiguousarray(tensor).view(np.uint8))
+
+
+@pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
+def test_out_of_order(module: Any, tmp_path: Path) -> None:
+    with contextlib.closing(module.Writer(tmp_path / "file", {"a": (2,), "b": (2,)}, np.dtype(np.float32))) as writer, pytest.raises(ValueError, match="b"):
+        writer.add("b", np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
+def test_cut_short(module: Any, keep: float, tmp_path: Path) -> None:
+    path = _write(tmp_path / "file", {"a": np.ones((40, 40), np.float32)}, module)
+    body = path.read_bytes()
+    path.write_bytes(body[: int(len(body) * keep)])
+    with pytest.raises(UserError, match="no whole"):
+        module.read(path)
+
+
+class Harm:
+    """Would run a command where a pickle is trusted."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+def test_code_in_a_pickle(tmp_path: Path) -> None:
+    path, mark = tmp_path / "bad.pth", tmp_path / "mark"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("bad/data.pkl", pickle.dumps({"a": Harm(mark)}))
+    with pytest.raises(UserError, match="nothing of it was run"):
+        torchfile.read(path)
+    assert not mark.exists()
+    pickle.loads(pickle.dumps(Harm(mark)))  # noqa: S301 (it would have)
+    assert mark.exists()
+
+
+def _int(*values: int) -> bytes:
+    return b"".join(pickle.BININT + value.to_bytes(4, "little") for value in values)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (_int(4, 4), _int(4, 5)),  # more rows than there are
+        (_int(4, 1), _int(9, 1)),  # farther apart than they are
+        (_int(0) + pickle.MARK + _int(4), _int(1) + pickle.MARK + _int(4)),  # begins later
+        (_int(16), _int(17)),  # a storage longer than its record
+    ],
+)
+def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) -> None:
+    """A file that claims more than it holds must not read what lies after."""
+    good, bad = _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torchfile), tmp_path / "bad.pth"
+    assert torchfile.read(good)["a"]().sum() == 16
+    with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as other:
+        for name in archive.namelist():
+            body = archive.read(name)
+            if name.endswith("data.pkl"):
+                assert body.count(before) == 1
+                body = body.replace(before, after)
+            other.writestr(name, body)
+    with pytest.raises(UserError, match="no whole"):
+        torchfile.read(bad)
+
+
+def test_other_numbers(tmp_path: Path) -> None:
+    header = b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}'
+    (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(UserError, match="I64"):
+        safetensors.read(tmp_path / "file")
