@@ -20,20 +20,28 @@ ROWS = 32128  # of the embedding of T5 1.1
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     entry = commands.add_parser("plan", parents=[common], help="compile a training step for a card that is not here, and say what it would do")
-    entry.add_argument("framework", choices=("t5x",))
-    entry.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
-    arguments.shape(entry, size="large")
-    entry.add_argument("--card", default=CARD, help=f"one of {', '.join(cards.CARDS)} (default {CARD})")
-    entry.add_argument("--gpus", type=arguments.positive, default=8, help="of all nodes (default 8)")
-    entry.add_argument("--gpus-per-node", type=arguments.positive, default=8, help="default 8")
-    entry.add_argument("--batch-per-gpu", type=arguments.positive, default=32, help="sequences (default 32)")
-    entry.add_argument("--tp", type=arguments.positive, default=1, help="GPUs that share a model (default 1)")
-    entry.add_argument("--fsdp", action="store_true", help="shard the optimizer's state over the data axis")
-    entry.add_argument("--microbatches", type=arguments.positive, default=1, help="of a step (default 1)")
-    entry.add_argument("--hlo", type=Path, metavar="FILE", help="also write the optimised HLO")
-    entry.add_argument(
+    frameworks = entry.add_subparsers(dest="framework", required=True, metavar="FRAMEWORK")
+    t5x = frameworks.add_parser("t5x", parents=[common], help="of a T5 size")
+    t5x.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
+    arguments.shape(t5x, size="large")
+    t5x.add_argument("--gpus", type=arguments.positive, default=8, help="of all nodes (default 8)")
+    t5x.add_argument("--batch-per-gpu", type=arguments.positive, default=32, help="sequences (default 32)")
+    t5x.add_argument("--tp", type=arguments.positive, default=1, help="GPUs that share a model (default 1)")
+    t5x.add_argument("--fsdp", action="store_true", help="shard the optimizer's state over the data axis")
+    t5x.add_argument("--microbatches", type=arguments.positive, default=1, help="of a step (default 1)")
+    t5x.add_argument(
         "--with", dest="switches", nargs="+", action="extend", default=[], metavar="SWITCH=VALUE", help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ..."
     )
+    pax = frameworks.add_parser("pax", parents=[common], help="of an experiment of Paxml")
+    pax.add_argument("config", metavar="CONFIG", help="an experiment of docs/pax.md, or MODULE.CLASS")
+    pax.add_argument("--gpus", type=arguments.positive, help="of all nodes (default: as many as the experiment's meshes have)")
+    pax.add_argument(
+        "--with", dest="hyper", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="hyper-parameters: ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1] ..."
+    )
+    for framework in (t5x, pax):
+        framework.add_argument("--card", default=CARD, help=f"one of {', '.join(cards.CARDS)} (default {CARD})")
+        framework.add_argument("--gpus-per-node", type=arguments.positive, default=8, help="default 8")
+        framework.add_argument("--hlo", type=Path, metavar="FILE", help="also write the optimised HLO")
 
 
 def nodes(gpus: int, per_node: int) -> tuple[int, int]:
@@ -73,11 +81,57 @@ def _value(text: str) -> bool | int | float | str:
     return text
 
 
+def hyper(words: list[str]) -> dict[str, object]:
+    """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one is none."""
+    from rosetta.pax import fdl  # noqa: PLC0415
+
+    found: dict[str, object] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if not name.isidentifier() or not text:
+            raise UserError(f"{word!r} is no hyper-parameter", "--with", "write NAME=VALUE; see docs/pax.md for the names")
+        found[name] = fdl.value(text)
+    return found
+
+
 def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    cards.named(args.card)
+    return {"t5x": _t5x, "pax": _pax}[args.framework](args, _file(args.hlo))
+
+
+def _file(given: Path | None) -> Path | None:
+    """Where the HLO is to go; UserError where it cannot."""
+    from rosetta.t5x import folders  # noqa: PLC0415
+
+    if given is None:
+        return None
+    if given.exists() and not given.is_file():
+        raise UserError("it is no file", f"--hlo {given}", "name a file, new or old")
+    folders.writable(str(given.resolve().parent))
+    return given.resolve()
+
+
+def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    from rosetta.pax import preflight  # noqa: PLC0415
+    from rosetta.plan import pax  # noqa: PLC0415
+    from rosetta.t5x import folders  # noqa: PLC0415
+
+    preflight.experiment(args.config)
+    chosen = hyper(args.hyper)
+    pax.prepare(args.config)
+    made = pax.named(args.config, chosen)
+    count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)
+    planned = pax.plan(made, card=args.card, nodes=count, per_node=per_node)
+    if hlo:
+        folders.write(hlo, planned.compiled.text)
+    found = planned.report()
+    return found, pax.table(found)
+
+
+def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
     from rosetta.plan import report, target  # noqa: PLC0415
     from rosetta.t5x import folders, ginfiles, ginread, preflight, settings  # noqa: PLC0415
 
-    cards.named(args.card)
     count, per_node = nodes(args.gpus, args.gpus_per_node)
     files = [ginfiles.model(args.family, args.size, "--family, --size"), f"{ginfiles.GIN}/runs/pretrain.gin"]
     settings.arithmetic(args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches "))
@@ -90,11 +144,6 @@ def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     literals = {name: ginread.literal(value) for name, value in bound.items()}
     read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
     preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
-    hlo = args.hlo.resolve() if args.hlo else None
-    if hlo:
-        if hlo.exists() and not hlo.is_file():
-            raise UserError("it is no file", f"--hlo {args.hlo}", "name a file, new or old")
-        folders.writable(str(hlo.parent))
     target.prepare(str(chosen.get("fp8", "off")))
     compiled = target.t5x(
         files, [f"{name} = {value}" for name, value in literals.items()], card=args.card, nodes=count, per_node=per_node, tensor_parallel=args.tp,

@@ -44,9 +44,18 @@ class Compiled:
 
 
 def prepare(fp8: str) -> None:
-    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX is imported.
+    """Set up JAX for compiling a T5X step for a card that is not here; to be called before JAX is imported.
 
     XLA gets the flags that the scripts give it for this T5Config.fp8, and no autotuning; the user's own come last, where they win.
+
+    Raises:
+      UserError: this environment has no CUDA plugin.
+    """
+    without_a_card(switches.xla_flags(fp8, os.environ.get("XLA_FLAGS", ""), UNTUNED))
+
+
+def without_a_card(flags: str) -> None:
+    """Set up JAX's environment for compiling for a card that is not here, with these flags of XLA; to be called before JAX is imported.
 
     Raises:
       UserError: this environment has no CUDA plugin.
@@ -57,7 +66,7 @@ def prepare(fp8: str) -> None:
         raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = switches.xla_flags(fp8, os.environ.get("XLA_FLAGS", ""), UNTUNED)
+    os.environ["XLA_FLAGS"] = flags
 
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:

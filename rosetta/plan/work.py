@@ -107,7 +107,7 @@ def _moved(program: Program, computation: dict[str, Instruction], instruction: I
     """Bytes that a kernel reads and writes."""
     inner = next((program.computations[name] for name in instruction.called() if name in program.computations), None) if instruction.opcode == "fusion" else None
     ordered = sorted((each for each in inner.values() if each.opcode == "parameter"), key=lambda each: int(each.operands[0])) if inner else []
-    total, written = 0.0, size(_outputs(instruction))
+    total, written = 0.0, size(outputs(instruction))
     for index, operand in enumerate(instruction.operands):
         source = computation.get(operand)
         full = source.bytes if source else 0.0
@@ -124,8 +124,8 @@ def _moved(program: Program, computation: dict[str, Instruction], instruction: I
     return total + max(written, 0.0)
 
 
-def _outputs(instruction: Instruction) -> str:
-    """The shape of what an instruction makes."""
+def outputs(instruction: Instruction) -> str:
+    """Return the shape of what an instruction makes."""
     elements = parts(instruction.shape)
     if instruction.opcode == "custom-call" and len(elements) > 1 and re.fullmatch(r"[su]8\[\d+\]\{0\}", elements[-1]):
         return ", ".join(elements[:-1])  # the last of a library call's outputs is workspace, its to use or not
@@ -188,24 +188,33 @@ def _attention(program: Program) -> list[Kernel]:
 def collectives(program: Program) -> list[Collective]:
     """Return the communication between devices."""
     found = []
-    for kernel in kernels(program):
-        kind = kernel.instruction.opcode.removesuffix("-start")
-        if kind in COLLECTIVES:
-            outputs = _outputs(kernel.instruction)
-            started = kernel.instruction.opcode.endswith("-start")
-            found.append(Collective(kind, "+".join(sorted(set(dtypes(outputs)))), size(outputs), kernel.times, started, _behind(kernel, f"{kind}-done") if started else 0))
+    for kernel in communication(program):
+        shape = outputs(kernel.instruction)
+        started = kernel.instruction.opcode.endswith("-start")
+        found.append(Collective(kernel.instruction.opcode.removesuffix("-start"), "+".join(sorted(set(dtypes(shape)))), size(shape), kernel.times, started, behind(kernel)))
     return found
 
 
-def _behind(kernel: Kernel, end: str) -> int:
-    """How many products, attentions and loops run while a kernel does, until the instruction that waits for it."""
-    if '"is_sync":true' in kernel.instruction.rest:
+def communication(program: Program) -> list[Kernel]:
+    """Return the kernels that communicate between devices."""
+    return [kernel for kernel in kernels(program) if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVES]
+
+
+def waited_for(kernel: Kernel) -> bool:
+    """Does the device do nothing else while this communicates?"""
+    return not kernel.instruction.opcode.endswith("-start") or '"is_sync":true' in kernel.instruction.rest
+
+
+def behind(kernel: Kernel) -> int:
+    """Return how many products, attentions and loops run while a kernel communicates, until the instruction that waits for it."""
+    if waited_for(kernel):
         return 0
+    end = kernel.instruction.opcode.removesuffix("-start") + "-done"
     # The text is in the order of the schedule: what stands between start and end runs meanwhile.
     order = list(kernel.computation.values())
-    behind = 0
+    running = 0
     for other in order[order.index(kernel.instruction) + 1 :]:
         if other.opcode == end and kernel.instruction.name in other.operands:
             break
-        behind += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
-    return behind
+        running += "matmul" in other.target or "fmha" in other.target or other.opcode == "while"
+    return running

@@ -1,0 +1,147 @@
+"""What a compiled step sends between devices and why: parameters, gradients, small numbers, activations; within nodes and across them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.plan import groups, work
+from rosetta.plan.hlo import dims, dtypes, parts, size
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from rosetta.plan.hlo import Instruction, Program
+    from rosetta.plan.work import Kernel
+
+SMALL = 1024  # numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth counts, only how often
+
+
+@dataclass
+class Flow:
+    """Alike communication added up, for a device and step.
+
+    Attributes:
+      kind: of collective, as HLO calls it.
+      role: "parameters", "gradients", "small" or "activations".
+      dtype: of the numbers sent.
+      times: how many arrays.
+      bytes: that a device receives, in a ring: (n - 1) / n of the whole array among n devices, twice that for an all-reduce.
+      across: of them, those that come from another node; None where XLA's groups are not understood.
+      waited: of `bytes`, those during which the device does nothing else.
+      behind: of `bytes`, those during which some product, attention or loop runs.
+    """
+
+    kind: str
+    role: str
+    dtype: str
+    times: int = 0
+    bytes: float = 0.0
+    across: float | None = 0.0
+    waited: float = 0.0
+    behind: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop's body: how often it runs, its all-reduces of small numbers, and how many of these look for a largest one, as FP8 does."""
+
+    name: str
+    times: int
+    small: int
+    largest: int
+
+
+def flows(program: Program, per_node: int, parameters: Collection[int]) -> list[Flow]:
+    """Return the communication of a step, what moves most bytes first.
+
+    Args:
+      program: optimised.
+      per_node: devices of a node.
+      parameters: how many numbers a parameter has on a device before it is gathered and after: of the whole stack of layers, and of one.
+    """
+    found: dict[tuple[str, str, str], Flow] = {}
+    for kernel in work.communication(program):
+        kind = kernel.instruction.opcode.removesuffix("-start")
+        named = groups.groups(kernel.instruction.rest)
+        outside = groups.outside(named, per_node, kind) if named is not None else None
+        share = 1.0 if named is None or kind == "collective-permute" else (len(named[0]) - 1) / len(named[0])
+        for shape in _arrays(program, kernel, kind):
+            role = _role(kind, math.prod(dims(shape)), parameters)
+            flow = found.setdefault((kind, role, dtypes(shape)[0]), Flow(kind, role, dtypes(shape)[0]))
+            sent = kernel.times * size(shape) * share * (2 if kind == "all-reduce" else 1)
+            flow.times += kernel.times
+            flow.bytes += sent
+            flow.across = None if outside is None or flow.across is None else flow.across + sent * outside
+            flow.waited += sent if work.waited_for(kernel) else 0.0
+            flow.behind += sent if work.behind(kernel) else 0.0
+    return sorted(found.values(), key=lambda flow: -flow.bytes)
+
+
+def loops(program: Program) -> list[Loop]:
+    """Return the bodies of the loops that communicate."""
+    names = {id(computation): name for name, computation in program.computations.items()}
+    found: dict[str, list[Kernel]] = {}
+    for kernel in work.communication(program):
+        name = names[id(kernel.computation)]
+        if name != program.entry:
+            found.setdefault(name, []).append(kernel)
+    made = []
+    for name, kernels in found.items():
+        small = [each for each in kernels if each.instruction.opcode.startswith("all-reduce") and all(math.prod(dims(shape)) <= SMALL for shape in parts(each.instruction.shape))]
+        made.append(Loop(name, kernels[0].times, len(small), sum(_reduction(program, each.instruction) == "maximum" for each in small)))
+    return made
+
+
+def table(found: list[Flow], bodies: list[Loop]) -> str:
+    """Return them for people."""
+    lines = [f"{'':<20}{'':<13}{'':<9}{'times':>6}{'GB received':>13}{'from other nodes':>18}{'waited for':>12}{'behind products':>17}"]
+    for flow in found:
+        across = "?" if flow.across is None else f"{flow.across / 1e9:.3f}"
+        lines.append(f"{flow.kind:<20}{flow.role:<13}{flow.dtype:<9}{flow.times:>6}{flow.bytes / 1e9:>13.3f}{across:>18}{flow.waited / 1e9:>12.3f}{flow.behind / 1e9:>17.3f}")
+    lines += [f"loop of {body.times}: {body.small} all-reduces of small numbers, {body.largest} of them for the largest" for body in bodies]
+    return "\n".join(lines)
+
+
+def report(program: Program, per_node: int, parameters: Collection[int]) -> dict[str, Any]:
+    """Return flows and loops as JSON has them."""
+    return {"flows": [asdict(flow) for flow in flows(program, per_node, parameters)], "loops": [asdict(loop) for loop in loops(program)]}
+
+
+def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
+    """The shapes of the whole arrays that a collective moves: what is gathered, and what is to be reduced or exchanged."""
+    if kind == "all-gather":
+        yield from parts(work.outputs(kernel.instruction))
+        return
+    for name in kernel.instruction.operands:
+        source = kernel.computation.get(name)
+        if source is not None:
+            yield from _joined(program, source)
+
+
+def _joined(program: Program, source: Instruction) -> Iterator[str]:
+    """The shapes that XLA put in a row to send them as one; of anything else, its own."""
+    for name in source.called() if source.opcode == "fusion" else ():
+        inner = program.computations.get(name, {})
+        root = list(inner.values())[-1] if inner else None
+        if root is not None and root.opcode == "concatenate" and all(operand in inner for operand in root.operands):
+            yield from (inner[operand].shape for operand in root.operands)
+            return
+    yield source.shape
+
+
+def _role(kind: str, count: int, parameters: Collection[int]) -> str:
+    if count <= SMALL and kind == "all-reduce":
+        return "small"
+    if count in parameters:
+        return "gradients" if "reduce" in kind else "parameters" if kind == "all-gather" else "activations"
+    return "activations"
+
+
+def _reduction(program: Program, instruction: Instruction) -> str:
+    """The operation that an all-reduce combines by."""
+    named = re.search(r"to_apply=%?([\w.\-]+)", instruction.rest)
+    body = program.computations.get(named[1], {}) if named else {}
+    return list(body.values())[-1].opcode if body else ""
