@@ -46,6 +46,11 @@ class Mask:
     key_segments: Any = None
     visible: Any = None
 
+    @property
+    def padded(self) -> bool:
+        """Is there padding to leave out?"""
+        return self.queries is not None or self.keys is not None
+
     def dense(self, queries: int, keys: int) -> Any:
         """Return it as one bool array that broadcasts to [batch, 1, queries, keys], or None where nothing is masked."""
         parts = []
@@ -73,6 +78,17 @@ class Mask:
         return hidden if relative is None else hidden + relative
 
 
+def unfit(*, dtype: Any, mask: Mask) -> str:
+    """Say why no fused attention can do a call, or nothing if one may."""
+    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
+        return f"activations in {jnp.dtype(dtype).name}"
+    if mask.query_segments is not None:
+        return "packed examples"
+    if mask.visible is not None:
+        return "a mask that is neither padding nor causal"
+    return ""
+
+
 def unfit_for_cudnn(
     *, dtype: Any, head_dim: int, queries: int, keys: int, mask: Mask, biased: bool, dropout: bool, float32_logits: bool
 ) -> str:
@@ -83,24 +99,20 @@ def unfit_for_cudnn(
     """
     if dropout:
         return "attention dropout"
-    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
-        return f"activations in {jnp.dtype(dtype).name}"
+    if reason := unfit(dtype=dtype, mask=mask):
+        return reason
     if float32_logits:
         return "float32_attention_logits"
     if head_dim % 8 or head_dim > 128:
         return f"heads of {head_dim} (it takes multiples of 8 up to 128)"
-    if mask.query_segments is not None:
-        return "packed examples"
-    if mask.visible is not None:
-        return "a mask that is neither padding nor causal"
     if biased and (queries % 2 or keys % 2):
         return f"an odd length ({queries} x {keys}) with relative positions"
     return ""
 
 
-def lengths(valid: Any) -> Any:
-    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length where padding is at its end."""
-    return jnp.sum(valid, axis=-1, dtype=jnp.int32)
+def lengths(valid: Any, batch: int, length: int) -> Any:
+    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length where padding is at its end; all for None."""
+    return jnp.full((batch,), length, jnp.int32) if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
 
 
 def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn") -> Any:
@@ -109,12 +121,9 @@ def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implem
     Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], relative [1, heads, queries, keys] or None.
     Returns [batch, queries, heads, depth]; rows of padded queries are zero.
     """
-    rows = {} if mask.queries is None else {"query_seq_lengths": lengths(mask.queries)}
-    if mask.keys is not None:
-        rows["key_value_seq_lengths"] = lengths(mask.keys)
-    if len(rows) == 1:  # cuDNN wants both or none
-        whole = jnp.full((query.shape[0],), (query if "key_value_seq_lengths" in rows else key).shape[1], jnp.int32)
-        rows = {"query_seq_lengths": whole, "key_value_seq_lengths": whole} | rows
+    rows = {}
+    if mask.padded:  # cuDNN wants both lengths or none
+        rows = {"query_seq_lengths": lengths(mask.queries, *query.shape[:2]), "key_value_seq_lengths": lengths(mask.keys, *key.shape[:2])}
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     return jax.nn.dot_product_attention(
         query, key, value, bias=bias, scale=1.0, is_causal=mask.causal, implementation=implementation, **rows

@@ -1,7 +1,7 @@
 """Projections in FP8 with delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433): e4m3 forward, e5m2 for output gradients.
 
 Scales follow from a history of largest magnitudes, which with the scales is the state of a projection. It lives in flax's collection
-`_overwrite_with_gradient` under the names of flax.linen.fp8_ops, so such checkpoints fit. What backpropagation returns for it is no gradient
+`_overwrite_with_gradient`, in arrays named as those of flax.linen.fp8_ops. What backpropagation returns for it is no gradient
 but what was seen: `combine` puts that of several microbatches together, and `advance` makes the next step's state of it, for all projections
 at once. (Thousands of kernels a step would do what a hundred do there.) A history is a ring: step s stands at s modulo its length.
 
@@ -22,7 +22,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
 from rosetta.errors import UserError
-from rosetta.nn import fuse
+from rosetta.nn import OLDEST_WITH_FP8, fuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 COLLECTION = "_overwrite_with_gradient"
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 HISTORY = 1024  # steps, as flax and Transformer Engine keep
-OLDEST = 8.9  # compute capability: Ada
 TENSORS = ("input", "kernel", "output_grad")
 _HISTORY = "_amax_history"
 _GROUP = 32  # histories read by one kernel
@@ -58,17 +57,21 @@ def axes_of(states: Any) -> Any:
 
 
 def require(devices: Sequence[Any]) -> None:
-    """UserError where a GPU among the devices has no FP8 (compute capability below 8.9). CPUs compute it slowly, for tests."""
+    """UserError where a GPU among the devices has no FP8 (compute capability below OLDEST_WITH_FP8). CPUs compute it slowly, for tests."""
     for device in devices:
         capability = getattr(device, "compute_capability", None)
-        if device.platform == "gpu" and capability and float(capability) < OLDEST:
+        if device.platform == "gpu" and capability and tuple(map(int, capability.split("."))) < OLDEST_WITH_FP8:
             raise UserError(f"{device.device_kind} (compute capability {capability}) has no FP8", "ENABLE_FP8", "switch FP8 off; it needs an Ada, Hopper or newer card")
 
 
 def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
-    """Return the scale by which a tensor of this largest magnitude fills the range of `kind`; the previous one where it is zero or infinite."""
-    usable = (largest > 0) & jnp.isfinite(largest)
-    return jnp.where(usable, jnp.where(usable, largest, 1.0) / float(jnp.finfo(kind).max), previous)
+    """Return the scale by which a tensor of this largest magnitude fills the range of `kind`.
+
+    It is the previous one where the magnitude is not finite, or so small that its own would be no normal float32, which devices flush to zero.
+    """
+    edge = float(jnp.finfo(kind).max)
+    usable = (largest >= float(jnp.finfo(jnp.float32).tiny) * edge) & jnp.isfinite(largest)
+    return jnp.where(usable, largest / edge, previous)
 
 
 def quantise(x: Any, scale: Any, kind: Any) -> Any:
@@ -170,7 +173,7 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     """Return the state after a step.
 
     Args:
-      states: a tree of projections' states, as before the step.
+      states: a tree of projections' states, as before the step; those of layers that are looped over may be stacked, [layers, ...].
       seen: the tree that backpropagation gave for it.
       step: the step's number, int32 [].
     """
@@ -178,15 +181,15 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     paths = [path for path in before if path[-1].endswith(_HISTORY)]
     # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel; hence the barrier before they are read.
     newest = [jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths]  # an overflow must not stand in the way of the others
-    histories = [jnp.where(jnp.arange(value.size) == step % value.size, value, before[path]) for path, value in zip(paths, newest, strict=True)]
+    histories = [jnp.where(jnp.arange(value.shape[-1]) == step % value.shape[-1], value, before[path]) for path, value in zip(paths, newest, strict=True)]
     following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
-    for length in {history.size for history in histories}:
-        alike = [path for path in paths if before[path].size == length]
+    for shape in dict.fromkeys(history.shape for history in histories):
+        alike = [path for path in paths if before[path].shape == shape]
         for start in range(0, len(alike), _GROUP):
             group = alike[start : start + _GROUP]
-            largest = jnp.max(jnp.stack([following[path] for path in group]), axis=1)
+            largest = jnp.max(jnp.stack([following[path] for path in group]), axis=-1, keepdims=True)
             for index, path in enumerate(group):
                 tensor = path[-1].removesuffix(_HISTORY)
                 scale = (*path[:-1], f"{tensor}_scale")
-                following[scale] = scale_of(largest[index : index + 1], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD)
+                following[scale] = scale_of(largest[index], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD)
     return unflatten_dict({path: following[path] for path in before})

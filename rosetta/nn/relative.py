@@ -16,19 +16,15 @@ def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest:
     Of the buckets, or of each half where both directions count, one half holds one distance each, the other grows with the logarithm up to
     `farthest`, beyond which all distances share the last. Without `bidirectional`, keys after the query share bucket 0.
     """
-    offset = np.zeros_like(distance)
-    back = -distance
-    if bidirectional:
-        buckets //= 2
-        offset = np.where(back < 0, buckets, 0)
-        back = np.abs(back)
-    else:
-        back = np.maximum(back, 0)
-    exact = buckets // 2
+    half = buckets // 2 if bidirectional else buckets
+    exact = half // 2
     # float32 and its epsilon, as models that exist were trained: a distance on a boundary must fall where it fell there.
-    ratio = back.astype(np.float32) / exact + np.finfo(np.float32).eps
-    far = exact + (np.log(ratio) / np.log(farthest / exact) * (buckets - exact)).astype(np.int32)
-    found: np.ndarray = (offset + np.where(back < exact, back, np.minimum(far, buckets - 1))).astype(np.int32)
+    span: np.ndarray = np.arange(exact, farthest + 1, dtype=np.float32)
+    grown = (np.log(span / exact + np.finfo(np.float32).eps) / np.log(farthest / exact) * (half - exact)).astype(np.int32)
+    of_each = np.concatenate([np.arange(exact), np.minimum(exact + grown, half - 1)])  # the bucket of each distance up to the farthest
+    apart = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
+    ahead = half * (distance > 0) if bidirectional else 0
+    found: np.ndarray = (ahead + of_each[np.minimum(apart, farthest)]).astype(np.int32)
     return found
 
 

@@ -12,8 +12,6 @@ from rosetta.nn.dense import PROJECTION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-POLICIES = ("none", "minimal", "full")
-
 
 def policy(name: str) -> Callable[..., bool]:
     """Return jax.checkpoint's policy for "minimal" or "full".

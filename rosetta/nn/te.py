@@ -3,9 +3,9 @@
 Parameters and FP8 state stay what they are without it (the state that of rosetta.nn.fp8), so that a checkpoint does not know who computed:
 Transformer Engine is handed the scales, and hands back the largest magnitudes it saw. It quantises and multiplies; when a scale moves is ours.
 
-NOT RUN: there was no GPU when this was written, and Transformer Engine neither imports nor traces without a driver. Written to version
-2.20.2 (transformer_engine/jax: dense.py, quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is
-tested is everything on this side of its interface, against a stand-in that has the interface's few names.
+None of Transformer Engine's kernels was run with this: without a driver its compiled extension cannot be loaded. Written to version 2.20.2
+(transformer_engine/jax: dense.py, quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is tested is
+everything on this side of its interface, against a stand-in that has the interface's few names; docs/fp8.md says what was tried beyond that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ import jax.numpy as jnp
 
 from rosetta import te as package
 from rosetta.errors import UserError
-from rosetta.nn import fp8, route, te_map
+from rosetta.nn import fp8, fuse, mesh, route
+from rosetta.nn.attention import lengths
+from rosetta.nn.attention import unfit as unfit_attention
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from rosetta.nn.attention import Mask
 
 MULTIPLE = 16  # of every dimension of a product in FP8 (cuBLASLt's rule for 8-bit types)
-BATCH_AXIS, TENSOR_AXIS = "data", "model"  # the names T5X's meshes have
 _MODULES = ("dense", "flax", "quantize", "quantize.helper", "sharding", "attention")
 _WHERE = "Transformer Engine"
 _guard = ExitStack()
@@ -52,19 +53,23 @@ def require() -> Any:
     return found
 
 
+def _has(te: Any, axis: str) -> bool:
+    try:
+        te.sharding.get_mesh_axis_size(axis)
+    except AssertionError:  # how it says that there is none
+        return False
+    return True
+
+
 def _placed(te: Any) -> Any:
     """Tell Transformer Engine, which keeps this in a global, which of the current mesh's axes are what.
 
     It stays so after this call, since the backward pass is traced later.
     """
-    axes = {}
-    if te.sharding.is_mesh_available():
-        for resource, axis in (("dp_resource", BATCH_AXIS), ("tp_resource", TENSOR_AXIS)):
-            try:
-                te.sharding.get_mesh_axis_size(axis)
-            except AssertionError:  # how it says that there is none
-                continue
-            axes[resource] = axis
+    there = {axis for axis in mesh.AXES if te.sharding.is_mesh_available() and _has(te, axis)}
+    # Of two axes that a batch lies over, the faster one is what it calls fully sharded data parallelism's.
+    batch = {"dp_resource": mesh.REPLICA, "fsdp_resource": mesh.DATA} if mesh.REPLICA in there else {"dp_resource": mesh.DATA}
+    axes = {resource: axis for resource, axis in (batch | {"tp_resource": mesh.MODEL}).items() if axis in there}
     _guard.close()
     _guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
     return te
@@ -91,9 +96,9 @@ def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]]
     held = [dict(each) for each in states]
     lent = {tensor: _lent(*_histories(held, tensor)) for tensor in fp8.TENSORS}
     # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be rounded twice.
-    whole = _typed(te_map.stack(kernels) if len(kernels) > 1 else kernels[0])
+    whole = _typed(fuse.join(kernels))
     product = te.dense.dense(x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent))
-    return tuple(product[..., index, :] for index in range(len(kernels))) if len(kernels) > 1 else (product,)
+    return tuple(fuse.part(product, [kernel.shape[1] for kernel in kernels]))
 
 
 @jax.custom_vjp
@@ -143,22 +148,10 @@ def _lent_backward(kept: Any, following: tuple[Any, Any]) -> tuple[Any, Any]:
 _lent.defvjp(_lent_forward, _lent_backward)
 
 
-def unfit_attention(*, dtype: Any, mask: Mask) -> str:
-    """Say why Transformer Engine's fused attention cannot do a call, or nothing; what only cuDNN knows it is asked when it is called."""
-    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
-        return f"activations in {jnp.dtype(dtype).name}"
-    if mask.query_segments is not None:
-        return "packed examples"
-    if mask.visible is not None:
-        return "a mask that is neither padding nor causal"
-    return ""
-
-
 def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
-    """Return "te", or "xla" with the reason said. UserError where there is no Transformer Engine."""
+    """Return "te", or "xla" with the reason said; what only cuDNN knows it is asked when it is called. UserError where there is no Transformer Engine."""
     require()
-    reason = unfit_attention(dtype=dtype, mask=mask)
-    if reason:
+    if reason := unfit_attention(dtype=dtype, mask=mask):
         route.say("attention by XLA instead of Transformer Engine", reason)
         return "xla"
     if dropout:
@@ -179,12 +172,8 @@ def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dr
         raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
     te = _placed(require())
     along, across = (0, 1) if transposed else (1, 0)
-    padded = mask.queries is not None or mask.keys is not None
-    counts = [
-        jnp.full((each.shape[across],), each.shape[along], jnp.int32) if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
-        for each, valid in ((query, mask.queries), (key, mask.keys))
-    ]
-    kind = ("padding_causal" if mask.causal else "padding") if padded else ("causal" if mask.causal else "no_mask")
+    counts = [lengths(valid, each.shape[across], each.shape[along]) for each, valid in ((query, mask.queries), (key, mask.keys))]
+    kind = ("padding_causal" if mask.causal else "padding") if mask.padded else ("causal" if mask.causal else "no_mask")
     module = te.flax.DotProductAttention(
         head_dim=query.shape[-1],
         num_attention_heads=query.shape[-2],

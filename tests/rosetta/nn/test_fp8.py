@@ -132,6 +132,16 @@ def test_what_has_seen_nothing_keeps_its_scale() -> None:
     assert found.tolist() == [3.0, 2.0, 3.0, 3.0]
 
 
+@pytest.mark.parametrize("kind", [jnp.float8_e4m3fn, jnp.float8_e5m2], ids=["e4m3", "e5m2"])
+def test_what_is_too_small_for_a_scale_of_its_own_keeps_the_last(kind: Any) -> None:
+    """A scale below the least normal float32 is flushed to zero, and what is divided by it is no number."""
+    tiny, edge = np.finfo(np.float32).tiny, np.float32(jnp.finfo(kind).max)
+    magnitudes = jnp.asarray([tiny, 0.99 * tiny * edge, tiny * edge], jnp.float32)
+    scales = jax.jit(fp8.scale_of, static_argnums=2)(magnitudes, jnp.full(3, 3.0), kind)
+    assert scales.tolist() == [3.0, 3.0, tiny]
+    assert bool(jnp.isfinite(fp8.quantise(magnitudes, scales, kind).astype(jnp.float32)).all())
+
+
 def test_what_is_out_of_range_is_cut_off() -> None:
     found = fp8.quantise(jnp.asarray([1e6, -1e6, 448.0]), jnp.asarray([1.0]), jnp.float8_e4m3fn).astype(jnp.float32)
     assert found.tolist() == [448.0, -448.0, 448.0]

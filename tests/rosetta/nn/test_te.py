@@ -107,7 +107,13 @@ class _Attention(nn.Module):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+def axes() -> set[str]:
+    """Those of the mesh."""
+    return {"data"}
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
     """A stand-in that is imported as Transformer Engine; returns what was asked of it."""
     asked: list[Any] = []
 
@@ -122,7 +128,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
         return _Set(tuple(meta["scale"] for meta in metas), tuple(meta["amax_history"] for meta in metas))
 
     def size(axis: str) -> int:
-        assert axis == "data"
+        assert axis in axes
         return 1
 
     def guard(resource: Any) -> Any:
@@ -180,6 +186,22 @@ def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
     assert {"dp_resource": "data"} in engine  # of the mesh's axes, the one that there is
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one))))
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"data", "model"}, {"dp_resource": "data", "tp_resource": "model"}),
+        ({"replica", "data", "model"}, {"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "model"}),
+        (set(), {}),
+    ],
+    ids=["two", "three", "none"],
+)
+def test_it_is_told_what_the_axes_are(engine: Any, axes: set[str], there: set[str], told: dict[str, str]) -> None:
+    axes.clear()
+    axes |= there
+    _graded(te.contract, 1)
+    assert engine[0] == told
 
 
 def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:

@@ -1,0 +1,12 @@
+"""The axes of meshes of devices, by the names that T5X gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+REPLICA, DATA, MODEL = AXES = ("replica", "data", "model")
+
+
+def named(part: Any) -> tuple[str, ...]:
+    """Return the axes that one part of a PartitionSpec names: none, one, or several."""
+    return () if part is None else (part,) if isinstance(part, str) else tuple(part)
