@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,14 @@ REMAT = ("none", "minimal", "full")
 LOGITS = ("float32", "bfloat16")
 DTYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh", "sigmoid", "softplus", "elu", "leaky_relu")
+LEAST = {
+    "vocab_size": 1, "emb_dim": 1, "num_heads": 1, "head_dim": 1, "mlp_dim": 1, "num_encoder_layers": 0, "num_decoder_layers": 1, "loss_chunks": 0,
+}  # fmt: skip
+
+
+def whole(value: Any, least: int) -> bool:
+    """Is it a whole number from `least` on?"""
+    return hasattr(value, "__index__") and operator.index(value) >= least
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class T5Config:
 
     Attributes:
       vocab_size: rows of the embedding, tokens of the logits.
-      dtype: of activations, and of the kernels while they are multiplied with. Parameters are float32.
+      dtype: of activations, and of the kernels while they are multiplied with; kept as its name. Parameters are float32.
       emb_dim, num_heads, head_dim, mlp_dim: widths. num_encoder_layers is not read by a decoder-only model.
       mlp_activations: one name of flax.linen for T5 1.0, two for the gated units of 1.1; "linear" is the identity.
       dropout_rate: after embedding and blocks, of attention weights and within the MLP.
@@ -63,27 +72,32 @@ class T5Config:
     loss_chunks: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mlp_activations", tuple(self.mlp_activations))
-        for name, known in (("fp8", FP8), ("attention", ATTENTION), ("remat", REMAT), ("logits_dtype", LOGITS)):
+        activations: Any = self.mlp_activations
+        if isinstance(activations, str) or not hasattr(activations, "__iter__"):
+            raise UserError(
+                f"mlp_activations is {activations!r}", "T5Config.mlp_activations", "give a list of names, as ('relu',)"
+            )
+        object.__setattr__(self, "mlp_activations", tuple(activations))
+        object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
+        for name, known in (("fp8", FP8), ("attention", ATTENTION), ("remat", REMAT), ("logits_dtype", LOGITS), ("dtype", DTYPES)):
             if getattr(self, name) not in known:
                 raise UserError(
                     f"{name} is {getattr(self, name)!r}", f"T5Config.{name}", f"choose one of: {', '.join(known)}"
                 )
-        if (dtype := getattr(self.dtype, "__name__", str(self.dtype))) not in DTYPES:
-            raise UserError(f"dtype is {dtype}", "T5Config.dtype", f"choose one of: {', '.join(DTYPES)}")
         if not self.mlp_activations or (unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]):
             raise UserError(
                 f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}", "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
             )  # fmt: skip
-        if not 0 <= self.dropout_rate < 1:
+        if not isinstance(self.dropout_rate, int | float) or not 0 <= self.dropout_rate < 1:
             raise UserError(
-                f"dropout_rate is {self.dropout_rate}", "T5Config.dropout_rate", "give a share below 1, 0 for none"
+                f"dropout_rate is {self.dropout_rate!r}", "T5Config.dropout_rate", "give a share below 1, 0 for none"
             )
-        for name in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_decoder_layers"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}", f"T5Config.{name}", "give a whole number from 1 on")
-        if self.loss_chunks < 0 or self.loss_chunks > self.vocab_size:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if not whole(value, least):
+                raise UserError(f"{name} is {value!r}", f"T5Config.{name}", f"give a whole number from {least} on")
+        if self.loss_chunks > self.vocab_size:
             raise UserError(
                 f"loss_chunks is {self.loss_chunks}",
                 "T5Config.loss_chunks",

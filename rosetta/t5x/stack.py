@@ -21,7 +21,7 @@ def run(module: nn.Module, layer: type[nn.Module], config: T5Config, count: int,
     it. Layers with a cache are never scanned over.
     """
     checkpoints = config.remat != "none"
-    if not config.scan_layers or cached or module.is_initializing():
+    if not config.scan_layers or not count or cached or module.is_initializing():
         made = nn.remat(layer, policy=remat.policy(config.remat)) if checkpoints and not cached else layer
         for index in range(count):
             x = made(config, **how, name=f"layers_{index}")(x, *others)
