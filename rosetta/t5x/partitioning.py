@@ -1,9 +1,14 @@
-"""How a train state is laid out over devices: upstream's rules over a mesh of data times model, with the optimizer's state over both."""
+"""How a train state is laid out over devices: upstream's rules over a mesh of data times model, with the optimizer's state over both.
+
+A dimension of a parameter is a multiple of some power of two, and seldom of 9. So that the optimizer's state can be spread over 144 groups of
+devices, they become 9 replicas of 16: the batch lies over both axes, and each array over as much of them as one of its dimensions divides by.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -14,8 +19,15 @@ from t5x.partitioning import standard_logical_axis_rules
 
 from rosetta.errors import UserError
 from rosetta.nn import route
+from rosetta.nn.mesh import DATA, MODEL, REPLICA, named
+from rosetta.t5x.config import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
 
 __all__ = ["PjitPartitioner", "standard_logical_axis_rules"]
+
+SPLIT = "TP_SIZE (num_partitions)"
 
 
 def fitting(devices: int, local: int) -> list[int]:
@@ -23,37 +35,68 @@ def fitting(devices: int, local: int) -> list[int]:
     return [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
 
 
+def shards(groups: int, local: int) -> int:
+    """Return over how many neighbours an axis of its own is to spread state: the largest power of two that divides the groups of devices.
+
+    Of it or in it are whole machines, with `local` groups each, so that what a machine has is a block of the mesh.
+    """
+    power = groups & -groups
+    while power % local and local % power:
+        power //= 2
+    return power
+
+
 class PjitPartitioner(partitioning.PjitPartitioner):
     """Upstream's class of this name, the same on CPUs as on GPUs.
 
     Args:
       num_partitions: devices over which one model is split (tensor parallelism).
-      fsdp: keep each device's share of the optimizer's state only, over the data axis as well. Checkpoints do not depend on it.
+      fsdp: keep each device's share of the optimizer's state only, over the data axes as well. Checkpoints do not depend on it.
       devices: the mesh's devices; default: all of the process's backend.
       Others as upstream's; with model_parallel_submesh the mesh is upstream's, too.
     """
 
     def __init__(self, num_partitions: int | None = None, model_parallel_submesh: Any = None, *, fsdp: bool = False, devices: Any = None, **others: Any) -> None:
+        if not model_parallel_submesh and not whole(num_partitions, 1):
+            raise UserError(f"it is {num_partitions!r}", SPLIT, "give a whole number from 1 on")
         super().__init__(num_partitions, model_parallel_submesh, **others)
+        self._data_axis: Any
+        self._logical_axis_rules: Any
+        self._groups: tuple[int, ...]
         self._fsdp = fsdp
         self._devices = devices
-        if num_partitions and not model_parallel_submesh:
-            found = self._found()
-            local = len({each.id for each in found if each.process_index == found[0].process_index})
-            if num_partitions not in fitting(len(found), local):
-                sizes = ", ".join(map(str, fitting(len(found), local)))
-                raise UserError(f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process", "TP_SIZE (num_partitions)", f"choose one of: {sizes}")
+        if model_parallel_submesh:
+            return
+        found = self._found()
+        local = len({each.id for each in found if each.process_index == found[0].process_index})
+        if num_partitions not in fitting(len(found), local):
+            sizes = ", ".join(map(str, fitting(len(found), local)))
+            raise UserError(f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process", SPLIT, f"choose one of: {sizes}")
+        groups = len(found) // self._num_partitions
+        self._groups, apart = (groups,), shards(groups, max(1, local // self._num_partitions))
+        if fsdp and 1 < apart < groups and self._data_axis == DATA and not self._ici_mesh_shape:
+            self._groups, self._data_axis = (groups // apart, apart), (REPLICA, DATA)
+            self._logical_axis_rules = tuple((name, self._data_axis if name == "batch" else axis) for name, axis in self._logical_axis_rules)
 
     def _found(self) -> list[Any]:
         return list(self._devices) if self._devices is not None else sorted(jax.devices(self._backend), key=lambda each: (each.process_index, each.id))
 
     @functools.cached_property
     def mesh(self) -> Mesh:
-        """Data times model, neighbours on one machine sharing a model."""
+        """Data times model, neighbours on one machine sharing a model; with `fsdp`, replica times data times model where that spreads more."""
         if self._model_parallel_submesh or self._ici_mesh_shape:
             return super().mesh
-        found = self._found()
-        return Mesh(np.asarray(found).reshape(-1, self._num_partitions), ("data", "model"))
+        axes = (REPLICA, DATA, MODEL)[-len(self._groups) - 1 :]
+        return Mesh(np.asarray(self._found()).reshape(*self._groups, self._num_partitions), axes)
+
+    @property
+    def data_axes(self) -> tuple[str, ...]:
+        """The mesh's axes that a batch lies over, the slowest first."""
+        return named(self._data_axis)
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {axis: self.mesh.shape[axis] for axis in self.data_axes}
 
     def get_data_layout(self, batch_size: int | None = None, host_index: int | None = None) -> Any:
         """See upstream; UserError where the batch does not divide."""
@@ -64,9 +107,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         return super().get_data_layout(batch_size, host_index)
 
     def get_mesh_axes(self, train_state: Any) -> Any:
-        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axis as well, where a dimension divides."""
+        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axes as well, where a dimension divides."""
         axes = super().get_mesh_axes(train_state)
-        sizes = dict(self.mesh.shape)
         shapes = traverse_util.flatten_dict(train_state.state_dict(), keep_empty_nodes=True, sep="/")
         flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
         for name, spec in flat.items():
@@ -75,40 +117,48 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 # Without a layout, T5X restores a counter in the parameters' type: float32 is exact up to 2**24 only, bfloat16 to 256.
                 flat[name] = PartitionSpec()
             elif self._fsdp and name.startswith("state/param_states/"):
-                flat[name] = spread_over_data(spec, shape or (), sizes)
-        if self._fsdp and sizes["data"] > 1 and not any(isinstance(spec, PartitionSpec) and "data" in spec for spec in flat.values()):
-            route.say("FSDP=1 changes nothing: the optimizer's state stays whole on each device", f"no dimension of a parameter divides by {sizes['data']}; use a power of two of GPUs")
+                flat[name] = spread_over_data(spec, shape or (), self._sizes)
+        if self._fsdp and math.prod(self._sizes.values()) > 1 and not any(isinstance(spec, PartitionSpec) and _over(spec, self._sizes) for spec in flat.values()):
+            among = self._sizes[self.data_axes[-1]]
+            route.say("FSDP=1 changes nothing: the optimizer's state stays whole on each device", f"no dimension of a parameter divides by {among}; use a power of two of GPUs")
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
-    def data_dimensions(self, axes: Any, params: Any) -> Any:
-        """Return for each parameter the dimension in which `fsdp` spreads its optimizer's state over the data axis, -1 for none.
+    def over_data(self, axes: Any, params: Any) -> Any:
+        """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its optimizer's state over them.
 
         Args:
           axes: the parameters' own layout, a tree of PartitionSpec or None.
           params: arrays or their shapes, in the same tree.
         """
-        sizes = dict(self.mesh.shape)
 
-        def dimension(leaf: Any, spec: Any) -> int:
-            spread = spread_over_data(spec, leaf.shape, sizes) if self._fsdp else None
-            return tuple(spread).index("data") if spread is not None and "data" in spread else -1
+        def spread(leaf: Any, spec: Any) -> PartitionSpec:
+            whole = spread_over_data(spec, leaf.shape, self._sizes) if self._fsdp else None
+            return PartitionSpec(*(part if _over([part], self._sizes) else None for part in whole or ()))
 
-        return jax.tree.map(dimension, params, axes)
+        return jax.tree.map(spread, params, axes)
 
 
-def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> Any:
-    """Return a layout with the data axis added to the largest dimension that has room for it: free, and divisible by the axis's size.
+def _over(spec: Iterable[Any], axes: Container[str]) -> bool:
+    return any(name in axes for part in spec for name in named(part))
+
+
+def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Any:
+    """Return a layout with data axes added to a dimension that has room for them: free, and divisible by their sizes.
+
+    It is all of the axes if a dimension divides by them together, else the faster ones; and of such dimensions the largest.
 
     Args:
       spec: the layout so far, a PartitionSpec or None.
       shape: of the array.
-      sizes: of the mesh's axes.
+      sizes: of the axes that a batch lies over, the slowest first.
     """
-    if not isinstance(spec, PartitionSpec) or not shape or sizes["data"] == 1 or "data" in spec:
+    if not isinstance(spec, PartitionSpec) or not shape or _over(spec, sizes):
         return spec
-    names = [*spec, *[None] * (len(shape) - len(spec))]
-    free = [index for index, name in enumerate(names) if name is None and shape[index] % sizes["data"] == 0]
-    if not free:
-        return spec
-    best = max(free, key=lambda index: shape[index])
-    return PartitionSpec(*("data" if index == best else name for index, name in enumerate(names)))
+    parts = [*spec, *[None] * (len(shape) - len(spec))]
+    for chosen in (tuple(sizes)[first:] for first in range(len(sizes))):
+        among = math.prod(sizes[axis] for axis in chosen)
+        free = [index for index, part in enumerate(parts) if part is None and shape[index] % among == 0]
+        if free and among > 1:
+            parts[max(free, key=lambda index: shape[index])] = chosen[0] if len(chosen) == 1 else chosen
+            return PartitionSpec(*parts)
+    return spec

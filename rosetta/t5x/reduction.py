@@ -1,6 +1,6 @@
 """Gradients that leave a device once a step, in the type one chooses.
 
-Left to itself, XLA adds gradients up over the data axis where each arises: in the type of that product, and once for every microbatch.
+Left to itself, XLA adds gradients up over the data axes where each arises: in the type of that product, and once for every microbatch.
 Here each group of devices sums its own microbatches, and what it has is added up over the groups at the end.
 """
 
@@ -17,22 +17,25 @@ from t5x.trainer import merge_metrics
 
 from rosetta.errors import UserError
 from rosetta.nn import route
+from rosetta.nn.mesh import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rosetta.t5x.config import T5Config
+
 DTYPES = ("float32", "bfloat16")
-AXIS = "data"
+WHERE = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
 
 
-def check(dtype: str | None, factor: Any, partitioner: Any, attention: str = "xla") -> None:
+def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) -> None:
     """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its tokens.
 
     Args:
       dtype: one of DTYPES, or None: nothing is asked for.
       factor: the model's loss_normalizing_factor.
       partitioner: of the run.
-      attention: who computes it.
+      config: of the model.
     """
     if dtype is None:
         return
@@ -40,10 +43,12 @@ def check(dtype: str | None, factor: Any, partitioner: Any, attention: str = "xl
         raise UserError(f"gradient_dtype is {dtype!r}", "Trainer.gradient_dtype", f"choose one of: {', '.join(DTYPES)}, or None")
     if factor is not None and not isinstance(factor, int | float):
         raise UserError(f"gradient_dtype needs a loss that is a sum over tokens, not {factor}", "LOSS_NORMALIZING_FACTOR", "give a number or None, or set gradient_dtype = None")
-    if AXIS not in partitioner.mesh.axis_names:
-        raise UserError("the mesh has no axis named data", "Trainer.gradient_dtype", "set it to None")
-    if attention != "xla" and partitioner.mesh.size > partitioner.mesh.shape[AXIS]:
-        raise UserError(f"with models split over devices XLA cannot place {attention}'s attention inside it", "GRADIENT_DTYPE (Trainer.gradient_dtype)", "leave it unset, or set ATTENTION=xla or TP_SIZE=1")
+    if not partitioner.data_axes:
+        raise UserError("the batch lies over no axis of the mesh", WHERE, "leave it unset")
+    if "te" in (config.fp8, config.attention):
+        raise UserError("Transformer Engine adds up over the devices by itself", WHERE, "leave it unset, or set ENABLE_TE=0")
+    if config.attention != "xla" and partitioner.mesh.size > partitioner.data_mesh_size:
+        raise UserError(f"with models split over devices XLA cannot place {config.attention}'s attention inside it", WHERE, "leave it unset, or set ATTENTION=xla or TP_SIZE=1")
 
 
 def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any) -> Callable[..., Any]:
@@ -51,49 +56,53 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
 
     Args:
       gradients: (params, state, batch, rng) -> (gradients, metrics, what FP8 has seen), all sums over the batch, or largest values.
-      partitioner: of the run: its mesh, and the rules of which the data axis is none inside.
+      partitioner: of the run: its mesh, and the rules of which the data axes are none inside.
       dtype: of the sum over the groups. What it gives is float32 again, and where the optimizer's state is spread over the groups, so is it.
       axes: the parameters' layout, a tree of PartitionSpec.
 
     Dropout's masks differ from those without it: every group draws its own.
     """
-    mesh = partitioner.mesh
-    split_models = mesh.size > mesh.shape[AXIS]
+    mesh, over, groups = partitioner.mesh, partitioner.data_axes, partitioner.data_mesh_size
+    split_models = mesh.size > groups
     # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has no rule inside such a function.
-    rules = [(name, None if axis == AXIS else axis) for name, axis in partitioner.logical_axis_rules] if split_models else []
+    rules = [(name, None if set(named(axis)) & set(over) else axis) for name, axis in partitioner.logical_axis_rules] if split_models else []
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
         route.say("gradients", "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs")
 
-    def total(leaf: Any, dimension: int) -> Any:
+    def total(leaf: Any, spread: PartitionSpec) -> Any:
         leaf = leaf.astype(dtype)
         leaf = leaf.astype(jnp.float32) if on_cpu else leaf
-        whole = lax.psum(leaf, AXIS) if dimension < 0 else lax.psum_scatter(leaf, AXIS, scatter_dimension=dimension, tiled=True)
-        return whole.astype(jnp.float32)
+        scattered: tuple[str, ...] = ()
+        for dimension, part in enumerate(spread):
+            if part:
+                scattered = named(part)
+                leaf = lax.psum_scatter(leaf, scattered, scatter_dimension=dimension, tiled=True)
+        rest = tuple(axis for axis in over if axis not in scattered)
+        return (lax.psum(leaf, rest) if rest else leaf).astype(jnp.float32)
 
     def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
         # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism each takes its part of the whole sum.
-        dimensions = jax.tree.map(lambda found: -1 if split_models else found, partitioner.data_dimensions(axes, params))
+        replicated, split = PartitionSpec(), PartitionSpec(over)
+        spread = jax.tree.map(lambda _: replicated, params) if split_models else partitioner.over_data(axes, params)
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
             with flax_partitioning.axis_rules(rules):
-                found, metrics, seen = gradients(params, state, batch, jax.random.fold_in(rng, lax.axis_index(AXIS)))
-            largest = jax.tree.map(lambda leaf: lax.pmax(leaf, AXIS), seen)
-            return jax.tree.map(total, found, dimensions), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics), largest
+                found, metrics, seen = gradients(params, state, batch, jax.random.fold_in(rng, lax.axis_index(over)))
+            largest = jax.tree.map(lambda leaf: lax.pmax(leaf, over), seen)
+            return jax.tree.map(total, found, spread), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics), largest
 
-        replicated, split = PartitionSpec(), PartitionSpec(AXIS)
-        summed = jax.tree.map(lambda dimension: PartitionSpec(*[None] * dimension, AXIS) if dimension >= 0 else replicated, dimensions)
         # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the type it has.
         found, metrics, seen = jax.shard_map(
             local,
             mesh=mesh,
             in_specs=(replicated, replicated, split, replicated),
-            out_specs=(summed, split, replicated),
-            axis_names={AXIS} if split_models else set(mesh.axis_names),
+            out_specs=(spread, split, replicated),
+            axis_names=set(over) if split_models else set(mesh.axis_names),
             check_vma=False,
         )(params, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)
-        metrics = lax.fori_loop(1, mesh.shape[AXIS], lambda index, sums: merge_metrics(sums, jax.tree.map(lambda leaf: leaf[index], metrics)), first)
+        metrics = lax.fori_loop(1, groups, lambda index, sums: merge_metrics(sums, jax.tree.map(lambda leaf: leaf[index], metrics)), first)
         return found, metrics, seen
 
     return reduced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import flax
@@ -57,12 +57,13 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
         of_params, found, after = one(index, own)
         total = jax.tree.map(jnp.add, total, of_params)
         metrics = jax.lax.cond(index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found))
-        return rng, total, metrics, jax.lax.cond(index == 0, lambda: after, lambda: fp8.combine(seen, after))
+        return rng, total, metrics, fp8.combine(seen, after)
 
     _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
     empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-    _, total, metrics, seen = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, state))
+    unseen = jax.tree.map(jnp.zeros_like, state)  # nothing that is seen, neither scale nor magnitude, is below zero
+    _, total, metrics, seen = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, unseen))
     return total, metrics, seen
 
 
@@ -76,20 +77,26 @@ class Trainer(trainer.Trainer):
 
     def __init__(self, *args: Any, total_steps: int | None = None, gradient_dtype: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner, self._model.config.attention)  # noqa: SLF001
-        if gradient_dtype and "te" in (self._model.config.fp8, self._model.config.attention):
-            raise UserError("Transformer Engine adds up over the devices by itself", "GRADIENT_DTYPE (Trainer.gradient_dtype)", "leave it unset, or set ENABLE_TE=0")
+        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner, self._model.config)  # noqa: SLF001
         self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
         self._reporter = progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
         self._said = ThreadPoolExecutor(1)
+        self._reports: list[Future[None]] = []
         self._work: Any = None
 
     def close(self) -> None:
+        """Wait for the last report and close as upstream's does. What went wrong in a report is raised."""
         self._said.shutdown()
         super().close()
+        self._raise_from_reports()
+
+    def _raise_from_reports(self) -> None:
+        done, self._reports = [each for each in self._reports if each.done()], [each for each in self._reports if not each.done()]
+        for each in done:
+            each.result()
 
     def compile_train(self, batch: Any) -> None:
         """Compile the training step, unless it has been while the train state was made."""
@@ -102,19 +109,19 @@ class Trainer(trainer.Trainer):
         self.train_metrics_manager.write_scalar("timing/compilation_seconds", time.monotonic() - before, self.train_state.step)  # that it was waited for
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
-        """Train as upstream's does, on batch s at step s, and report."""
+        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier report is raised."""
+        self._raise_from_reports()
         start = int(self.train_state.step if start_step is None else start_step)
         dataset.align(batch_iter, start)
         before, waited = time.monotonic(), dataset.waited()
         future = super().train(self._seen(batch_iter), num_steps, start)
         if self._reporter and num_steps:
-            self._said.submit(self._report, future, start + num_steps, num_steps, before, waited)
+            self._reports.append(self._said.submit(self._report, future, start + num_steps, num_steps, before, waited))
         return future
 
     def _seen(self, batches: Any) -> Any:
         """The same batches, one of which was looked at for its shapes."""
-        while True:
-            batch = next(batches)
+        for batch in batches:
             if self._work is None:
                 shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
                 shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}

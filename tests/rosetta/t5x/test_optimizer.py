@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-REASON = "NOT CHECKED: needs the packages of a baked environment"
-jax = pytest.importorskip("jax", reason=REASON)
-optax = pytest.importorskip("optax", reason=REASON)
-optimizers = pytest.importorskip("t5x.optimizers", reason=REASON)
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax", "flax", "t5x.utils")
+
+import jax
 import numpy as np
+import optax
+from t5x import optimizers, utils
 
 from rosetta.t5x import optimizer
 
@@ -64,7 +67,6 @@ def test_no_rate_is_refused() -> None:
 
 
 def test_the_decay_ends_at_its_last_share() -> None:
-    utils = pytest.importorskip("t5x.utils", reason=REASON)
     rate = utils.create_learning_rate_scheduler(
         factors="linear_decay",
         base_learning_rate=1e-4,

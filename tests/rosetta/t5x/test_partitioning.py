@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-REASON = "NOT CHECKED: needs the packages of a baked environment"
-jax = pytest.importorskip("jax", reason=REASON)
-pytest.importorskip("t5x.utils", reason=REASON)
+from tests.rosetta import jaxkit
 
+jaxkit.need("jax", "flax", "t5x.utils")
+
+import numpy as np
 from jax.sharding import PartitionSpec
+from t5x import train_state
 
 from rosetta.errors import UserError
-from rosetta.t5x import reduction
-from rosetta.t5x.partitioning import PjitPartitioner, fitting, spread_over_data
+from rosetta.nn import route
+from rosetta.t5x.partitioning import PjitPartitioner, fitting, shards, spread_over_data, standard_logical_axis_rules
+from tests.rosetta.t5x import states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,12 @@ def test_a_split_that_does_not_fit_names_those_that_do() -> None:
         PjitPartitioner(3, devices=machines(1, 8))
     with pytest.raises(UserError, match="choose one of: 1, 2, 4, 8, 24"):
         PjitPartitioner(16, devices=machines(3, 8))  # two machines of three
+
+
+@pytest.mark.parametrize("split", [None, 0, -2, 1.0, "2"])
+def test_what_is_no_number_of_devices(split: Any) -> None:
+    with pytest.raises(UserError, match=r"TP_SIZE.*: it is .*; give a whole number from 1 on"):
+        PjitPartitioner(split, devices=machines(1, 8))
 
 
 @pytest.mark.parametrize("split", [1, 2, 8, 16])
@@ -82,22 +91,72 @@ def test_a_batch_that_does_not_divide_names_those_that_do() -> None:
     ],
 )
 def test_where_state_is_spread_over_the_data_axis(spec: Any, shape: tuple[int, ...], spread: Any) -> None:
-    assert spread_over_data(spec, shape, {"data": 4, "model": 2}) == spread
+    assert spread_over_data(spec, shape, {"data": 4}) == spread
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "spread"),
+    [
+        (PartitionSpec(None, "model"), (36, 64), PartitionSpec(("replica", "data"), "model")),
+        (PartitionSpec(), (64, 12), PartitionSpec(None, ("replica", "data"))),  # the smaller one, as it divides by more
+        (PartitionSpec(), (16, 64), PartitionSpec(None, "data")),
+        (PartitionSpec(("replica", "data")), (36, 64), PartitionSpec(("replica", "data"))),
+        (PartitionSpec(("model", "data")), (36, 64), PartitionSpec(("model", "data"))),
+        (PartitionSpec(None), (9,), PartitionSpec(None)),  # by the replicas alone nothing is spread
+    ],
+)
+def test_where_state_is_spread_over_two_axes(spec: Any, shape: tuple[int, ...], spread: Any) -> None:
+    assert spread_over_data(spec, shape, {"replica": 3, "data": 4}) == spread
 
 
 def test_nothing_is_spread_over_one() -> None:
-    assert spread_over_data(PartitionSpec(), (64,), {"data": 1, "model": 2}) == PartitionSpec()
+    assert spread_over_data(PartitionSpec(), (64,), {"data": 1}) == PartitionSpec()
 
 
-def test_what_gradients_cannot_be_added_up_in() -> None:
-    partitioner = PjitPartitioner(1, devices=machines(1, 8))
-    for fine in (None, "float32", "bfloat16"):
-        reduction.check(fine, 1024.0, partitioner)
-    with pytest.raises(UserError, match=r"gradient_dtype is 'float16'.*one of: float32, bfloat16"):
-        reduction.check("float16", None, partitioner)
-    with pytest.raises(UserError, match="a sum over tokens, not AVERAGE_PER_SEQUENCE"):
-        reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner)
-    split = PjitPartitioner(2, devices=machines(1, 8))
-    reduction.check("bfloat16", None, split, "xla")
-    with pytest.raises(UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"):
-        reduction.check("bfloat16", None, split, "cudnn")
+@pytest.mark.parametrize(("groups", "local", "expected"), [(144, 8, 16), (6, 6, 2), (12, 6, 2), (24, 8, 8), (16, 8, 16), (9, 1, 1), (6, 3, 1), (24, 12, 4)])
+def test_over_how_many_neighbours_state_is_spread(groups: int, local: int, expected: int) -> None:
+    assert shards(groups, local) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "each", "split", "shape"),
+    [
+        (18, 8, 1, {"replica": 9, "data": 16, "model": 1}), (1, 6, 1, {"replica": 3, "data": 2, "model": 1}), (2, 6, 2, {"data": 6, "model": 2}),
+        (3, 8, 2, {"replica": 3, "data": 4, "model": 2}), (4, 8, 1, {"data": 32, "model": 1}), (3, 8, 8, {"data": 3, "model": 8}),
+    ],
+)  # fmt: skip
+def test_with_fsdp_groups_are_replicas_of_a_power_of_two(count: int, each: int, split: int, shape: dict[str, int]) -> None:
+    devices = machines(count, each)
+    partitioner = PjitPartitioner(split, devices=devices, fsdp=True)
+    assert dict(partitioner.mesh.shape) == shape
+    assert partitioner.mesh.devices.ravel().tolist() == devices  # a batch's rows lie where they lie without it
+    assert partitioner.data_mesh_size == len(devices) // split
+    for host in range(count):  # a block of the mesh, as loading data wants it
+        mine = np.vectorize(lambda device, host=host: device.process_index == host)(partitioner.mesh.devices)
+        block = np.ix_(*(np.unique(places) for places in mine.nonzero()))
+        assert mine[block].all()
+
+
+def test_rules_of_a_batch_follow_the_axes_and_others_do_not() -> None:
+    rules = standard_logical_axis_rules(parameter_partitioning_dims=2)
+    found = dict(PjitPartitioner(1, devices=machines(18, 8), fsdp=True, logical_axis_rules=rules).logical_axis_rules)
+    assert (found["batch"], found["embed"], found["mlp"]) == (("replica", "data"), "data", "model")
+
+
+@pytest.mark.parametrize(
+    ("devices", "fsdp", "moments"),
+    [
+        (machines(18, 8), True, PartitionSpec("data", "model")), (machines(1, 6), True, PartitionSpec("data", "model")), (machines(4, 1), True, PartitionSpec("data", "model")),
+        (machines(18, 8), False, PartitionSpec(None, "model")), (machines(1, 5), True, PartitionSpec(None, "model")),
+    ],
+    ids=["144", "6", "4", "without", "5"],
+)  # fmt: skip
+def test_a_train_state_with_fsdp(devices: Any, fsdp: bool, moments: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel of 16 times 4; where nothing can be spread, a line says so."""
+    monkeypatch.setattr(route, "_said", set())
+    model = states.Model(16)
+    state = train_state.FlaxOptimTrainState.create(model.optimizer_def, model.get_initial_variables())
+    axes = PjitPartitioner(1, devices=devices, fsdp=fsdp).get_mesh_axes(state)
+    assert axes.params["dense"]["kernel"] == PartitionSpec(None, "model")
+    assert axes.state_dict()["state"]["param_states"]["1"]["0"]["mu"]["dense"]["kernel"] == moments
+    assert ("FSDP=1 changes nothing" in capsys.readouterr().err) == (fsdp and "data" not in moments)

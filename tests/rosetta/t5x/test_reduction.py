@@ -6,26 +6,28 @@ from typing import Any
 
 import pytest
 
-REASON = "NOT CHECKED: needs the packages of a baked environment"
-jax = pytest.importorskip("jax", reason=REASON)
-pytest.importorskip("t5x.utils", reason=REASON)
+from tests.rosetta import jaxkit
 
+jaxkit.need("jax", "flax", "t5x.utils")
+
+import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from rosetta.errors import UserError
-from rosetta.t5x import reduction, trainer
+from rosetta.t5x import reduction
 from rosetta.t5x.partitioning import PjitPartitioner
+from tests.rosetta.t5x import t5kit
 from tests.rosetta.t5x.test_partitioning import machines
 
 PARAMS = {"kernel": jax.ShapeDtypeStruct((16, 32), jnp.float32), "scale": jax.ShapeDtypeStruct((6,), jnp.float32)}
 AXES = {"kernel": PartitionSpec(None, "model"), "scale": PartitionSpec(None)}
-BATCH = {"tokens": jax.ShapeDtypeStruct((16, 4), jnp.int32)}
+BATCH = {"tokens": jax.ShapeDtypeStruct((48, 4), jnp.int32)}
 
 
-def _collectives(platform: str, dtype: str, split: int = 1, *, fsdp: bool = False) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Trace the sum of a step's gradients on 8 devices nobody has; return each operation between devices, its type and shape."""
-    partitioner = PjitPartitioner(split, devices=machines(1, 8, platform), fsdp=fsdp)
+def _collectives(platform: str, dtype: str, split: int = 1, *, fsdp: bool = False, devices: int = 8) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Trace the sum of a step's gradients on devices nobody has; return each operation between devices, its type and shape."""
+    partitioner = PjitPartitioner(split, devices=machines(1, devices, platform), fsdp=fsdp)
 
     def gradients(params: Any, state: Any, batch: Any, rng: Any) -> Any:
         del rng
@@ -51,6 +53,12 @@ def test_with_fsdp_each_group_gets_the_part_whose_state_it_holds() -> None:
     assert not [name for name, _, shape in found if name == "psum" and shape == (16, 32)]
 
 
+def test_over_two_axes_what_is_scattered_over_one_is_added_up_over_the_other() -> None:
+    """12 groups are 3 replicas of 4: of the kernel's 16 rows each group gets 4, and 6 do not divide."""
+    found = _collectives("gpu", "bfloat16", fsdp=True, devices=12)
+    assert sorted(found) == [("pmax", "float32", (1,)), ("psum", "bfloat16", (4, 32)), ("psum", "bfloat16", (6,)), ("reduce_scatter", "bfloat16", (16, 32))]
+
+
 def test_with_tensor_parallelism_nothing_is_gathered_to_be_scattered() -> None:
     assert ("psum", "bfloat16", (16, 32)) in _collectives("gpu", "bfloat16", 2, fsdp=True)
 
@@ -61,7 +69,28 @@ def test_cpus_round_and_say_so(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group of devices")])
-def test_rows_that_would_be_left_out_of_microbatches(spec: Any, whose: str) -> None:
-    with pytest.raises(UserError, match=rf"the 16 rows of {whose}.* do not divide into 3 microbatches; give a divisor of 16"):
-        trainer.gradients(None, PARAMS, {}, BATCH, None, 3, spec)
+def test_what_gradients_cannot_be_added_up_in() -> None:
+    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), t5kit.config()
+    for fine in (None, "float32", "bfloat16"):
+        reduction.check(fine, 1024.0, partitioner, plain)
+    with pytest.raises(UserError, match=r"gradient_dtype is 'float16'.*one of: float32, bfloat16"):
+        reduction.check("float16", None, partitioner, plain)
+    with pytest.raises(UserError, match="a sum over tokens, not AVERAGE_PER_SEQUENCE"):
+        reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
+    with pytest.raises(UserError, match="the batch lies over no axis of the mesh"):
+        reduction.check("bfloat16", None, PjitPartitioner(1, devices=machines(1, 8), logical_axis_rules=[("batch", None)]), plain)
+
+
+@pytest.mark.parametrize("by_it", [{"fp8": "te"}, {"attention": "te"}, {"fp8": "te", "attention": "te"}], ids=str)
+def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
+    partitioner = PjitPartitioner(1, devices=machines(1, 8))
+    reduction.check(None, None, partitioner, t5kit.config(**by_it))
+    with pytest.raises(UserError, match=r"GRADIENT_DTYPE .*: Transformer Engine adds up over the devices by itself; .* ENABLE_TE=0"):
+        reduction.check("float32", None, partitioner, t5kit.config(**by_it))
+
+
+def test_split_models_want_xlas_attention() -> None:
+    split = PjitPartitioner(2, devices=machines(1, 8))
+    reduction.check("bfloat16", None, split, t5kit.config())
+    with pytest.raises(UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"):
+        reduction.check("bfloat16", None, split, t5kit.config(attention="cudnn"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,12 @@ import flax
 import jax
 import numpy as np
 from jax.sharding import PartitionSpec
+from t5x import trainer as upstream
 
+from rosetta.errors import UserError
 from rosetta.nn import fp8
+from rosetta.t5x import network, trainer
+from tests.rosetta.t5x import fp8_steps
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,8 +75,6 @@ def test_fp8_learns_what_bfloat16_learns() -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Any:
-    from tests.rosetta.t5x import fp8_steps
-
     return fp8_steps.trainer()
 
 
@@ -89,9 +94,6 @@ def test_the_state_is_no_parameter(made: Any) -> None:
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alone(made: Any, microbatches: int) -> None:
-    from rosetta.t5x import trainer
-    from tests.rosetta.t5x import fp8_steps
-
     params, state = made.train_state.params, flax.core.unfreeze(made.train_state.flax_mutables)
 
     def gradients(params: Any, state: Any, batch: Any) -> Any:
@@ -110,22 +112,70 @@ def test_no_part_of_the_state_is_sharded(made: Any) -> None:
 
 
 def test_a_trainer_asks_whether_its_devices_have_fp8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rosetta.errors import UserError
-    from rosetta.t5x.trainer import Trainer
-
     def refuse(devices: Any) -> None:
         raise UserError(f"{len(devices)} devices have no FP8", "ENABLE_FP8", "switch it off")
 
     monkeypatch.setattr(fp8, "require", refuse)
-    how = {name: getattr(made, f"_{name}") for name in ("model", "partitioner", "train_state_axes", "learning_rate_fn")}
     with pytest.raises(UserError, match="1 devices have no FP8"):
-        Trainer(**how, train_state=made.train_state, eval_names=[], summary_dir=None, rng=jax.random.PRNGKey(0), num_microbatches=None)
+        _trainer(made)
 
 
-def test_a_batch_that_does_not_divide_is_one_line(made: Any) -> None:
-    from rosetta.errors import UserError
-    from rosetta.t5x import trainer
-    from tests.rosetta.t5x import fp8_steps
+@pytest.mark.parametrize(("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group of devices")])
+def test_rows_that_would_be_left_out_of_microbatches(made: Any, spec: Any, whose: str) -> None:
+    with pytest.raises(UserError, match=rf"the 8 rows of {whose}.* do not divide into 3 microbatches; give a divisor of 8"):
+        trainer.gradients(made._model, made.train_state.params, {}, fp8_steps.batch(0), jax.random.PRNGKey(0), 3, spec)
 
-    with pytest.raises(UserError, match=r"8 rows .* 3 microbatches"):
-        trainer.gradients(made._model, made.train_state.params, {}, fp8_steps.batch(0), jax.random.PRNGKey(0), 3, None)
+
+def _trainer(made: Any, **others: Any) -> Any:
+    """Another trainer of the same state."""
+    how = {name: getattr(made, f"_{name}") for name in ("model", "partitioner", "train_state_axes", "learning_rate_fn")}
+    settings: dict[str, Any] = {"train_state": made.train_state, "eval_names": [], "summary_dir": None, "rng": jax.random.PRNGKey(0), "num_microbatches": None}
+    return trainer.Trainer(**{**how, **settings, **others})
+
+
+def test_gradient_dtype_with_transformer_engine_is_refused(made: Any) -> None:
+    model = copy.copy(made._model)
+    model.module = network.Transformer(dataclasses.replace(model.config, fp8="te"))
+    with pytest.raises(UserError, match="Transformer Engine adds up over the devices by itself"):
+        _trainer(made, model=model, gradient_dtype="float32")
+
+
+class _Failing:
+    """A reporter, and what upstream's training gives."""
+
+    def say(self, found: Any) -> None:
+        raise RuntimeError(f"nothing can be said of step {found.step}")
+
+    def result(self) -> Any:
+        return {"timing/steps_per_second": types.SimpleNamespace(value=2.0)}
+
+
+@pytest.fixture
+def failing(made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer whose steps are none and whose reports fail."""
+    monkeypatch.setattr(upstream.Trainer, "train", lambda _, batches, *__: list(batches) and _Failing())
+    found = _trainer(made)
+    found._reporter = _Failing()
+    return found
+
+
+def test_what_goes_wrong_in_a_report_is_raised_when_the_run_ends(failing: Any) -> None:
+    failing.train(iter([fp8_steps.batch(0)]), 1, 0)
+    with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
+        failing.close()
+
+
+def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: Any) -> None:
+    failing.train(iter([fp8_steps.batch(0)]), 1, 0)
+    failing._said.shutdown()
+    with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
+        failing.train(iter([fp8_steps.batch(1)]), 1, 1)
+    failing.close()  # each is raised once
+
+
+def test_batches_end_as_any_iterators_do(made: Any) -> None:
+    given = [fp8_steps.batch(0), fp8_steps.batch(1)]
+    seen = _trainer(made)._seen(iter(given))
+    assert [next(seen) is each for each in given] == [True, True]
+    with pytest.raises(StopIteration):
+        next(seen)

@@ -1,4 +1,4 @@
-"""Run with four virtual devices by test_topology.py: prints as JSON what training comes to on each topology."""
+"""Run with six virtual devices by test_topology.py: prints as JSON what training comes to on each topology."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
 
 BATCH, LENGTH, SAVED_AT = 8, 16, 2
-SHAPES = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (BATCH, LENGTH))
+NAMES = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
 VOCABULARY = seqio.ByteVocabulary(100)
 CONFIG = network.T5Config(
     vocab_size=384, dtype="float32", emb_dim=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, head_dim=16, mlp_dim=64, mlp_activations=("gelu", "linear"), dropout_rate=0.0
@@ -25,11 +25,11 @@ CONFIG = network.T5Config(
 ALL: dict[str, Any] = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
 
 
-def batch(step: int) -> dict[str, Any]:
+def batch(step: int, rows: int) -> dict[str, Any]:
     """Return the batch of a step, whose target lengths differ from row to row."""
     drawn = np.random.default_rng(step)
-    made = {name: drawn.integers(3, 300, shape).astype(np.int32) for name, shape in SHAPES.items()}
-    lengths = drawn.integers(4, LENGTH + 1, (BATCH, 1))
+    made = {name: drawn.integers(3, 300, (rows, LENGTH)).astype(np.int32) for name in NAMES}
+    lengths = drawn.integers(4, LENGTH + 1, (rows, 1))
     made["decoder_target_tokens"] *= np.arange(LENGTH) < lengths
     return made
 
@@ -37,12 +37,15 @@ def batch(step: int) -> dict[str, Any]:
 class Run:
     """One run on some of the devices: from nothing, or from a checkpoint."""
 
-    def __init__(self, folder: str, devices: int, tensor: int = 1, microbatches: int = 1, *, fsdp: bool = False, start: str | None = None, gradient_dtype: str | None = None) -> None:
+    def __init__(
+        self, folder: str, devices: int, tensor: int = 1, microbatches: int = 1, *, rows: int = BATCH, fsdp: bool = False, start: str | None = None, gradient_dtype: str | None = None
+    ) -> None:  # fmt: skip
+        self.rows = rows
         self.partitioner = PjitPartitioner(tensor, devices=jax.devices()[:devices], fsdp=fsdp)
         made = model.EncoderDecoderModel(module=network.Transformer(CONFIG), input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
-        types = dict.fromkeys(SHAPES, jnp.int32)
+        shapes, types = dict.fromkeys(NAMES, (rows, LENGTH)), dict.fromkeys(NAMES, jnp.int32)
         initializer = checkpoint.Initializer(
-            made.optimizer_def, made.get_initial_variables, SHAPES, self.partitioner, types, config=CONFIG, vocabulary=VOCABULARY, checkpoint=start, model_dir=folder, optimizer=True
+            made.optimizer_def, made.get_initial_variables, shapes, self.partitioner, types, config=CONFIG, vocabulary=VOCABULARY, checkpoint=start, model_dir=folder, optimizer=True
         )
         self.manager = manager.Manager(folder, initializer.global_train_state_shape, self.partitioner, save_dtype="float32")
         state = self.manager.restore(path=start) if start else initializer.from_scratch(jax.random.PRNGKey(0))
@@ -55,7 +58,7 @@ class Run:
         """Train up to and with step `last`; return each step's loss."""
         losses = []
         for step in range(int(self.trainer.train_state.step), last):
-            rows = {key: jax.device_put(value, jax.sharding.NamedSharding(self.partitioner.mesh, self.partitioner.data_partition_spec)) for key, value in batch(step).items()}
+            rows = {key: jax.device_put(value, jax.sharding.NamedSharding(self.partitioner.mesh, self.partitioner.data_partition_spec)) for key, value in batch(step, self.rows).items()}
             self.trainer.train_state, metrics = self.trainer._partitioned_train_step(self.trainer.train_state, rows)
             losses.append(float(metrics["loss"].total))
         return losses
@@ -90,6 +93,15 @@ def main(folder: str) -> None:
         found[dtype] = other.steps(SAVED_AT + 2)
         found[f"apart {dtype}"] = apart(other.params(), plain.params())
     found["tensor"] = Run(f"{folder}/tensor", **ALL, start=start, gradient_dtype="float32").steps(SAVED_AT + 2)
+    # Twelve rows, of which each of six devices has two.
+    found["one on another batch"] = Run(f"{folder}/one12", 1, rows=12, start=start).steps(SAVED_AT + 2)
+    six = Run(f"{folder}/six", 6, rows=12, fsdp=True, start=start)
+    found["six"], found["moments of six"] = six.steps(SAVED_AT + 2), six.moments_held()
+    six.manager.save(six.trainer.train_state)
+    six.manager.close()
+    found["six goes on"] = six.steps(SAVED_AT + 3)
+    found["one after six"] = Run(f"{folder}/again", 1, rows=12, start=f"{folder}/six/checkpoint_{SAVED_AT + 2}").steps(SAVED_AT + 3)
+    found["six once"] = Run(f"{folder}/once", 6, microbatches=2, rows=12, fsdp=True, start=start, gradient_dtype="float32").steps(SAVED_AT + 2)
     print(json.dumps(found))
 
 
