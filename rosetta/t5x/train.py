@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -20,6 +21,8 @@ def main(module: str = "t5x.train") -> None:
         # What gin raises is a copy with the place in the gin file on further lines, hence the three fields rather than its text.
         # Threads of TensorStore and of data loading may still run: they must not turn this into a hang or a crash.
         line = f"rosetta: {error.where}: {error.what}; {error.do}"
+        with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
+            sys.stdout.flush()
         print(line, file=sys.stderr, flush=True)
         progress.tell(line)
         os._exit(2)

@@ -33,6 +33,13 @@ def test_what_a_user_can_mend_is_one_line_in_the_log_and_on_the_terminal(words: 
     assert done.returncode == 2
 
 
+def test_what_was_printed_before_is_not_lost(env: dict[str, str], tmp_path: Path) -> None:
+    """Into a pipe or a file it waits in the process until it is flushed."""
+    (tmp_path / "t5x" / "train.py").write_text(f"print('step 7')\n{RAISES}")
+    done = subprocess.run([sys.executable, "-P", "-m", "rosetta.t5x.train"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "step 7\n")
+
+
 def test_other_programs_keep_their_words_and_their_status(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "t5x" / "infer.py").write_text("import sys\nif __name__ == '__main__':\n    print(sys.argv)\n    sys.exit(5)\n")
     done = subprocess.run([sys.executable, "-P", "-m", "rosetta.t5x.train", "infer", "--a", "b"], env=env, capture_output=True, text=True, check=False)
