@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
-jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
+from tests.rosetta import jaxkit
+
+jaxkit.need("jax")
+
+import jax
 
 from rosetta.t5x import ahead
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
-pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
+from tests.rosetta import jaxkit
 
+jaxkit.need("jax", "flax")
+
+import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rosetta.t5x import fresh

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.t5x import startup
+from tests.rosetta import jaxkit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 
 def test_tensorflow_comes_without_what_it_does_not_need() -> None:
-    pytest.importorskip("tensorflow", reason="NOT CHECKED: needs the packages of a baked environment")
+    jaxkit.need("tensorflow")
     code = "import sys; from rosetta.t5x import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
