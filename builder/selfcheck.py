@@ -69,6 +69,8 @@ def _shellcheck(here: Path) -> str:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
+    if arguments.no_lint and arguments.only_lint:
+        raise FatalError("with both there is nothing to do", "test --no-lint --only-lint", "give one of them, or neither")
     here = Path(sys.executable).parent
     env = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONDONTWRITEBYTECODE": "1"}
     jobs: dict[str, list[str]] = {}

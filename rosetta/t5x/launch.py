@@ -186,8 +186,6 @@ def execute(wanted: Command) -> NoReturn:
     for line in wanted.lines:
         print(f"rosetta: {line}", file=sys.stderr)
     print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
-    if wanted.start:
-        folders.keep_start(*wanted.start)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
@@ -198,6 +196,8 @@ def execute(wanted: Command) -> NoReturn:
         os.dup2(log, 2)
         os.close(log)
         print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
+    if wanted.start:
+        folders.keep_start(*wanted.start)
     os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +20,28 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(ROOT, ROOT / "manifest.yaml", Cache(tmp_path), offline=True)
+
+
+def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name, text in {
+        "a.sh": "", "b.sub": "x", "door": "#!/bin/sh\n", "bash": "#!/usr/bin/env bash\n", "tool": "#!/usr/bin/python3 # sh\n", "c.py": "#!/bin/sh",
+        "notes": "sh\n", ".gitignore": "left.sh\n", "left.sh": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link.sh").symlink_to("a.sh")
+    subprocess.run(["git", "-C", tmp_path, "add", "a.sh"], check=True)
+    assert sorted(selfcheck.shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
+
+
+def test_ours_are_found() -> None:
+    found = selfcheck.shell_scripts(ROOT)
+    assert {"overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh", "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub", ".ci/run"} <= set(found)
+
+
+def test_nothing_to_do_is_refused(context: Context) -> None:
+    with pytest.raises(FatalError, match="with both there is nothing to do"):
+        selfcheck.run(context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[]))
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:

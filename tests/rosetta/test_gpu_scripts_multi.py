@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.rosetta.gpukit import Place, bindings, checkpoints, place_, snapshot
+from tests.rosetta.gpukit import OVERLAY, SCRIPTS, Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
 SLURM = {"SLURM_NTASKS": "64", "SLURM_PROCID": "3", "SLURM_JOB_ID": "42"}
@@ -252,7 +252,7 @@ def test_slurm_job(place: Place, kind: str) -> None:
     assert "--ntasks=32" in ran.argv
     assert "--ntasks-per-node=4" in ran.argv
     assert "--container-image=ghcr.io/o/t5x:latest" in ran.argv
-    mounts = f"/d:/t5x_home/datasets,{place.work}/workspace:/t5x_home/workspace,/c:/t5x_home/checkpoints"
+    mounts = f"{place.work}/workspace:/t5x_home/workspace,/d:/t5x_home/datasets,/c:/t5x_home/checkpoints"
     assert f"--container-mounts={mounts}" in ran.argv
     assert ran.argv[-4:-2] == ["bash", "-c"]
     assert ran.argv[-1] == f"multiprocess_{kind}.sh"
@@ -270,16 +270,43 @@ def test_slurm_job(place: Place, kind: str) -> None:
     assert "there is no model size 'enormous'" in done.stderr
 
 
-@pytest.mark.parametrize("missing", ["SLURM_JOB_NUM_NODES", "CONTAINER", "BASE_TFDS_DATA_DIR"])
-def test_slurm_job_lacks_something(place: Place, missing: str) -> None:
-    settings = {"SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_ID": "42", "CONTAINER": "image", "BASE_TFDS_DATA_DIR": "/d"}
-    settings.pop(missing)
-    ran = place.run("example_slurm_pretrain_pile.sub", **settings)
-    assert (ran.rc, ran.argv) == (2, [])
+JOB = {"SLURM_JOB_NUM_NODES": "8", "SLURM_JOB_ID": "42", "CONTAINER": "image"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words", "complaint"),
+    [
+        ({"SLURM_JOB_NUM_NODES": ""}, [], "this is no Slurm job; submit it: sbatch -N NODES "),
+        ({"CONTAINER": ""}, [], "CONTAINER is not set; name the image"),
+        ({"BASE_TFDS_DATA_DIR": ""}, [], "none of BASE_TFDS_DATA_DIR, DATASET_MAP and DATA is set; say where the data sets are, or what the data is"),
+        ({"BASE_TFDS_DATA_DIR": "", "BENCHMARK_MODE": "0"}, [], "none of BASE_TFDS_DATA_DIR, DATASET_MAP and DATA is set"),
+        ({}, ["eight"], "GPUS_PER_NODE is 'eight'; give the number of GPUs of a node"),
+    ],
+)
+def test_slurm_job_lacks_something(place: Place, settings: dict[str, str], words: list[str], complaint: str) -> None:
+    ran = place.run("example_slurm_pretrain_pile.sub", *words, **{**JOB, "BASE_TFDS_DATA_DIR": "/d", "DATA": "", **settings})
+    assert (ran.rc, ran.argv, ran.out) == (2, [], "")
+    (line,) = ran.err.splitlines()
+    assert complaint in line
+    assert not (place.work / "workspace").exists()
+
+
+@pytest.mark.parametrize("settings", [{"DATA": "hf:allenai/c4/en"}, {"BENCHMARK_MODE": "1"}, {"BENCHMARK_MODE": "True"}])
+def test_slurm_job_without_prepared_data_sets(place: Place, settings: dict[str, str]) -> None:
+    ran = place.run("example_slurm_pretrain_pile.sub", **{**JOB, "DATA": "", **settings})
+    assert ran.rc == 0, ran.err
+    assert f"--container-mounts={place.work}/workspace:/t5x_home/workspace" in ran.argv
+    assert "--ntasks-per-node=8" in ran.argv
 
 
 def test_srun_failing_fails_the_job(place: Place) -> None:
     settings = {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "42", "CONTAINER": "image", "DATASET_MAP": "/d:/e"}
     ran = place.run("example_slurm_pretrain_pile.sub", **settings, RC="9")
     assert ran.rc == 9
-    assert any(word.startswith("--container-mounts=/d:/e,") for word in ran.argv)
+    assert any(word.startswith("--container-mounts=") and word.endswith(",/d:/e") for word in ran.argv)
+
+
+def test_both_slurm_jobs_are_the_same_but_for_the_script() -> None:
+    texts = {kind: (OVERLAY / SCRIPTS / f"example_slurm_{kind}.sub").read_text() for kind in ("pretrain_pile", "ft_frompile")}
+    code = [[line.replace(kind, "KIND") for line in text.splitlines() if not line.startswith("# ")] for kind, text in texts.items()]
+    assert code[0] == code[1]
