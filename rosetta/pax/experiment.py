@@ -112,7 +112,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             return
         if "eval_task" not in fdl.get_callable(model).__dataclass_fields__:
             what = f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no praxis.contrib"
-            raise UserError(what, type(self).__name__, "use the pax distribution, not pax-1.4")
+            raise UserError(what, type(self).__name__, "use the pax distribution, not pax-1.4, or set EVAL_TASK=None")
         model.eval_task = self.EVAL_TASK
         if self.EVAL_TASK == "boolq":
             model.boolq_yn_tokens = np.array(self.answer_tokens())

@@ -95,7 +95,7 @@ _SIZE = {
     "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 256, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 512, "MAX_SEQ_LEN": stepkit.LENGTH, "FPROP_DTYPE": "float32",
     "ICI_MESH_SHAPE": [1, 1, 1], "DCN_MESH_SHAPE": [1, 1, 1], "PERCORE_BATCH_SIZE": stepkit.BATCH, "MAX_STEPS": 3, "PACKED_INPUT": True,
 }  # fmt: skip
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT": ("Pile126M", {}),
     "GPT, repeated layers": ("Pile126M", {"USE_REPEATED_LAYER": True}),
     "GPT, repeated layers, dropout of their inputs": ("Pile5B", {"INPUT_DROPOUT_PROB": 0.1}),
