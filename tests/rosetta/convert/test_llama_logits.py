@@ -39,7 +39,7 @@ def _logits(restore: Path, ids: Any, fdl: dict[str, Any], repeated: bool) -> Any
     ids = jnp.asarray(ids, jnp.int32)
     whole = jnp.ones(ids.shape, jnp.float32)
     batch = py_utils.NestedMap(
-        ids=ids, labels=ids, paddings=1 - whole, weights=whole, segment_ids=whole.astype(jnp.int32), segment_pos=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
+        ids=ids, labels=ids, paddings=1 - whole, weights=whole, eval_sample_weights=whole[:, 0], segment_ids=whole.astype(jnp.int32), segment_pos=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     )
     metadata = trainer_lib.create_train_state_metadata(task, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch))
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1, 1), ("replica", "data", "mdl"))
