@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rosetta import nsys, status, xlaflags
 from rosetta.errors import UserError
 from rosetta.pax import choose, preflight, settings, xla
-from rosetta.t5x import card, folders
+from rosetta.t5x import card
 from rosetta.t5x import preflight as devices
 from rosetta.t5x.launch import DRY_RUN, Command, execute, shown
 from rosetta.t5x.switches import on
@@ -54,10 +54,10 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     reads = preflight.of_script(given)
     made = _environment(env, given, chosen, flags, on_cpu=on_cpu)
     made |= {"VOCAB_PATH": vocab} if vocab else {}
-    made |= {"TFDS_DATA_DIR": data, "JAX_PLATFORMS": platforms} if data else {"JAX_PLATFORMS": platforms}
+    made |= {**data, "JAX_PLATFORMS": platforms}
     lines = (_summary(given), *renamed, *chosen.notes, *notes, *more)
     start = [made.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
-    start += [f"--tfds_data_dir={data}"] if data else []
+    start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
     hyper = {**given.hyper, **chosen.hyper}
     return [Command(argv, made, log, () if index else lines) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]

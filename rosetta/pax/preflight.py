@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.pax import download
 from rosetta.t5x import folders, record
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from rosetta.pax.settings import Settings
 
+DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}  # how experiments' names begin -> what they read
 MODULE = "rosetta.pax.configs"
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
@@ -70,16 +72,22 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     return str(Path(path).absolute()), ()
 
 
-def data(given: Settings) -> str | None:
-    """Return the folder of prepared data sets, None where none is given; UserError where it is needed and is no folder."""
-    folder = given.variables.get("TFDS_DATA_DIR")
+def data(given: Settings) -> dict[str, str]:
+    """Return the variables that say what a run reads: TFDS_DATA_DIR where it is given, DATA and EVAL_DATA where a download of ours lies in it.
+
+    Raises:
+      UserError: the folder is needed and not given, or is none.
+    """
+    folder = given.variables.get("TFDS_DATA_DIR", "")
+    found = {"TFDS_DATA_DIR": folder} if folder else {}
     if given.synthetic or given.variables.get("DATA"):
-        return folder or None
+        return found
     if not folder:
         raise UserError(f"{given.config} has no data", "TFDS_DATA_DIR", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
     if "://" not in folder and not Path(folder).is_dir():
         raise UserError("there is no such folder", f"TFDS_DATA_DIR={folder}", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
-    return folder
+    name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
+    return {**found, **(download.found(name, folders.absolute(folder)) if name else {})}
 
 
 def newest(run: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from rosetta.t5x import progress
 from rosetta.t5x.flops import peak_flops
 
 EVALUATIONS = "evaluations.jsonl"
+ACCURACY = ("acc_strict", "boolq_acc")  # LAMBADA's whole last words, BoolQ's answers: what Praxis calls them
 _FP8 = "overwrite_with_gradient"  # the collection of FP8's state, with or without an underscore
 
 
@@ -42,7 +44,7 @@ class Timed:
         return batch
 
 
-class TrainProgram(programs.SingleTaskTrainProgram):  # type: ignore[misc]  # paxml has no types
+class TrainProgram(programs.SingleTaskTrainProgram):
     """Upstream's, reporting every summary_interval_steps and at the end to stderr, JOB/progress.jsonl and TensorBoard.
 
     Rates are means since the last report, the loss the mean of its steps' losses; the first step after a start, which compiles, is in no rate.
@@ -100,7 +102,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):  # type: ignore[misc]  # pa
         self._scalars(found, step)
 
     def _scalars(self, found: progress.Report, step: int) -> None:
-        import tensorflow as tf  # noqa: ICN001, PLC0415 (upstream's summary writer is TensorFlow's)
+        import tensorflow as tf  # noqa: PLC0415 (upstream's summary writer is TensorFlow's)
 
         with self._train_summary_writer.as_default():
             for name in ("loss", "mfu", "input_wait", "tokens_per_second"):
@@ -121,19 +123,33 @@ def _loud(function: Any, *args: Any) -> None:
         print(f"rosetta: progress: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-class EvalProgram(programs.SingleTaskEvalProgram):  # type: ignore[misc]  # paxml has no types
-    """Upstream's, which also says its metrics and appends them to JOB/evaluations.jsonl."""
+class EvalProgram(programs.SingleTaskEvalProgram):
+    """Upstream's, which also says its metrics and appends them to JOB/evaluations.jsonl, and works where a process has one device."""
+
+    def eval_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate one batch, see upstream's.
+
+        What there is for each example comes as NumPy's arrays: of JAX's, upstream drops the first dimension where a process has one device.
+        """
+        ended = super().eval_step(*args, **kwargs)
+        return dataclasses.replace(ended, per_example_out=jax.tree.map(lambda each: np.asarray(each.addressable_data(0)), ended.per_example_out))
 
     def run(self, state: Any, step: int) -> Any:
         """Evaluate once, see upstream's."""
         ended = super().run(state, step)
         if ended.eval_metrics is not None and jax.process_index() == 0:
-            metrics = {name: float(value) for name, value in ended.eval_metrics.items()}
-            line = f"step {step:,}  {self._name}  " + "  ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()))
+            found = evaluation(step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()})
+            line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else "")
             print(line, file=sys.stderr, flush=True)
             progress.tell(line)
-            _keep(str(self._job_log_dir), {"step": step, "data": self._name, **metrics})
+            _keep(str(self._job_log_dir), found)
         return ended
+
+
+def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any]:
+    """Return what is kept of an evaluation: Paxml's metrics by their names, of them the loss per weighted token, and the task's accuracy if it has one."""
+    accuracy = next((metrics[name] for name in ACCURACY if name in metrics), None)
+    return {"step": step, "data": data, "loss": metrics["avg_xent"], **({} if accuracy is None else {"accuracy": accuracy}), **metrics}
 
 
 def _keep(folder: str, found: dict[str, Any]) -> None:

@@ -180,9 +180,9 @@ def setting(word: str) -> tuple[str, str]:
     """Return the name and value of a NAME=VALUE word; UserError, naming the nearest, where no script knows the name."""
     name, equals, value = word.partition("=")
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise UserError(f"{word!r} is no setting", "rosetta pax", "write NAME=VALUE, as in CONFIG=Synthetic126M, or --fdl.NAME=VALUE for a hyper-parameter")
+        raise UserError(f"{word!r} is no setting", "rosetta pax", "write NAME=VALUE, as in CONFIG=Synthetic126M, or fdl.NAME=VALUE for a hyper-parameter")
     known = (*HYPER, *OTHERS)
     if name not in known and not name.startswith(("SLURM_", "JAX_", "NVTE_", "NCCL_", "XLA_", "TF_", "ROSETTA_")):
         near = difflib.get_close_matches(name, known, 1)
-        raise UserError("no script of Pax has such a setting", name, f"did you mean {near[0]}?" if near else f"for a hyper-parameter of the experiment: --fdl.{name}={value}")
+        raise UserError("no script of Pax has such a setting", name, f"did you mean {near[0]}?" if near else f"a hyper-parameter of the experiment is fdl.{name}={value}")
     return name, value

@@ -1,0 +1,46 @@
+"""`rosetta pax`: training and evaluation by the settings of the scripts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+SCRIPTS = {
+    "pile": "run_pile_multinode",
+    "lambada": "run_lambada_singlenode",
+    "train": "run_base_config_multinode",
+    "boolq": "run_llama_boolq",
+}
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    about = "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts (docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any hyper-parameter"
+    entry = commands.add_parser("pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA")
+    entry.add_argument("what", choices=tuple(SCRIPTS))
+    entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
+    entry.add_argument("--dry-run", action="store_true", help="check everything, print what would run, run nothing")
+    entry.set_defaults(flags_first=True)
+
+
+def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Become Paxml; with --dry-run, say what it would be."""
+    from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.pax import launch, settings  # noqa: PLC0415
+
+    hyper = [word for word in args.settings if word.startswith("fdl.")]
+    environment = {**os.environ, **dict(settings.setting(word) for word in args.settings if word not in hyper)}
+    environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)])
+    door = lock.path().parent / "bin" / "python"
+    if door.is_file():
+        environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
+    wanted = launch.commands(SCRIPTS[args.what], [], environment)
+    if not args.dry_run:
+        launch.run(wanted)
+    return launch.shown_all(wanted), "\n".join(line for each in wanted for line in [*each.lines, *each.argv])
+
+
+RUN = {"pax": _pax}

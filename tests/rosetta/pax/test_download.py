@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.pax import download
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Sources of the same kind on this machine."""
+    lines = "".join(json.dumps({"question": "q", "passage": "p", "label": n % 2 == 0}) + "\n" for n in range(3))
+    (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n{"text": "c d"}\n')
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as out:
+        out.writestr("BoolQ/train.jsonl", lines)
+        out.writestr("BoolQ/val.jsonl", lines)
+    (tmp_path / "BoolQ.zip").write_bytes(made.getvalue())
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    fields = ("question", "passage", "label")
+    sources = {
+        "lambada": download.Source("tfds:my_lambada/lm", "test", f"file://{tmp_path}/lambada.jsonl", {"lambada/test.jsonl": ("", 2, ("text",))}),
+        "boolq": download.Source(
+            "tfds:super_glue/boolq", "train", f"file://{tmp_path}/BoolQ.zip",
+            {"boolq/train.jsonl": ("BoolQ/train.jsonl", 3, fields), "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3, fields)},
+        ),
+    }  # fmt: skip
+    monkeypatch.setattr(download, "SOURCES", sources)
+
+
+@pytest.mark.parametrize(("name", "last"), [("lambada", "lambada/test.jsonl"), ("boolq", "boolq/validation.jsonl")])
+def test_a_set_is_fetched_once(name: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(tmp_path / "data")
+    assert download.found(name, root) == {}
+    assert download.main(name) == 0
+    assert "examples, from file://" in capsys.readouterr().out
+    assert download.found(name, root)["EVAL_DATA"] == f"jsonl:{root}/{last}"
+    (tmp_path / "lambada.jsonl").unlink()
+    (tmp_path / "BoolQ.zip").unlink()
+    assert download.main(name) == 0
+    assert "it is there, nothing to download" in capsys.readouterr().out
+
+
+def test_what_tfds_prepared_earlier_is_the_data(tmp_path: Path) -> None:
+    download.main("lambada")
+    (tmp_path / "data" / "my_lambada" / "lm").mkdir(parents=True)
+    assert download.found("lambada", str(tmp_path / "data")) == {}
+
+
+def test_another_answer_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "BoolQ.zip").write_text("<html>sign in</html>")
+    assert download.main("boolq") == 2
+    (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n')
+    assert download.main("lambada") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "what was fetched is not the data set (BadZipFile)" in said[0]
+    assert "1 lines, not 2 with text" in said[1]
+    assert not (tmp_path / "data").exists()
+
+
+def test_without_network_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lambada.jsonl").unlink()
+    assert download.main("lambada") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be fetched" in line
+    assert "DATA=jsonl:FILE" in line
+
+
+def test_the_pile_is_gone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert download.main("the_pile") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the Pile has been offline since October 2023" in line
+    assert "DATA=text:" in line
+    (tmp_path / "data" / "the_pile").mkdir(parents=True)
+    with pytest.raises(UserError, match="no prepared data set the_pile/lm"):
+        download.pile(str(tmp_path / "data"))
