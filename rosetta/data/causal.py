@@ -40,28 +40,24 @@ def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
     """
     prompts = made.inputs.shape[1] > 0
     if not prompts:
-        segments = documents(made.targets, eos) if pack else _filled(made.targets).astype(np.int32)
-        made = dataclasses.replace(made, target_segments=segments)
+        whole: Array = documents(made.targets, eos) if pack else _filled(made.targets).astype(np.int32)
+        made = dataclasses.replace(made, target_segments=whole)
     found = features.decoder(made, pack=pack)
-    labels, weights = found["decoder_target_tokens"], found["decoder_loss_weights"]
-    indicator = found.get("decoder_causal_attention", weights)
-    segments = found.get("decoder_segment_ids", ((weights > 0) | (indicator > 0)).astype(np.int32))
-    ids = found["decoder_input_tokens"]
-    if pack:
-        positions = found["decoder_positions"]
-        ids = np.where((positions == 0) & (segments > 0), np.int32(bos), ids)
-    else:
-        positions = segments * np.arange(segments.shape[1], dtype=np.int32)
-        ids[:, 0] = bos
-    made_fields = {
-        "ids": ids,
-        "labels": labels,
+    weights: Array = found["decoder_loss_weights"]
+    indicator: Array = found["decoder_causal_attention"] if prompts else weights
+    segments: Array = found["decoder_segment_ids"] if pack else ((weights > 0) | (indicator > 0)).astype(np.int32)
+    positions: Array = found["decoder_positions"] if pack else segments * np.arange(segments.shape[1], dtype=np.int32)
+    begins: Array = (positions == 0) & (segments > 0)
+    begins[:, 0] = True  # of a row without any token, too
+    arrays = {
+        "ids": np.where(begins, np.int32(bos), found["decoder_input_tokens"]),
+        "labels": found["decoder_target_tokens"],
         "paddings": (segments == 0).astype(np.float32),
         "weights": weights.astype(np.float32),
         "segment_ids": segments,
         "segment_pos": positions,
     }
-    return {**made_fields, "inputs_indicator": indicator} if prompts else made_fields
+    return {**arrays, "inputs_indicator": indicator} if prompts else arrays
 
 
 class Batches(pipeline.Batches):

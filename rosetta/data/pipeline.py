@@ -158,8 +158,9 @@ class Batches:
     @property
     def lengths(self) -> dict[str, int]:
         """Feature -> length."""
-        empty = (np.zeros((1, length), np.int32) for length in (self.recipe.inputs, self.recipe.targets))
-        return {name: array.shape[1] for name, array in self.arrays(rows.plain(*empty)).items()}
+        inputs: Array = np.zeros((1, self.recipe.inputs), np.int32)
+        targets: Array = np.zeros((1, self.recipe.targets), np.int32)
+        return {name: array.shape[1] for name, array in self.arrays(rows.plain(inputs, targets)).items()}
 
     def first(self, step: int) -> int:
         """Return the running number of the global batch's first example at a step."""

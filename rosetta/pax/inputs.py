@@ -135,7 +135,7 @@ class Input(base_input.BaseInput):
         examples = self._batches.examples(self._step)
         real = examples < self._count if self._count is not None else np.ones(len(examples), bool)
         found = self._batches.arrays(self._batches.source.rows(np.where(real, examples, 0)))
-        weights = real.astype(np.float32)
+        weights: Any = real.astype(np.float32)
         found["weights"] = found["weights"] * weights[:, None]
         self._step += 1
         return py_utils.NestedMap(**found, eval_sample_weights=weights)

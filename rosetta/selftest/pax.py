@@ -41,7 +41,7 @@ class Pax:
 
     def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
         values: dict[str, object] = {
-            "TEXT_FILES": str(workdir / "train.txt"),
+            "DATA": f"text:{workdir / 'train.txt'}",
             "MAX_STEPS": steps,
             "ICI_MESH_SHAPE": mesh(devices),
         }

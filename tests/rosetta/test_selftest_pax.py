@@ -41,7 +41,7 @@ def test_the_process(tmp_path: Path) -> None:
     phase = Pax().train(tmp_path, steps=20, devices=4)
     assert phase.argv[1:5] == ["-P", "-m", "paxml.main", "--fdl_config=rosetta.pax.gpt.Tiny"]
     assert f"--job_log_dir={tmp_path}/job" in phase.argv
-    assert f"--fdl.TEXT_FILES='{tmp_path}/train.txt'" in phase.argv
+    assert f"--fdl.DATA='text:{tmp_path}/train.txt'" in phase.argv
     assert "--fdl.MAX_STEPS=20" in phase.argv
     assert "--fdl.ICI_MESH_SHAPE=[1, 2, 2]" in phase.argv
     assert phase.env == {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}

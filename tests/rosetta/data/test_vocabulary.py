@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,3 +111,18 @@ def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
 
     with pytest.raises(UserError, match="exists already"):
         training.train(spec.parts("text:/x"), model, size=400)
+
+
+def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    train = functools.partial(sentencepiece.SentencePieceTrainer.train, vocab_size=100, minloglevel=2)
+    train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "llama"), unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    with pytest.raises(UserError, match=r"\(-1, 2, 0\), not \(0, 1, 2\)"):
+        vocabulary.named(f"{tmp_path}/llama.model")
+    found = vocabulary.named(f"{tmp_path}/llama.model", 0, causal=True)
+    assert (found.size, found.eos) == (100, 2)
+    ids = found.encode(["bada sulo"])[0].tolist()
+    assert found.decode([*ids, 2, *ids]) == "bada sulo"
+    train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "endless"), unk_id=1, bos_id=-1, eos_id=-1, pad_id=0)
+    with pytest.raises(UserError, match="an end token"):
+        vocabulary.named(f"{tmp_path}/endless.model", 0, causal=True)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.data import causal, pipeline, records, spec, vocabulary
+from rosetta.errors import UserError
+from tests.rosetta.data import datakit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BYTES = vocabulary.Vocabulary("byte", 0)
+PASSAGE = "“I know,” said Ann,  her sister\u2019s sister "
+LAMBADA = {"inputs": '"I know," said Ann,  her sister\'s', "targets": " sister"}
+BOOLQ: list[dict[str, Any]] = [
+    {"passage": "Sheep eat grass.", "question": "do sheep eat grass", "label": 1, "idx": 0},
+    {"passage": "Sheep eat grass.", "question": "do sheep eat lions", "label": 0, "idx": 1},
+    {"passage": "Of the test split.", "question": "is it known", "label": -1, "idx": 2},
+]
+
+
+def lines(path: Path, found: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
+    return f"jsonl:{path}"
+
+
+def worded(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
+    return [{name: record[name] for name in ("inputs", "targets")} for record in records.worded(spec.parse(data), objective, split)]
+
+
+def test_lambada_is_the_same_from_text_json_and_the_prepared_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text(f"{PASSAGE}\n\n", encoding="utf-8")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    datakit.tfds(tmp_path, "my_lambada/lm", {"test": [[datakit.example(inputs=[LAMBADA["inputs"].encode()], targets=[LAMBADA["targets"].encode()])]]})
+    for data in (f"text:{tmp_path}/a.txt", lines(tmp_path / "a.jsonl", [{"text": PASSAGE}]), "tfds:my_lambada/lm"):
+        assert worded(data, "lambada") == [LAMBADA], data
+
+
+def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_path: Path) -> None:
+    expected = [
+        {"inputs": "Sheep eat grass.\nquestion: do sheep eat grass?\nanswer:", "targets": "yes"},
+        {"inputs": "Sheep eat grass.\nquestion: do sheep eat lions?\nanswer:", "targets": "no"},
+    ]
+    assert worded(lines(tmp_path / "a", BOOLQ), "boolq") == expected
+    own = [{"passage": record["passage"], "question": record["question"], "answer": record["label"] == 1, "title": "Sheep"} for record in BOOLQ[:2]]
+    assert worded(lines(tmp_path / "b", own), "boolq") == expected
+
+
+@pytest.mark.parametrize(
+    ("objective", "record", "says"),
+    [
+        ("lambada", {"texts": "no such field"}, "it lacks text"),
+        ("lambada", {"text": "alone"}, "fewer than two words"),
+        ("boolq", {"passage": "p", "question": "q", "label": "maybe"}, "true or false"),
+        ("boolq", {"question": "q", "label": 1}, "it lacks passage"),
+    ],
+)
+def test_a_record_that_is_none_of_them_is_one_line(tmp_path: Path, objective: str, record: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=f"a record is none of {objective}: .*{says}"):
+        worded(lines(tmp_path / "a", [record]), objective)
+
+
+def test_running_text_holds_no_questions(tmp_path: Path) -> None:
+    data = datakit.text(tmp_path, ["some text"] * 3)
+    with pytest.raises(UserError, match="boolq needs records"):
+        pipeline.Batches(datakit.recipe(data, "boolq", extra_ids=0), 1)
+
+
+def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
+    made = datakit.recipe(lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False)
+    batch = causal.Batches(made, 2, bos=1).at(0)
+    for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):
+        shown = f"question: {record['question']}?\nanswer:"[-24:]
+        tokens = BYTES.encode([shown + answer])[0]
+        count = len(tokens)
+        assert batch["labels"][row].tolist() == [*tokens, *[0] * (32 - count)]
+        assert batch["ids"][row, : count + 1].tolist() == [1, *tokens]
+        assert batch["weights"][row].tolist() == [0.0] * 24 + [1.0] * len(answer) + [0.0] * (8 - len(answer))
+        assert batch["paddings"][row].tolist() == [0.0] * count + [1.0] * (32 - count)
