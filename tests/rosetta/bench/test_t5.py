@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a ba
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
 from rosetta.bench import modes, t5
+from rosetta.t5x import switches
 from rosetta.t5x.config import T5Config
 
 TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
@@ -71,6 +73,43 @@ def test_the_table_names_each_mode(ran: dict[str, Any]) -> None:
     text = command.table(ran)
     assert "f32+fp8+fused" in text
     assert "No MFU" in text
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+
+    monkeypatch.setattr(t5, "Candidate", full)
+    with pytest.raises(UserError, match=r"bench t5 --batch 2: f32 does not fit into the device's memory; give a smaller --batch"):
+        t5.bench(TASK, ["f32"], skip=False, say=print)
+
+
+def test_another_failure_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("INTERNAL: no such kernel")
+
+    monkeypatch.setattr(t5, "Candidate", broken)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        t5.bench(TASK, ["f32"], skip=False, say=print)
+
+
+def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(t5, "mean_loss", lambda *_: jax.numpy.float32(float("nan")))
+    found = t5.bench(TASK, ["f32"], skip=False, say=print)
+    assert not found["ok"]
+    json.dumps(found, allow_nan=False)
+    assert command.table(found).splitlines()[-1] == "The loss is not finite in f32; all modes train one state."
+
+
+def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    run = t5.Shared(TASK, T5Config(**modes.size("tiny")))
+    run.platform = "gpu"
+    monkeypatch.setattr(switches, "xla_options", lambda fp8: seen.append(fp8) or {})
+    for name in ("f32", "f32+fp8"):
+        mode = modes.parse(name)
+        t5.Candidate(mode, T5Config(**modes.size("tiny") | mode.fields), run)
+    assert seen == ["off", "xla"]
 
 
 def test_fp8_state_belongs_to_its_mode_and_moves_on(ran: dict[str, Any]) -> None:

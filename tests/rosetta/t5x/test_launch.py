@@ -129,6 +129,25 @@ def test_a_python_of_no_environment_is_one_line(monkeypatch: pytest.MonkeyPatch,
     assert "it has no numpy; put a baked environment's bin first on PATH" in line
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("odd"), 3, "settings: ValueError: odd; this is a fault of ours: report it with the output under ROSETTA_DEBUG=1"),
+        (KeyboardInterrupt(), 130, "settings: interrupted; run it again"),
+        (PermissionError(13, "Permission denied", "/a"), 2, "/a: Permission denied; make room or name another folder"),
+        (OSError("odd"), 2, "settings: odd; make room or name another folder"),
+    ],
+)
+def test_whatever_goes_wrong_is_one_line_and_a_status(error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(launch, "command", fail)
+    monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
+    assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == code
+    assert capsys.readouterr().err == f"multiprocess_pretrain_pile.sh: {said}\n"
+
+
 def test_folders_that_cannot_be_made_are_refused() -> None:
     with pytest.raises(UserError, match="/proc cannot be written to"):
         folders.writable("/proc/a/b")  # not by the superuser either

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rosetta import status
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_where_a_fault_of_ours_came_from_is_said_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ROSETTA_DEBUG", "1")
+    try:
+        raise ValueError("odd")
+    except ValueError as error:
+        code, failure = status.failure(error, "plan")
+    assert (code, failure.where) == (status.OURS, "plan")
+    assert "test_status.py" in capsys.readouterr().err
+
+
+PROGRAM = "import sys; from rosetta import cli; cli.COMMANDS['te'] = lambda _: ({}, 'found'); sys.exit(cli.main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("words", [["te"], ["te", "--json"]])
+def test_output_that_does_not_arrive_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "rosetta: stdout: No space left on device; write it to where there is room, and read it to its end\n"
