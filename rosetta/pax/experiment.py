@@ -94,6 +94,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         task = super().task()
         task.model.fprop_dtype = getattr(jnp, checks.precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
+        task.train.enable_input_checkpointing = True  # a checkpoint says where in the data it stands
         task.train.always_use_train_for_model_init = self.EVAL_TASK is None  # what only evaluates has no training data to look at
         task.train.learner.optimizer = self.adam()
         self.shape(task)
