@@ -11,7 +11,7 @@ from rosetta.errors import UserError
 PRECISIONS = ("bfloat16", "float32")
 SCHEDULES = ("linear_rampup_cosine_decay", "linear_rampup_exponential_decay", "constant")
 AXES = ("replica", "data", "mdl")
-_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS")
+_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART")
 
 
 def precision(value: Any) -> str:
@@ -36,7 +36,11 @@ def check(experiment: Any, devices: int) -> None:
     precision(experiment.FPROP_DTYPE)
     _sizes(experiment)
     _schedule(experiment)
-    batch(experiment.PERCORE_BATCH_SIZE, devices, split=math.prod(mesh(experiment, devices)[:2]))
+    parts = math.prod(mesh(experiment, devices)[:2])
+    rows = batch(experiment.PERCORE_BATCH_SIZE, devices, split=parts)
+    tokens, groups = rows // parts * experiment.MAX_SEQ_LEN, getattr(experiment, "GROUPS_PER_PART", 1)
+    if tokens % groups:
+        raise UserError(f"a part of the batch has {tokens} tokens, which do not divide by it", f"GROUPS_PER_PART={groups}", "give a divisor of them")
 
 
 def _names(experiment: Any) -> None:

@@ -20,6 +20,7 @@ class GLaM126M64E(GPT126M):
 
     NUM_EXPERTS = 64
     CAPACITY_FACTOR = 2.0  # tokens an expert takes, over their share if routing were even
+    GROUPS_PER_PART = 1  # of tokens that are routed together, of each part that data and fsdp make of the batch
     LOAD_BALANCING_WEIGHT = 0.01
     Z_LOSS_WEIGHT = 0
     PERCORE_BATCH_SIZE: Any = 8
@@ -52,8 +53,8 @@ class GLaM126M64E(GPT126M):
             e_dim=self.NUM_EXPERTS,
             c_dim=None,
             capacity_factor=self.CAPACITY_FACTOR,
-            # Tokens are routed within a group; one for each part of the batch, so that routing stays on its devices.
-            num_groups=math.prod(a * b for a, b in zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)),
+            # Tokens are routed within a group, on the devices of its part of the batch.
+            num_groups=self.GROUPS_PER_PART * math.prod(a * b for a, b in zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)),
             moe_gating_func="top2",
             # The loss is added up over the layers of experts, half of all.
             moe_load_balance_loss_weight=self.LOAD_BALANCING_WEIGHT / (self.NUM_LAYERS / 2),
@@ -69,6 +70,7 @@ class GLaM126M64E(GPT126M):
 class GLaM64B64E(GLaM126M64E):
     """64 experts, 1.14 trillion parameters; the published run has 512 GPUs in 64 nodes, sharded over nodes, tensor parallel within."""
 
+    GROUPS_PER_PART = 8
     PERCORE_BATCH_SIZE: Any = 4
     ICI_MESH_SHAPE: Any = (1, 1, 8)
     DCN_MESH_SHAPE: Any = (1, 64, 1)
@@ -89,4 +91,8 @@ class GLaM64B64E(GLaM126M64E):
     CHECKPOINT_EVERY_N_STEPS = 100
     CHECKPOINT_MAX_TO_KEEP = 2
 
-    DIFFERENCES = (_PACKED, Difference("MAX_SEQ_LEN", theirs=1024, why="the published run's length"))
+    DIFFERENCES = (
+        _PACKED,
+        Difference("MAX_SEQ_LEN", theirs=1024, why="the published run's length"),
+        Difference("GROUPS_PER_PART", theirs=1, why="what routes grows with a group's square: 17 GB an array at this length, too much for 80 GB cards"),
+    )

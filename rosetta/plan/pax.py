@@ -16,7 +16,7 @@ from rosetta.errors import UserError
 from rosetta.plan import hlo, report, target, traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Planned:
     Attributes:
       compiled: the step.
       per_node: GPUs of a node.
-      parameters: numbers in a parameter, see `sizes`.
+      parameters: what they look like on a device, see `sizes`.
     """
 
     compiled: target.Compiled
     per_node: int
-    parameters: frozenset[int]
+    parameters: frozenset[traffic.Dimensions]
 
     def report(self) -> dict[str, Any]:
         """Return the figures, per device and step: rosetta.plan.report's, and `traffic`."""
@@ -99,7 +99,7 @@ def plan(experiment: Any, *, card: str, nodes: int, per_node: int) -> Planned:
     return Planned(target.compile_step(lowered, started), per_node, parameters)
 
 
-def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[int]]:
+def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traffic.Dimensions]]:
     """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not exist.
 
     The state is laid out as the partitioner says, and of batch and state there are shapes only.
@@ -163,10 +163,11 @@ def batch_shapes(experiment: Any, count: int) -> Any:
     return inputs.Shapes(objective=getattr(experiment, "objective", "lm"), seq_len=experiment.MAX_SEQ_LEN, batch_size=-(-rows // count) * count).get_input_specs()
 
 
-def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[int]:
-    """Return how many numbers the parameters have on a device: as they are kept, and gathered over any of the axes that split them.
+def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Dimensions]:
+    """Return the dimensions that parameters have on a device: as they are kept, and gathered over any of the axes that split them.
 
-    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop takes one of them, which counts too.
+    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop takes one of them, which counts too, as do neighbouring
+    dimensions that are multiplied as one.
 
     Args:
       shapes: of the parameters, a tree.
@@ -175,10 +176,21 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[int]:
     """
     import jax  # noqa: PLC0415
 
-    found = set[int]()
+    found = set[traffic.Dimensions]()
     for shape, spec in zip(jax.tree.leaves(shapes), jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)), strict=True):
-        split = [axes[axis] for part in spec if part is not None for axis in ((part,) if isinstance(part, str) else part)]
-        for kept in itertools.product(*((1, size) for size in split)):
-            whole = math.prod(shape.shape) // math.prod(kept)
-            found |= {whole, whole // shape.shape[0]} if len(shape.shape) > 1 else {whole}
+        whole = shape.shape
+        splits = [() if part is None else (part,) if isinstance(part, str) else tuple(part) for part in (*spec, *[None] * (len(whole) - len(spec)))]
+        kept = [{size // math.prod(chosen) for chosen in itertools.product(*((1, axes[axis]) for axis in split))} for size, split in zip(whole, splits, strict=True)]
+        for dimensions in itertools.product(*kept):
+            for start in range(min(len(dimensions), 2)):
+                found |= {traffic.dimensions(each) for each in _merged(dimensions[start:])}
     return frozenset(found)
+
+
+def _merged(dimensions: Sequence[int]) -> Iterator[list[int]]:
+    """The dimensions with neighbours multiplied, in all ways."""
+    for cuts in itertools.product((False, True), repeat=len(dimensions) - 1):
+        merged = [dimensions[0]]
+        for cut, size in zip(cuts, dimensions[1:], strict=True):
+            merged[len(merged) if cut else -1 :] = [size] if cut else [merged[-1] * size]
+        yield merged

@@ -11,11 +11,12 @@ from rosetta.plan import groups, work
 from rosetta.plan.hlo import dims, dtypes, parts, size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from rosetta.plan.hlo import Instruction, Program
     from rosetta.plan.work import Kernel
 
+Dimensions = tuple[int, ...]  # of an array, in order of size and without ones: XLA transposes and reshapes as it likes
 SMALL = 1024  # numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth counts, only how often
 
 
@@ -54,13 +55,13 @@ class Loop:
     largest: int
 
 
-def flows(program: Program, per_node: int, parameters: Collection[int]) -> list[Flow]:
+def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -> list[Flow]:
     """Return the communication of a step, what moves most bytes first.
 
     Args:
       program: optimised.
       per_node: devices of a node.
-      parameters: how many numbers a parameter has on a device before it is gathered and after: of the whole stack of layers, and of one.
+      parameters: the dimensions that they have on a device, before they are gathered and after.
     """
     found: dict[tuple[str, str, str], Flow] = {}
     for kernel in work.communication(program):
@@ -69,7 +70,7 @@ def flows(program: Program, per_node: int, parameters: Collection[int]) -> list[
         outside = groups.outside(named, per_node, kind) if named is not None else None
         share = 1.0 if named is None or kind == "collective-permute" else (len(named[0]) - 1) / len(named[0])
         for shape in _arrays(program, kernel, kind):
-            role = _role(kind, math.prod(dims(shape)), parameters)
+            role = _role(kind, shape, parameters)
             flow = found.setdefault((kind, role, dtypes(shape)[0]), Flow(kind, role, dtypes(shape)[0]))
             sent = kernel.times * size(shape) * share * (2 if kind == "all-reduce" else 1)
             flow.times += kernel.times
@@ -78,6 +79,11 @@ def flows(program: Program, per_node: int, parameters: Collection[int]) -> list[
             flow.waited += sent if work.waited_for(kernel) else 0.0
             flow.behind += sent if work.behind(kernel) else 0.0
     return sorted(found.values(), key=lambda flow: -flow.bytes)
+
+
+def dimensions(sizes: Iterable[int]) -> Dimensions:
+    """Return dimensions in order of size and without ones."""
+    return tuple(sorted(size for size in sizes if size > 1))
 
 
 def loops(program: Program) -> list[Loop]:
@@ -105,7 +111,7 @@ def table(found: list[Flow], bodies: list[Loop]) -> str:
     return "\n".join(lines)
 
 
-def report(program: Program, per_node: int, parameters: Collection[int]) -> dict[str, Any]:
+def report(program: Program, per_node: int, parameters: Collection[Dimensions]) -> dict[str, Any]:
     """Return flows and loops as JSON has them."""
     return {"flows": [asdict(flow) for flow in flows(program, per_node, parameters)], "loops": [asdict(loop) for loop in loops(program)]}
 
@@ -132,11 +138,11 @@ def _joined(program: Program, source: Instruction) -> Iterator[str]:
     yield source.shape
 
 
-def _role(kind: str, count: int, parameters: Collection[int]) -> str:
-    if count <= SMALL and kind == "all-reduce":
+def _role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
+    if kind == "all-reduce" and math.prod(dims(shape)) <= SMALL:
         return "small"
-    if count in parameters:
-        return "gradients" if "reduce" in kind else "parameters" if kind == "all-gather" else "activations"
+    if dimensions(dims(shape)) in parameters and dtypes(shape)[0].startswith(("f", "bf")):
+        return {"all-gather": "parameters", "reduce-scatter": "gradients", "all-reduce": "gradients"}.get(kind, "activations")
     return "activations"
 
 

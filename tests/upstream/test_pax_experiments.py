@@ -102,7 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT, repeated layers, dropout of their inputs": ("Pile5B", {"INPUT_DROPOUT_PROB": 0.1}),
     "GPT, a vocabulary of 500": ("Pile175B", {"DIMS_PER_HEAD": None, "VOCAB_SIZE": 500}),
     "GLaM": ("PileGLaM126M64E", {"NUM_EXPERTS": 4}),
-    "GLaM, repeated layers": ("PileGLaM64B64E", {"NUM_EXPERTS": 4}),
+    "GLaM, repeated layers": ("PileGLaM64B64E", {"NUM_EXPERTS": 4, "GROUPS_PER_PART": 1}),
     "LLaMA": ("LLaMA7B", {}),
     "LLaMA, repeated layers": ("LLaMA7B", {"USE_REPEATED_LAYER": True}),
     "LLaMA, grouped queries": ("LLaMA70B", {"NUM_KV_HEADS": 2}),

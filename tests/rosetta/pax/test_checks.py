@@ -36,6 +36,7 @@ class Small:
 
 class Experts(Small):
     NUM_EXPERTS = 4
+    GROUPS_PER_PART = 1
 
 
 def _made(kind: type = Small, **given: Any) -> Any:
@@ -87,6 +88,13 @@ def test_what_is_not_is_one_line(given: dict[str, Any], line: str) -> None:
 def test_experts_come_in_every_second_layer() -> None:
     with pytest.raises(UserError, match="NUM_LAYERS=3: layers come in pairs"):
         checks.check(_made(Experts, NUM_LAYERS=3), 8)
+
+
+def test_groups_of_tokens_divide_a_part_of_the_batch() -> None:
+    """Two rows of 32 tokens a part."""
+    checks.check(_made(Experts, GROUPS_PER_PART=16), 8)
+    with pytest.raises(UserError, match=r"GROUPS_PER_PART=3: a part of the batch has 64 tokens, which do not divide by it; give a divisor of them"):
+        checks.check(_made(Experts, GROUPS_PER_PART=3), 8)
 
 
 def test_expert_parallelism_of_upstreams_is_refused() -> None:

@@ -62,7 +62,7 @@ ENTRY %main (p.0: f8e4m3fn[3,8,512], p.1: bf16[3000], p.2: bf16[2000], p.3: bf16
 }
 """
 # A kernel of 64 x 512, kept in parts of 8 x 512, in each of three layers; two biases that every device has whole.
-PARAMETERS = {3 * 8 * 512, 8 * 512, 3 * 64 * 512, 64 * 512, 3000, 2000}
+PARAMETERS = {(3, 8, 512), (8, 512), (3, 64, 512), (64, 512), (3000,), (2000,)}
 
 
 def test_flows() -> None:
