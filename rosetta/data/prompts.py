@@ -16,7 +16,7 @@ _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": 
 
 
 def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a LAMBADA record: the target is the last word, with a space before it.
+    """Return {"inputs", "targets", "idx"} of a LAMBADA record: the target is the last word, with a space before it. None for a single word.
 
     Takes a passage ("text"; curly quotes become straight ones), or what paxml's TFDS copy holds, which is parted already.
     """
@@ -27,7 +27,7 @@ def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
         raise ValueError("it lacks text")  # noqa: TRY004 (of the data, not of a caller)
     words = passage.translate(_QUOTES).rsplit(maxsplit=1)
     if len(words) < 2:
-        raise ValueError("it has fewer than two words")
+        return None
     return {"inputs": words[0].strip(), "targets": f" {words[1]}", "idx": record.get("idx", 0)}
 
 

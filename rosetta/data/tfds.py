@@ -24,7 +24,7 @@ def root() -> str:
 
 
 def folder(name: str) -> str:
-    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named.
+    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named, of the only config where there is one.
 
     Raises:
       UserError: there is none, or several configs to choose from; the folder is in an object store.
@@ -36,18 +36,25 @@ def folder(name: str) -> str:
     if not os.path.isdir(place):
         there = ", ".join(sorted(os.listdir(root()))[:8]) if os.path.isdir(root()) else "nothing: no such folder"
         raise UserError(f"no prepared data set {wanted} (there is: {there})", where, "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:")
+    configs = [] if _versions(place) else [entry for entry in sorted(os.listdir(place)) if os.path.isdir(os.path.join(place, entry))]
+    if len(configs) == 1 and _versions(os.path.join(place, configs[0])):
+        place = os.path.join(place, configs[0])
     if version:
         place = os.path.join(place, version)
     else:
-        versions = sorted((entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)), key=lambda entry: [int(part) for part in entry.split(".")])
+        versions = _versions(place)
         if not versions:
-            configs = [entry for entry in sorted(os.listdir(place)) if os.path.isdir(os.path.join(place, entry))]
             do = f"name a config: {wanted}/{configs[0]}" if configs else "prepare it with tensorflow_datasets"
             raise UserError(f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})", place, do)
         place = os.path.join(place, versions[-1])
     if not os.path.isdir(place):
         raise UserError("there is no such version", place, "leave the version out to take the newest")
     return place
+
+
+def _versions(place: str) -> list[str]:
+    """Return the names of a folder that are versions, ascending."""
+    return sorted((entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)), key=lambda entry: [int(part) for part in entry.split(".")])
 
 
 def splits(place: str) -> dict[str, dict[str, Any]]:

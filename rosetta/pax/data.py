@@ -153,7 +153,7 @@ class SyntheticDataset(Dataset):
 class PileUnsupervisedDataset(Dataset):
     """Windows of running text: the Pile for those who hold a copy, C4, or any text DATA names."""
 
-    upstream_data = "tfds:the_pile/lm"
+    upstream_data = "tfds:the_pile"
     names = ("PileTrain", "PileValidation")
 
 
@@ -162,7 +162,7 @@ class LambadaDataset(Dataset):
 
     EVAL_BATCHES = -1
     objective = "lambada"
-    upstream_data = "tfds:my_lambada/lm"
+    upstream_data = "tfds:my_lambada"
     names = ("LambadaTrain", "LambadaValidation")
 
     def eval_data(self) -> tuple[str, str] | None:

@@ -117,11 +117,6 @@ class Input(base_input.BaseInput):
         """How many examples there are; None for synthetic data, streams and mixtures."""
         return getattr(self._batches.source, "count", None)
 
-    @property
-    def waited(self) -> float:
-        """Seconds that training has waited for batches so far."""
-        return self._loader.waited if self._loader is not None else 0.0
-
     def get_next(self) -> Any:
         """Return this host's rows of the next batch, a NestedMap; StopIteration after the last one of an evaluation."""
         if self._loader is not None:

@@ -56,7 +56,9 @@ def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
         tfds.shards(spec.parse("tfds:the_pile"))
 
 
-def test_a_config_has_to_be_named(root: Path) -> None:
-    datakit.tfds(root, "glue/mnli", {"train": TRAIN})
+def test_a_config_has_to_be_named_where_there_are_several(root: Path) -> None:
+    place = datakit.tfds(root, "glue/mnli", {"train": TRAIN})
+    assert tfds.folder("glue") == tfds.folder("glue:1.0.0") == str(place)
+    datakit.tfds(root, "glue/qqp", {"train": TRAIN})
     with pytest.raises(UserError, match=r"name a config: glue/mnli"):
         tfds.folder("glue")

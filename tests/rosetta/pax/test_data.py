@@ -94,13 +94,13 @@ def test_the_pile_is_found_where_paxmls_flag_says(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("absl.flags.FLAGS", Flags())
     monkeypatch.setenv("TFDS_DATA_DIR", "/nowhere")
     train, evaluated = experiment(data.PileUnsupervisedDataset, VOCAB="byte").datasets()
-    assert (train.data, train.split, evaluated.data, evaluated.split) == ("tfds:the_pile/lm", "train", "tfds:the_pile/lm", "validation")
+    assert (train.data, train.split, evaluated.data, evaluated.split) == ("tfds:the_pile", "train", "tfds:the_pile", "validation")
     assert fdl.build(evaluated).get_next().eval_sample_weights.all()
     assert capsys.readouterr().err == ""
     Flags.tfds_data_dir = str(tmp_path / "part")
     for _ in range(2):
         assert [config.is_training for config in experiment(data.PileUnsupervisedDataset, VOCAB="byte").datasets()] == [True]
-    assert capsys.readouterr().err == "rosetta: data: tfds:the_pile/lm has no split validation: nothing is evaluated\n"
+    assert capsys.readouterr().err == "rosetta: data: tfds:the_pile has no split validation: nothing is evaluated\n"
 
 
 def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
         ({"DATA": "text:/nowhere"}, "/nowhere: no file matches"),
         ({"DATA": "task:mine"}, "SeqIO gives this data"),
         ({"DATA": "file:/x"}, "no kind of data is called 'file'"),
-        ({"DATA": None}, "no prepared data set the_pile/lm"),
+        ({"DATA": None}, "no prepared data set the_pile"),
         ({"MAX_SEQ_LEN": 1}, "MAX_SEQ_LEN: a row has 1 tokens"),
         ({"PERCORE_BATCH_SIZE": 0.37}, "PERCORE_BATCH_SIZE=0.37: "),
         ({"EVAL_DATA": "text:/none", "EVAL_BATCHES": 1}, "/none: no file matches"),
