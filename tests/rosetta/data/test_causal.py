@@ -68,6 +68,8 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
     cache.write(str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches), end=2)
     made = datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="ids:259", extra_ids=0, inputs=0, targets=400, shuffle=False)
     assert causal.Batches(made, 1).at(0)["labels"][0].tolist() == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
+    with_sentinels = datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400)
+    assert causal.Batches(with_sentinels, 1).at(0)["labels"].all()
     with pytest.raises(UserError, match="another vocabulary"):
         causal.Batches(datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400), 1)
 
