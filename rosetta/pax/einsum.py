@@ -90,7 +90,12 @@ def multiply(equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype
     if experts:
         if by == "te":
             route.say("FP8 of experts by XLA instead of Transformer Engine", "its product takes one kernel")
-        product = jax.vmap(lambda *one: fp8.contract(one[0], [one[1]], [one[2]], dtype)[0])(x, kernel, _each(dict(state), kernel.shape[0]))
+
+        def one(x: Any, kernel: Any, state: Any) -> Any:
+            with jax.named_scope("expert"):  # else it is the product's own scope that gets vmap around its name
+                return fp8.contract(x, [kernel], [state], dtype)[0]
+
+        product = jax.vmap(one)(x, kernel, _each(dict(state), kernel.shape[0]))
         return product.reshape(*before, *wide[3])
     contract = te.contract if by == "te" else fp8.contract
     if parts:

@@ -1,0 +1,227 @@
+"""The switches of an experiment: how its model is computed, and what of it is trained.
+
+They are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, an experiment is what it is without this.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import fiddle as fdl
+from praxis import layers, pax_fiddle
+from praxis.layers import transformer_models
+
+from rosetta import te
+from rosetta.errors import UserError
+from rosetta.pax import checks
+from rosetta.t5x.switches import flag, on, one_of
+
+ATTENTION = ("xla", "cudnn", "te")
+LAYERS = ("all", "attention", "mlp")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the switches come to.
+
+    Attributes:
+      fp8: who multiplies in FP8: "off", "xla" or "te".
+      attention: who attends: "xla", "cudnn" or "te".
+      rank: of LoRA, 0 for none.
+      adapted: what LoRA adapts, one of LAYERS.
+      microbatches: in how many parts a batch is computed.
+    """
+
+    fp8: str = "off"
+    attention: str = "xla"
+    rank: int = 0
+    adapted: str = "all"
+    microbatches: int = 1
+
+
+class Switches:
+    """A mixin of experiments.
+
+    Attributes:
+      USE_FP8: products with kernels in FP8, by XLA.
+      ENABLE_TE: Transformer Engine computes attention, and products in FP8. Left at None, the variable of this name says.
+      ENABLE_FP8: products in FP8, by Transformer Engine where ENABLE_TE is on, otherwise by XLA. Left at None, the variable of this name says.
+      ATTENTION: who computes the products between queries, keys and values: xla, cudnn or te; None: te where ENABLE_TE is on and NVTE_FUSED_ATTN
+        is not 0, otherwise xla.
+      USE_CUDNN_FLASH_ATTENTION: upstream's word for ATTENTION=cudnn.
+      USE_LORA, LORA_RANK, LORA_TARGET_LAYERS: train low-rank adaptations of all layers, of attention or of mlp, and nothing else.
+      NUM_MICROBATCHES: compute a batch in so many parts, one after another, for one step.
+    """
+
+    USE_FP8: Any = False
+    ENABLE_TE: Any = None
+    ENABLE_FP8: Any = None
+    ATTENTION: str | None = None
+    USE_CUDNN_FLASH_ATTENTION: Any = False
+    USE_LORA: Any = False
+    LORA_RANK = 8
+    LORA_TARGET_LAYERS = "all"
+    NUM_MICROBATCHES = 1
+
+    def task(self) -> Any:
+        """Return the base class's task without any switch: it knows two of them, and would put layers of its own."""
+        asked = self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION
+        self.USE_FP8 = self.USE_CUDNN_FLASH_ATTENTION = False
+        try:
+            return super().task()  # type: ignore[misc]  # what this is mixed into
+        finally:
+            self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION = asked
+
+    def chosen(self) -> Chosen:
+        """Return what the switches come to.
+
+        Raises:
+          UserError: a value is none, or they cannot be combined.
+        """
+        with_te = _asked("ENABLE_TE", self.ENABLE_TE)
+        native, enabled = _asked("USE_FP8", self.USE_FP8), _asked("ENABLE_FP8", self.ENABLE_FP8)
+        if native and with_te:
+            raise UserError("FP8 is by XLA and Transformer Engine is on", "USE_FP8=True", "set ENABLE_TE=0, or ENABLE_FP8=1 in place of USE_FP8 for Transformer Engine's")
+        rank = 0
+        if _asked("USE_LORA", self.USE_LORA):
+            rank = _count("LORA_RANK", self.LORA_RANK)
+        return Chosen(
+            fp8=("te" if with_te else "xla") if native or enabled else "off",
+            attention=self._attention(with_te=with_te),
+            rank=rank,
+            adapted=one_of("LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, LAYERS),
+            microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
+        )
+
+    def _attention(self, *, with_te: bool) -> str:
+        kept_off = os.environ.get("NVTE_FUSED_ATTN", "").strip() == "0"
+        fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
+        if self.ATTENTION is None:
+            return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
+        asked = one_of("ATTENTION", self.ATTENTION, ATTENTION)
+        if fused and asked != "cudnn":
+            raise UserError(f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out")
+        if asked == "te" and kept_off:
+            raise UserError("NVTE_FUSED_ATTN is 0", "ATTENTION=te", "unset NVTE_FUSED_ATTN, or set ATTENTION to xla or cudnn")
+        return asked
+
+    def switched(self, task: Any) -> Any:
+        """Change a task's configuration to what the switches say, in place; returns it.
+
+        Raises:
+          UserError: what was asked for cannot be combined, or is not here.
+        """
+        chosen = self.chosen()
+        if chosen == Chosen(adapted=chosen.adapted):
+            return task
+        if "te" in (chosen.fp8, chosen.attention):
+            te.require()
+        stack = _stack(task.model.lm_tpl)
+        if chosen.attention != "xla":
+            self._fuse(task.model, stack, chosen.attention)
+        if chosen.rank:
+            _adapt(task.train.learner, stack, chosen)
+        if chosen.fp8 != "off":
+            _narrow(task, stack, chosen)
+        if chosen.microbatches > 1:
+            _split(task, chosen.microbatches)
+        return task
+
+    def _fuse(self, model: Any, stack: Any, by: str) -> None:
+        from rosetta.pax import attention  # noqa: PLC0415 (JAX 0.4.26 cannot import it)
+
+        if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
+            raise UserError("the model is not causal", f"ATTENTION={by}", "set it to xla")
+        if by == "cudnn" and checks.precision(model.fprop_dtype) == "float32":
+            raise UserError("cuDNN's attention is for bfloat16", "FPROP_DTYPE=float32", "set ATTENTION=xla, or FPROP_DTYPE=bfloat16")
+        packed = bool(model.lm_tpl.packed_input and getattr(self, "PACKED_INPUT", True))
+        for layer in _layers(stack):
+            kind = fdl.get_callable(layer.tr_atten_tpl)
+            ours = attention.MultiQueryAttention if "num_kv_heads" in kind.__dataclass_fields__ else attention.DotProductAttention
+            layer.tr_atten_tpl = _become(layer.tr_atten_tpl, ours, by=by, packed=packed)
+
+
+def _asked(name: str, value: Any) -> bool:
+    """Return whether a switch is on, given as Python's True and False or as a text; left at None, as the variable says."""
+    if value is None:
+        return on(os.environ, name)
+    return value if isinstance(value, bool) else flag(name, str(value))
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"it is {value!r}", name, "give a whole number of at least 1")
+    return value
+
+
+def _stack(lm: Any) -> Any:
+    """Return the configuration of a stack of layers, or of what is repeated in it."""
+    stack = lm.stacked_transformer_tpl
+    if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated):
+        stack = stack.block
+    if not issubclass(fdl.get_callable(stack), layers.StackedTransformer):
+        raise UserError(f"they are not for {fdl.get_callable(stack).__name__}", "the switches", "use layers in a row or repeated, without a pipeline")
+    return stack
+
+
+def _layers(stack: Any) -> list[Any]:
+    found = stack.transformer_layer_params_tpl
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _become(template: Any, kind: Any, **more: Any) -> Any:
+    """Return a configuration of another class with the same values."""
+    made = pax_fiddle.Config(kind, **more)
+    made.copy_fields_from(template)
+    return made
+
+
+_PROJECTIONS = ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
+
+
+def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
+    from rosetta.pax import lora  # noqa: PLC0415 (Praxis 1.4.0's layers have no einsum_tpl)
+
+    if chosen.adapted != "attention" and stack.moe_layers:
+        raise UserError("experts have no adaptation", f"LORA_TARGET_LAYERS={chosen.adapted}", "set it to attention")
+
+    def adapted(template: Any) -> Any:
+        kind = lora.ADAPTED.get(fdl.get_callable(template))
+        if kind is None:
+            raise UserError(f"there is no adaptation of {fdl.get_callable(template).__name__}", "USE_LORA=True", "leave it out")
+        return _become(template, kind, rank=chosen.rank)
+
+    for layer in _layers(stack):
+        if chosen.adapted != "attention":
+            feed = layer.tr_fflayer_tpl.fflayer_tpl
+            feed.linear_tpl = adapted(feed.linear_tpl)
+        if chosen.adapted != "mlp":
+            for name in _PROJECTIONS:
+                if hasattr(layer.tr_atten_tpl, name):
+                    setattr(layer.tr_atten_tpl, name, adapted(getattr(layer.tr_atten_tpl, name)))
+    learner.bprop_variable_inclusion = [lora.PATTERN]
+
+
+def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
+    from rosetta.pax import einsum, experts, learner  # noqa: PLC0415 (Praxis 1.4.0 has no state for it)
+
+    for layer in _layers(stack):
+        projections = [getattr(layer.tr_atten_tpl, name) for name in _PROJECTIONS if hasattr(layer.tr_atten_tpl, name)]
+        for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
+            template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
+    if stack.moe_layers:
+        stack.moe_layer_tpl = experts.in_fp8(stack.moe_layer_tpl, chosen.fp8)
+    task.train.learner = _become(task.train.learner, learner.Learner)
+    if chosen.rank:
+        task.train.learner.bprop_variable_inclusion = [*task.train.learner.bprop_variable_inclusion, einsum.PATTERN]
+    task.train.variable_norm_summary = False  # it would count the state; our learner writes it
+
+
+def _split(task: Any, count: int) -> None:
+    from rosetta.pax import learner  # noqa: PLC0415
+
+    softmax = task.model.lm_tpl.softmax_tpl
+    rows = getattr(softmax, "use_tgt_labels_size_as_loss_denominator", False)  # the loss is then a sum over a batch of one size
+    task.train.learner.stochastic_gradient = pax_fiddle.Config(learner.Microbatches, count=count, loss_name=task.train.learner.loss_name, by_weight=not rows)
