@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta import nsys, status
+from rosetta import home, nsys, status
 from rosetta.errors import UserError
 from rosetta.t5x import card, folders, ginfiles, ginread, preflight, settings, switches
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BENCHMARK_STEPS = 500
 DRY_RUN = "--dry-run"
+CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # set, empty included, they are the user's own choice
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         argv = nsys.command(argv, profile)
     lines = (_summary(given, model_dir, log), *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
-    env = {**surroundings(env, chosen.fp8, platforms), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+    env = {**surroundings(env, chosen.fp8, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return Command(argv, env, log, lines, (model_dir, start) if start else None)
 
 
@@ -170,10 +171,17 @@ def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None)
     return {} if more is None else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
 
 
-def surroundings(environment: Mapping[str, str], fp8: str, platforms: str) -> dict[str, str]:
-    """Return a program's environment, for a model with this T5Config.fp8 on these of JAX's platforms."""
+def surroundings(environment: Mapping[str, str], fp8: str, platforms: str, processes: int = 1) -> dict[str, str]:
+    """Return a program's environment, for a model with this T5Config.fp8 on these of JAX's platforms.
+
+    What is compiled is kept for the next start. Not with several processes: one that finds its program would not take part in the tuning that
+    the others, which do not, share out among all.
+    """
+    ours = environment.get("ROSETTA_HOME") or (f"{environment['HOME']}/.rosetta" if home.usable(environment) else None)
+    keeps = ours and processes == 1 and not any(name in environment for name in CACHE)
     return {
         **environment,
+        **({CACHE[0]: f"{ours}/compiled"} if keeps else {}),
         "TFDS_DATA_DIR": preflight.datasets(environment),
         "XLA_FLAGS": switches.xla_flags(fp8, environment.get("XLA_FLAGS", "")),
         "JAX_PLATFORMS": platforms,
@@ -227,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
 
 def shown(wanted: Command) -> dict[str, Any]:
     """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
-    names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+    names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", CACHE[0])
     return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in names if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
 
 

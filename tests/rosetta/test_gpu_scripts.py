@@ -46,6 +46,7 @@ def test_singlenode_pretraining(place: Place) -> None:
     }
     # What the caller gives comes last, where it wins.
     assert ran.env["XLA_FLAGS"] == "--xla_gpu_all_reduce_combine_threshold_bytes=136314880 --mine=1 --xla_force_host_platform_device_count=8"
+    assert ran.env["JAX_COMPILATION_CACHE_DIR"] == f"{place.work}/.rosetta/compiled"
     assert ran.env["PYTHONPATH"].split(os.pathsep)[0] == str(place.tree)
     assert ran.env["TFDS_DATA_DIR"] == str(place.work / "data")
     assert ran.said == [
@@ -69,6 +70,22 @@ def test_no_word_at_all(place: Place) -> None:
     assert ran.rc == 0, ran.err
     assert "rosetta: finetuning on mnli2, global batch 32 on 1 device(s)" in ran.said[0]
     assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_model_dir"'
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"ROSETTA_HOME": "/r"}, "/r/compiled"),
+        ({"JAX_COMPILATION_CACHE_DIR": "/mine"}, "/mine"),
+        ({"JAX_ENABLE_COMPILATION_CACHE": "0"}, None),
+        ({"HOME": "/"}, None),
+    ],
+)
+def test_what_was_compiled_is_kept_where_one_may_write(place: Place, settings: dict[str, str], kept: str | None) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, **settings)
+    assert ran.rc == 0, ran.err
+    assert ran.env.get("JAX_COMPILATION_CACHE_DIR") == kept
+    assert not (place.work / ".rosetta").exists()
 
 
 @pytest.mark.parametrize("place_of_it", range(len(SMALL) + 1))

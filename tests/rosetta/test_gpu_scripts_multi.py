@@ -44,6 +44,7 @@ def test_one_process_of_many(place: Place) -> None:
     assert found["network.T5Config.remat"] == '"minimal"'
     assert found["PACK"] == "True"
     assert "--multiprocess_gpu" in ran.argv
+    assert "JAX_COMPILATION_CACHE_DIR" not in ran.env, "all of them compile, or none"
     # JAX reads Slurm's variables itself; an address of ours was what sent people to the wrong host.
     assert not any("coordinator" in word for word in ran.argv)
     assert "on 64 device(s) in 64 processes, 8-way tensor parallel, 2 microbatch(es)" in ran.said[0]
