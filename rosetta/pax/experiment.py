@@ -16,10 +16,12 @@ import numpy as np
 from jax import numpy as jnp
 from paxml.tasks.lm import model_params
 from praxis import layers, optimizers, pax_fiddle, schedules
+from praxis.layers import activations
 
 from rosetta.errors import UserError
 from rosetta.pax import checks, restore
 from rosetta.pax.switches import Switches
+from rosetta.t5x.switches import one_of
 
 try:
     from praxis.contrib.gpu.scripts_gpu.models import CustomMetricsLM as LanguageModel
@@ -89,8 +91,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         Raises:
           UserError: something this line of Paxml lacks was asked for, or switches that cannot be combined.
         """
-        for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
-            setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
+        self._typed()
         task = super().task()
         task.model.fprop_dtype = getattr(jnp, checks.precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
@@ -105,6 +106,16 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         task = self.switched(task)
         restore.restored(task, self.CHECKPOINT_RESTORE_PATH, plain, self.get_input_specs_provider_params(), self.CHECKPOINT_IGNORE_RULES)
         return task
+
+    def _typed(self) -> None:
+        """Make what a command line gives as lists and texts what Praxis takes."""
+        for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
+            setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
+        kinds = {name: kind for name, kind in vars(activations).items() if isinstance(kind, type) and issubclass(kind, activations.BaseActivation)}
+        if isinstance(self.ACTIVATION_CLS, str):
+            self.ACTIVATION_CLS = kinds[one_of("ACTIVATION_CLS", self.ACTIVATION_CLS, list(kinds))]
+        policies = {each.value: each for each in layers.AutodiffCheckpointType}
+        self.CHECKPOINT_POLICY = policies[one_of("CHECKPOINT_POLICY", getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY), list(policies))]
 
     def _measured(self, model: Any) -> None:
         """Set what evaluation reports beside the loss. A row that only fills up the last batch counts for nothing."""

@@ -80,7 +80,6 @@ class GPT126M(Experiment):
         for norm in (layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl, model.lm_tpl.final_ln_tpl):
             norm.epsilon = self.LAYERNORM_EPSILON
             norm.reductions_in_fp32 = True
-        layer.tr_fflayer_tpl.activation_tpl.approximate = True
         layer.tr_atten_tpl.use_bias = self.USE_BIAS
         layer.tr_atten_tpl.internal_enable_per_dim_scale = False
         for attention in (layer.tr_atten_tpl, layer.cross_atten_tpl):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from paxml import experiment_registry
-from praxis import optimizers, schedules
+from praxis import layers, optimizers, schedules
 from praxis.layers import glam as praxis_glam
 from praxis.layers import models
 
@@ -58,7 +58,7 @@ def test_the_old_aliases() -> None:
 def test_hyper_parameters_reach_the_task() -> None:
     made = _made(
         "Synthetic126M", MAX_STEPS=7, FPROP_DTYPE="float32", LEARNING_RATE=0.5, ADAM_BETA1=0.0, WEIGHT_DECAY=0.0, LR_COS_WARMUP=3, LR_COS_DECAY_END=9, INIT_STD=0.5,
-        LAYERNORM_EPSILON=0.25, INPUT_DROPOUT_PROB=0.125, CHECKPOINT_EVERY_N_STEPS=11, ICI_MESH_SHAPE=(1, 1, 1), PACKED_INPUT=True,
+        LAYERNORM_EPSILON=0.25, INPUT_DROPOUT_PROB=0.125, CHECKPOINT_EVERY_N_STEPS=11, USE_REPEATED_LAYER=True, CHECKPOINT_POLICY="save_dot_only", ACTIVATION_CLS="SiLU", ICI_MESH_SHAPE=(1, 1, 1), PACKED_INPUT=True,
     )  # fmt: skip
     task = made.task()
     assert task.train.num_train_steps == 7
@@ -75,6 +75,8 @@ def test_hyper_parameters_reach_the_task() -> None:
     stack = experiment.block(task.model.lm_tpl)
     assert stack.input_dropout_prob == 0.125
     assert stack.transformer_layer_params_tpl.ln_tpl.epsilon == 0.25
+    assert fdl.get_callable(stack.transformer_layer_params_tpl.tr_fflayer_tpl.activation_tpl) is layers.activations.SiLU
+    assert task.model.lm_tpl.stacked_transformer_tpl.checkpoint_policy is layers.AutodiffCheckpointType.SAVE_DOT_ONLY
 
 
 @pytest.mark.parametrize(("kind", "found"), [("constant", schedules.Constant), ("linear_rampup_exponential_decay", schedules.LinearRampupExponentialDecay)])
@@ -83,8 +85,8 @@ def test_other_schedules(kind: str, found: Any) -> None:
 
 
 def test_experts_are_grouped_by_the_mesh() -> None:
-    task = _made("SyntheticGLaM64B64E", NUM_EXPERTS=4, ICI_MESH_SHAPE=[2, 4, 8], DCN_MESH_SHAPE=[1, 3, 1]).task()
-    assert experiment.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 24
+    task = _made("SyntheticGLaM64B64E", NUM_EXPERTS=4, ICI_MESH_SHAPE=[2, 4, 8], DCN_MESH_SHAPE=[1, 3, 1], GROUPS_PER_PART=5).task()
+    assert experiment.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
     assert task.model.lm_tpl.packed_input is False
 
 
@@ -105,7 +107,7 @@ def test_differences_are_those_there_are() -> None:
     assert [line.split("=")[0] for line in lines["Pile5B"]] == ["PACKED_INPUT", "INPUT_DROPOUT_PROB"]
     assert lines["Pile175B"][1:] == ["VOCAB_SIZE=50257 is 50304 in products, unlike upstream's; checkpoints have 50257"]
     assert [line.split("=")[0] for line in lines["PileGLaM126M64E"]] == ["PACKED_INPUT", "PERCORE_BATCH_SIZE"]
-    assert [line.split("=")[0] for line in lines["PileGLaM64B64E"]] == ["PACKED_INPUT", "MAX_SEQ_LEN"]
+    assert [line.split("=")[0] for line in lines["PileGLaM64B64E"]] == ["PACKED_INPUT", "MAX_SEQ_LEN", "GROUPS_PER_PART"]
     assert lines["LLaMA7B"] == []
     assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).differences() == []
 
@@ -122,6 +124,8 @@ def test_what_is_right_says_what_differs(capsys: pytest.CaptureFixture[str]) -> 
         ("Synthetic126M", {"PERCORE_BATCH_SIZE": 0.5}, "PERCORE_BATCH_SIZE=0.5: times 1 devices it is 0.5 rows; "),
         ("Synthetic126M", {"NUM_HEADS": 3}, "MODEL_DIMS=64: NUM_HEADS=3 x DIMS_PER_HEAD=16 is 48; "),
         ("Synthetic126M", {"FPROP_DTYPE": "half"}, "FPROP_DTYPE: it is 'half'; "),
+        ("Synthetic126M", {"CHECKPOINT_POLICY": "nothing"}, "CHECKPOINT_POLICY: it is 'nothing'; choose one of: save_nothing, "),
+        ("Synthetic126M", {"ACTIVATION_CLS": "gelu"}, "ACTIVATION_CLS: it is 'gelu'; choose one of: "),
         ("SyntheticLLaMA7B", {"USE_MQA": True, "NUM_KV_HEADS": 3}, "NUM_KV_HEADS=3: they do not divide NUM_HEADS=4; "),
         ("Synthetic126M", {"LORA_RANKS": 3}, "--fdl.LORA_RANKS: there is no such hyper-parameter; did you mean LORA_RANK?"),
         ("Synthetic126M", {"USE_LORA": True, "LORA_RANK": 0}, "LORA_RANK: it is 0; "),
