@@ -21,10 +21,11 @@ def main() -> None:
     startup.install()
     import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
     from absl import app, flags  # noqa: PLC0415
+    from etils import epath  # noqa: PLC0415
     from fiddle import absl_flags  # noqa: PLC0415
     from paxml import main as program  # noqa: PLC0415
 
-    flags.DEFINE_string("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
+    epath.DEFINE_path("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
     flags.mark_flag_as_required("job_log_dir")
     jax.config.config_with_absl()
     begun = list[bool]()
@@ -53,7 +54,7 @@ def main() -> None:
         _mend(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
 
 
-def _prepare(experiment: Any, program: Any, evaluate_from: str | None) -> None:
+def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:
     """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads."""
     from paxml import base_experiment  # noqa: PLC0415
 

@@ -78,12 +78,16 @@ def _evaluation(folder: Path) -> dict[str, Any]:
 
 
 def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
-    import jax
-    import orbax.checkpoint as ocp
+    """A checkpoint's parameters, each of which is an array in a folder of its name."""
+    import tensorstore
 
-    state = ocp.PyTreeCheckpointer().restore(run / "checkpoints" / f"checkpoint_{step:08}" / "state")
-    leaves = jax.tree_util.tree_flatten_with_path(state["mdl_vars"])[0]
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves if leaf is not None}
+    state = run / "checkpoints" / f"checkpoint_{step:08}" / "state"
+    found = {}
+    for folder in sorted(state.glob("mdl_vars.params.*")):
+        spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}}
+        found[folder.name] = np.asarray(tensorstore.open(spec, open=True).result().read().result())
+    assert found
+    return found
 
 
 @pytest.fixture(scope="module")
