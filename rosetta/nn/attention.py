@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import route
+from rosetta.nn import limits, route
 
 ATTENDED = "attended"  # the name that remat policies save the output of `plain` by
 
@@ -78,17 +78,6 @@ class Mask:
         return hidden if relative is None else hidden + relative
 
 
-def unfit(*, dtype: Any, mask: Mask) -> str:
-    """Say why no fused attention can do a call, or nothing if one may."""
-    if jnp.dtype(dtype) not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)):
-        return f"activations in {jnp.dtype(dtype).name}"
-    if mask.query_segments is not None:
-        return "packed examples"
-    if mask.visible is not None:
-        return "a mask that is neither padding nor causal"
-    return ""
-
-
 def unfit_for_cudnn(
     *, dtype: Any, head_dim: int, queries: int, keys: int, mask: Mask, biased: bool, dropout: bool, float32_logits: bool
 ) -> str:
@@ -99,7 +88,7 @@ def unfit_for_cudnn(
     """
     if dropout:
         return "attention dropout"
-    if reason := unfit(dtype=dtype, mask=mask):
+    if reason := limits.unfit(dtype=dtype, mask=mask):
         return reason
     if float32_logits:
         return "float32_attention_logits"
@@ -110,11 +99,6 @@ def unfit_for_cudnn(
     return ""
 
 
-def lengths(valid: Any, batch: int, length: int) -> Any:
-    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length where padding is at its end; all for None."""
-    return jnp.full((batch,), length, jnp.int32) if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
-
-
 def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn") -> Any:
     """Attention by jax.nn.dot_product_attention with T5's unscaled logits.
 
@@ -123,7 +107,7 @@ def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implem
     """
     rows = {}
     if mask.padded:  # cuDNN wants both lengths or none
-        rows = {"query_seq_lengths": lengths(mask.queries, *query.shape[:2]), "key_value_seq_lengths": lengths(mask.keys, *key.shape[:2])}
+        rows = {"query_seq_lengths": limits.lengths(mask.queries, *query.shape[:2]), "key_value_seq_lengths": limits.lengths(mask.keys, *key.shape[:2])}
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     return jax.nn.dot_product_attention(
         query, key, value, bias=bias, scale=1.0, is_causal=mask.causal, implementation=implementation, **rows

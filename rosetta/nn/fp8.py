@@ -44,10 +44,21 @@ def state(module: nn.Module) -> dict[str, Any]:
     """
     found = {}
     for tensor in TENSORS:
-        for name, make, size in ((f"{tensor}_scale", jnp.ones, 1), (f"{tensor}_amax_history", jnp.zeros, HISTORY)):
-            known = module.has_variable(COLLECTION, name) or module.is_initializing()
+        for name, size in ((f"{tensor}_scale", 1), (f"{tensor}{_HISTORY}", HISTORY)):
+            known, make = module.has_variable(COLLECTION, name) or module.is_initializing(), _first(name)
             found[name] = module.variable(COLLECTION, name, make, (size,), jnp.float32).value if known else make((size,), jnp.float32)
     return found
+
+
+def _first(name: str) -> Any:
+    """What makes an array of this name before anything is seen: scales of one, histories of zeros."""
+    return jnp.zeros if name.endswith(_HISTORY) else jnp.ones
+
+
+def fresh(states: Any) -> Any:
+    """Return states that have seen nothing, in a tree of the shapes of others."""
+    flat = flatten_dict(unfreeze(states))
+    return unflatten_dict({path: _first(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()})
 
 
 def axes_of(states: Any) -> Any:

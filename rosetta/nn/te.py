@@ -23,9 +23,7 @@ import jax.numpy as jnp
 
 from rosetta import te as package
 from rosetta.errors import UserError
-from rosetta.nn import fp8, fuse, mesh, route
-from rosetta.nn.attention import lengths
-from rosetta.nn.attention import unfit as unfit_attention
+from rosetta.nn import fp8, fuse, limits, mesh, route
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +149,7 @@ _lent.defvjp(_lent_forward, _lent_backward)
 def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
     """Return "te", or "xla" with the reason said; what only cuDNN knows it is asked when it is called. UserError where there is no Transformer Engine."""
     require()
-    if reason := unfit_attention(dtype=dtype, mask=mask):
+    if reason := limits.unfit(dtype=dtype, mask=mask):
         route.say("attention by XLA instead of Transformer Engine", reason)
         return "xla"
     if dropout:
@@ -172,7 +170,7 @@ def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dr
         raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
     te = _placed(require())
     along, across = (0, 1) if transposed else (1, 0)
-    counts = [lengths(valid, each.shape[across], each.shape[along]) for each, valid in ((query, mask.queries), (key, mask.keys))]
+    counts = [limits.lengths(valid, each.shape[across], each.shape[along]) for each, valid in ((query, mask.queries), (key, mask.keys))]
     kind = ("padding_causal" if mask.causal else "padding") if mask.padded else ("causal" if mask.causal else "no_mask")
     module = te.flax.DotProductAttention(
         head_dim=query.shape[-1],

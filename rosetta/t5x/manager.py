@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 from t5x import checkpoints, state_utils, utils
 
+from rosetta.nn import fp8
 from rosetta.t5x import arrays, record
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Manager(_Upstream):
         fresh: dict[str, Any] = {}
         if any(name.startswith("flax_mutables/") for name in missing):
             _say("the checkpoint has no FP8 state: it begins anew")
-            fresh["flax_mutables"] = _filled(state["flax_mutables"])
+            fresh["flax_mutables"] = fp8.fresh(state["flax_mutables"])
         elif "flax_mutables" in kept and "flax_mutables" not in state:
             _say("the checkpoint's FP8 state is not used")
         if any(name.startswith("state/param_states/") for name in missing):
@@ -112,12 +113,6 @@ class Manager(_Upstream):
 def _counted(shape: Any, leaf: Any) -> Any:
     """An array as restored, and a counter as a whole number again: upstream saves those of a resumed run as float32."""
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
-
-
-def _filled(shapes: Any) -> Any:
-    """Return FP8 state that has seen nothing (rosetta.nn.fp8.state): scales of one, histories of zeros."""
-    flat = flatten_dict(shapes)
-    return unflatten_dict({path: (jnp.ones if path[-1].endswith("_scale") else jnp.zeros)(leaf.shape, leaf.dtype) for path, leaf in flat.items()})
 
 
 def _say(line: str) -> None:

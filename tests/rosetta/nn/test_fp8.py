@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from flax import linen as nn
 
 from rosetta.errors import UserError
 from rosetta.nn import fp8
@@ -145,6 +146,21 @@ def test_what_is_too_small_for_a_scale_of_its_own_keeps_the_last(kind: Any) -> N
 def test_what_is_out_of_range_is_cut_off() -> None:
     found = fp8.quantise(jnp.asarray([1e6, -1e6, 448.0]), jnp.asarray([1.0]), jnp.float8_e4m3fn).astype(jnp.float32)
     assert found.tolist() == [448.0, -448.0, 448.0]
+
+
+class _Projection(nn.Module):
+    @nn.compact
+    def __call__(self) -> Any:
+        return fp8.state(self)
+
+
+def test_a_fresh_state_is_the_one_that_a_projection_begins_with() -> None:
+    begun = _Projection().init(jax.random.key(0))[fp8.COLLECTION]
+    assert len(begun) == 6
+    found = fp8.fresh(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), begun))
+    assert jax.tree.structure(found) == jax.tree.structure(begun)
+    for name, leaf in found.items():
+        np.testing.assert_array_equal(leaf, begun[name])
 
 
 class _Gpu:
