@@ -57,7 +57,7 @@ def view(config: T5Config, mask: Mask, relative: Any, queries: int, keys: int, *
             dropout=dropping, float32_logits=config.float32_attention_logits,
         )  # fmt: skip
         implementation = attention.choose(asked, unfit)
-    bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" and not incremental else None
+    bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
     return View(mask, relative, bias, implementation)
 
 
@@ -93,15 +93,11 @@ class Attention(nn.Module):
         query, key, value = self._projected(queries, memory)
         if self.decode or prefill_lengths is not None:
             key, value, relative, visible = kvcache.keep(self, key, value, seen.relative, prefill_lengths=prefill_lengths)
-            mask = visible if visible is not None else seen.mask
-            seen = View(mask, relative, mask.bias(query.shape[1], key.shape[1], relative, self.config.dtype), "xla")
+            if visible is not None:
+                seen = View(visible, relative, visible.bias(query.shape[1], key.shape[1], relative, self.config.dtype), "xla")
         if seen.implementation == "xla":
-            if seen.bias is None and not self.decode:
-                bias = seen.mask.bias(query.shape[1], key.shape[1], seen.relative, self.config.dtype)
-            else:
-                bias = seen.bias
             attended = attention.plain(
-                query, key, value, bias=bias, float32_logits=self.config.float32_attention_logits, drop=functools.partial(self._drop, kept), transposed=self.transposed
+                query, key, value, bias=seen.bias, float32_logits=self.config.float32_attention_logits, drop=functools.partial(self._drop, kept), transposed=self.transposed
             )
         elif seen.implementation == "te":
             attended = te.attention(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import clu.metrics
 import flax
@@ -14,18 +14,31 @@ from t5x import losses, models
 from rosetta.nn import fp8, loss
 from rosetta.t5x.network import logits_scale
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class _WithState:
-    """A module whose every `apply` also sees the variables of `state`, for code of upstream's that passes the parameters alone."""
+SEGMENTS = "_segment_ids"  # ends the names of what says which example of a packed row a token is of
 
-    def __init__(self, module: Any, state: Any) -> None:
-        self._module, self._state = module, state
+
+class _Applied:
+    """A module whose every `apply` is also given these variables and settings, for code of upstream's that passes the parameters alone."""
+
+    def __init__(self, module: Any, state: Mapping[str, Any], **how: Any) -> None:
+        self._module, self._state, self._how = module, state, how
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._module.apply({**self._state, **variables}, *args, **kwargs)
+        return self._module.apply({**self._state, **variables}, *args, **self._how, **kwargs)
+
+
+def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for each feature which example its places belong to, [batch, length], 0 at padding: of packed rows by number, else all to one."""
+    packed = [name for name in batch if name.endswith(SEGMENTS)]
+    if packed:
+        return {name.removesuffix(SEGMENTS): batch[name] for name in packed}
+    return {name: batch[name] != 0 for name in ("encoder_input_tokens", "decoder_target_tokens") if name in batch}
 
 
 class _Model(models.BaseTransformerModel):
@@ -61,7 +74,7 @@ class _Model(models.BaseTransformerModel):
         if not flax_mutables or self.config.fp8 == "off":
             return self
         bound = copy.copy(self)
-        bound.module = _WithState(self.module, flax_mutables)
+        bound.module = _Applied(self.module, flax_mutables)
         return bound
 
     def _chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
@@ -78,11 +91,9 @@ class _Model(models.BaseTransformerModel):
         total, of_square = jnp.sum(each * flat), jnp.sum(square * flat)
         if factor is not None:
             total, of_square = total / factor, of_square / factor
-        segments = {key[: -len("_segment_ids")]: value for key, value in batch.items() if key.endswith("_segment_ids")}
-        segments = segments or {key: value != 0 for key, value in batch.items() if key in ("encoder_input_tokens", "decoder_target_tokens")}
         # The logits' only metric is the accuracy: one class is enough for the others.
         nothing = jnp.zeros((*targets.shape, 1), jnp.float32)
-        metrics = dict(self._compute_metrics(logits=nothing, targets=targets, mask=weights, loss=total, z_loss=of_square, segment_ids=segments))
+        metrics = dict(self._compute_metrics(logits=nothing, targets=targets, mask=weights, loss=total, z_loss=of_square, segment_ids=_segments(batch)))
         right = jnp.sum((best == targets.reshape(-1)) * flat)
         metrics["accuracy"] = clu.metrics.Accuracy(total=right, count=jnp.sum(flat) if weights is not None else jnp.float32(math.prod(targets.shape)))
         return total, metrics
@@ -90,21 +101,8 @@ class _Model(models.BaseTransformerModel):
     def _hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
         """The hidden vectors [batch, length, features] and the kernel [features, vocabulary] that logits are made from."""
         bound = copy.copy(self)
-        bound.module = _HiddenOnly(self.module)
+        bound.module = _Applied(self.module, {}, hidden_only=True)
         return bound._compute_logits(params, batch, dropout_rng)  # noqa: SLF001
-
-
-class _HiddenOnly:
-    """A module that stops before the logits."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._module.apply(variables, *args, hidden_only=True, **kwargs)
 
 
 class EncoderDecoderModel(_Model, models.EncoderDecoderModel):
