@@ -1,0 +1,215 @@
+"""Logins are used, asked for and told to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import ssl
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.image import credentials, pull, reference, registry, transport
+from tests.builder.image import registrykit
+from tests.builder.image.registrykit import Fault, Memory, Served
+from tests.builder.image.servedkit import pauses_, served_
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.cache import Cache
+
+__all__ = ["pauses_", "served_"]  # fixtures
+
+
+@pytest.fixture
+def memory() -> Iterator[tuple[Memory, Served]]:
+    kept = Memory()
+    kept.user = "me:my-password"
+    with registrykit.serving(kept.answer, kept.lose) as found:
+        yield kept, found
+
+
+def _logged_in(folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+
+
+_AUTH = {"auth": base64.b64encode(b"me:my-password").decode()}
+
+
+@pytest.mark.parametrize("bearer", [False, True], ids=["basic", "bearer"])
+def test_a_login_is_used(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bearer: bool) -> None:
+    kept, served = memory
+    kept.bearer = f"http://{served.host}/token" if bearer else ""
+    with pytest.raises(FatalError, match=r"login|denied"):
+        registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
+    registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
+    assert bearer == any(asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"] for asked in kept.asked)
+
+
+def test_a_token_for_everyone_and_one_for_a_login_of_before(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, served = memory
+    kept.bearer, kept.anonymous = f"http://{served.host}/token", True
+    name = f"{served.host}/team/t5x:latest"
+    index = registrykit.image(cache)
+    registry.push(cache, index, name)
+    assert pull.pull_manifest(name).digest == index.digest
+    assert [asked["scope"] for asked in kept.asked] == [["repository:team/t5x:pull,push"], ["repository:team/t5x:pull"]]  # asked for once a connection
+
+    kept.anonymous, kept.identity = False, "identity-of-ours"
+    with pytest.raises(FatalError, match="no credentials"):
+        pull.pull_manifest(name)
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: {"auth": "", "identitytoken": "identity-of-ours"}}})
+    assert pull.pull_manifest(name).digest == index.digest
+
+
+def test_a_token_that_runs_out_is_asked_for_again(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, served = memory
+    kept.bearer = f"http://{served.host}/token"
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
+    monkeypatch.setattr(transport, "THREADS", 1)
+    served.faults.append(Fault("out", "PUT", "uploads", skip=1))
+    index = registrykit.image(cache)
+    registry.push(cache, index, f"{served.host}/t5x:latest")
+    assert served.faults[0].times == 0
+    assert len(kept.asked) == 2
+    assert ("t5x", "latest") in kept.manifests
+
+
+def test_wrong_credentials_are_said_so_and_not_shown(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, served = memory
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: {"username": "me", "password": "hunter2"}}})
+    with pytest.raises(FatalError, match="the credentials kept for it") as problem:
+        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(credentials.find(reference.parse(f"{served.host}/t5x")))
+
+
+def test_podmans_file_and_the_narrowest_key(memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, served = memory
+    file = tmp_path / "auth.json"
+    other = {"auth": base64.b64encode(b"other:x").decode()}
+    file.write_text(json.dumps({"auths": {served.host: other, f"{served.host}/team": _AUTH}}), encoding="utf-8")
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(file))
+    assert credentials.find(reference.parse(f"{served.host}/team/t5x")).user == "me"
+    assert credentials.find(reference.parse(f"{served.host}/another/t5x")).user == "other"
+    assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
+
+
+def test_a_credential_helper_is_asked(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, served = memory
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    program = tools / "docker-credential-kit"
+    program.write_text(
+        f'#!/bin/sh\nread host\n[ "$1 $host" = "get {served.host}" ] || {{ echo "credentials not found in native keychain"; exit 1; }}\n'
+        'echo \'{"ServerURL": "x", "Username": "me", "Secret": "my-password"}\'\n',
+        encoding="ascii",
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    both: list[dict[str, object]] = [{"credHelpers": {served.host: "kit"}}, {"credsStore": "kit", "auths": {served.host: {}}}]
+    for settings in both:
+        _logged_in(tmp_path / "docker", monkeypatch, settings)
+        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
+    program.write_text("#!/bin/sh\necho my-password; exit 3\n", encoding="ascii")
+    with pytest.raises(FatalError, match="status 3") as problem:
+        credentials.find(reference.parse(f"{served.host}/t5x"))
+    assert "my-password" not in str(problem.value)
+    _logged_in(tmp_path / "docker", monkeypatch, {"credsStore": "../x"})
+    with pytest.raises(FatalError, match="names no credential helper"):
+        credentials.find(reference.parse(f"{served.host}/t5x"))
+
+
+@pytest.mark.parametrize("text", ["{", '{"auths": {"HOST": {"auth": "!"}}}', '{"auths": {"HOST": {"auth": "bWU="}}}'])
+def test_a_broken_file_of_logins_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(FatalError, match="log in again"):
+        credentials.find(reference.parse("example.org/t5x"))
+
+
+def test_no_other_host_hears_who_we_are(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, served = memory
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password my-password\n", encoding="ascii")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    index = registrykit.image(cache)
+    registry.push(cache, index, f"{served.host}/t5x:latest")
+
+    def elsewhere(_method: str, target: str, _headers: dict[str, str], _body: bytes) -> registrykit.Answer:
+        return 200, {}, kept.blobs["t5x", target.removeprefix("/")]
+
+    with registrykit.serving(elsewhere, lambda _: None) as other:
+        kept.redirect = f"http://{other.host}"
+        wanted = index.images[0].layers[0]
+        pull.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
+        assert other.sent("GET") == [f"/{wanted.digest}"]
+        assert [headers.get("Authorization") for headers in other.headers] == [None]
+    assert any("Authorization" in headers for headers in served.headers)
+
+
+def test_the_loopback_address_goes_past_every_proxy(cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{registrykit.free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    monkeypatch.setenv(reference.INSECURE, "registry.invalid")
+    with pytest.raises(FatalError, match="proxy cannot be reached") as problem:
+        registry.push(cache, registrykit.image(cache), "registry.invalid/t5x:latest")
+    assert "secret" not in str(problem.value)
+
+
+def test_a_login_is_not_told_to_another_host_without_https(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, served = memory
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
+    kept.bearer = "http://elsewhere.invalid/token"
+    with pytest.raises(FatalError, match="without https"):
+        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+
+
+def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("NOT CHECKED: openssl is not here to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=kit",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    for module in (reference, transport):
+        monkeypatch.setattr(module, "is_loopback", lambda _: False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    kept = Memory()
+    with registrykit.serving(kept.answer, kept.lose, context) as served:
+        name = f"{served.host}/t5x:latest"
+        for variable in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            monkeypatch.delenv(variable, raising=False)
+        with pytest.raises(FatalError, match="not trusted here"):
+            registry.push(cache, registrykit.image(cache), name)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        registry.push(cache, registrykit.image(cache), name)
+        assert served.tag("t5x", "latest")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
+        with pytest.raises(FatalError, match="is not there"):
+            pull.pull_manifest(name)
+
+
+def test_https_is_left_for_nothing() -> None:
+    with transport.Connection(reference.parse("example.org/t5x:1"), "pull") as connection:
+        assert connection.absolute("/v2/t5x/blobs/uploads/1", "https://example.org/v2/t5x/blobs/uploads/") == "https://example.org/v2/t5x/blobs/uploads/1"
+        assert connection.absolute("http://example.org/x", "https://example.org/v2/") == "https://example.org/x"  # behind a proxy that takes the TLS off
+        for bad in ("http://elsewhere.example/x", "file:///etc/passwd"):
+            with pytest.raises(FatalError, match="sends us to an address"):
+                connection.absolute(bad, "https://example.org/v2/")
