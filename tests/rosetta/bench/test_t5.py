@@ -105,7 +105,12 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
     seen: list[Any] = []
     run = t5.Shared(TASK, T5Config(**modes.size("tiny")))
     run.platform = "gpu"
-    monkeypatch.setattr(switches, "xla_options", lambda fp8: seen.append(fp8) or {})
+
+    def options(fp8: str) -> dict[str, Any]:
+        seen.append(fp8)
+        return {}
+
+    monkeypatch.setattr(switches, "xla_options", options)
     for name in ("f32", "f32+fp8"):
         mode = modes.parse(name)
         t5.Candidate(mode, T5Config(**modes.size("tiny") | mode.fields), run)
