@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 REPLICA, DATA, MODEL = AXES = ("replica", "data", "model")
+PAX_MODEL = "mdl"  # what Pax calls the last; its other two are named alike
 
 
 def named(part: Any) -> tuple[str, ...]:

@@ -64,10 +64,10 @@ def _placed(te: Any) -> Any:
 
     It stays so after this call, since the backward pass is traced later.
     """
-    there = {axis for axis in mesh.AXES if te.sharding.is_mesh_available() and _has(te, axis)}
+    there = {axis for axis in (*mesh.AXES, mesh.PAX_MODEL) if te.sharding.is_mesh_available() and _has(te, axis)}
     # Of two axes that a batch lies over, the faster one is what it calls fully sharded data parallelism's.
     batch = {"dp_resource": mesh.REPLICA, "fsdp_resource": mesh.DATA} if mesh.REPLICA in there else {"dp_resource": mesh.DATA}
-    axes = {resource: axis for resource, axis in (batch | {"tp_resource": mesh.MODEL}).items() if axis in there}
+    axes = {resource: axis for resource, axis in (batch | {"tp_resource": mesh.PAX_MODEL if mesh.PAX_MODEL in there else mesh.MODEL}).items() if axis in there}
     _guard.close()
     _guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
     return te
@@ -160,8 +160,8 @@ def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
 def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dropout_rate: float, deterministic: bool, transposed: bool) -> Any:
     """Attention by Transformer Engine's DotProductAttention with T5's unscaled logits, called within a flax module.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with `transposed` the length first and the
-    batch second; relative [1, heads, queries, keys] or None. Returns the shape of query; rows of padded queries are zero.
+    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads or a divisor, depth], or with `transposed` the length first and
+    the batch second; relative [1, heads, queries, keys] or None. Returns the shape of query; rows of padded queries are zero.
 
     Raises:
       UserError: it has no fused kernel for this call. Its own, unfused way would compute something else than was asked for.
@@ -175,6 +175,7 @@ def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dr
     module = te.flax.DotProductAttention(
         head_dim=query.shape[-1],
         num_attention_heads=query.shape[-2],
+        num_gqa_groups=key.shape[-2],
         attention_dropout=0.0 if deterministic else dropout_rate,
         attn_mask_type=kind,
         attn_bias_type="no_bias" if relative is None else "post_scale_bias",

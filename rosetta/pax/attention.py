@@ -32,7 +32,7 @@ class _TransformerEngine(nn.Module):
 
 
 class _Fused(base_layer.BaseLayer):
-    """What both layers share, on top of one of praxis' attentions.
+    """What both layers share. It stands behind praxis' class among their bases, since the fields for their layout are that one's.
 
     Attributes:
       by: "cudnn" or "te".
@@ -83,7 +83,7 @@ class _Fused(base_layer.BaseLayer):
         return self._shard_blnh(checkpoint_name(found, "context"))
 
 
-class DotProductAttention(_Fused, attentions.DotProductAttention):
+class DotProductAttention(attentions.DotProductAttention, _Fused):
     """praxis' DotProductAttention."""
 
     def _dot_atten(self, query: Any, key: Any, value: Any, atten_mask: Any, relative_bias: Any = None) -> tuple[Any, Any]:
@@ -98,7 +98,7 @@ class DotProductAttention(_Fused, attentions.DotProductAttention):
         return self._attend(who, query, key, value, relative_bias), None
 
 
-class MultiQueryAttention(_Fused, multi_query_attention.MultiQueryDotProductAttention):
+class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _Fused):
     """praxis' MultiQueryDotProductAttention: fewer heads of keys and values than of queries. No key or value is repeated."""
 
     def __call__(

@@ -46,7 +46,7 @@ class _Adapted(base_layer.BaseLayer):
         return jnp.einsum("k...r,kor->k...o", jnp.einsum("...i,kir->k...r", x, into), out)
 
 
-class Linear(_Adapted, linears.Linear):
+class Linear(linears.Linear, _Adapted):
     """praxis' Linear with an adaptation."""
 
     def setup(self) -> None:
@@ -58,7 +58,7 @@ class Linear(_Adapted, linears.Linear):
         return super().__call__(inputs) + self._added(inputs)
 
 
-class AttentionProjection(_Adapted, attentions.AttentionProjection):
+class AttentionProjection(attentions.AttentionProjection, _Adapted):
     """praxis' AttentionProjection, into heads or out of them, with an adaptation."""
 
     def setup(self) -> None:
@@ -76,7 +76,7 @@ class AttentionProjection(_Adapted, attentions.AttentionProjection):
         return made + self._added(inputs).reshape(made.shape)
 
 
-class OneHeadedAttentionProjection(_Adapted, multi_query_attention.OneHeadedAttentionProjection):
+class OneHeadedAttentionProjection(multi_query_attention.OneHeadedAttentionProjection, _Adapted):
     """praxis' OneHeadedAttentionProjection, keys or values for all heads of queries, with an adaptation."""
 
     def setup(self) -> None:
@@ -88,7 +88,7 @@ class OneHeadedAttentionProjection(_Adapted, multi_query_attention.OneHeadedAtte
         return super().__call__(inputs) + self._added(inputs)
 
 
-class CombinedQKVProjectionLayer(_Adapted, attentions.CombinedQKVProjectionLayer):
+class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _Adapted):
     """praxis' CombinedQKVProjectionLayer with an adaptation of each part; features need not be heads times depth."""
 
     def setup(self) -> None:

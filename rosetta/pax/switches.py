@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
+import jax
 from praxis import layers, pax_fiddle
 from praxis.layers import transformer_models
 
@@ -20,6 +21,7 @@ from rosetta.t5x.switches import flag, on, one_of
 
 ATTENTION = ("xla", "cudnn", "te")
 LAYERS = ("all", "attention", "mlp")
+_OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class Switches:
         chosen = self.chosen()
         if chosen == Chosen(adapted=chosen.adapted):
             return task
+        if jax.__version_info__ < _OLDEST:
+            raise UserError(f"JAX {jax.__version__} of this line is too old for any", "the switches", "use the pax distribution, not pax-1.4, or leave them off")
         if "te" in (chosen.fp8, chosen.attention):
             te.require()
         stack = _stack(task.model.lm_tpl)
@@ -182,7 +186,7 @@ _PROJECTIONS = ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
 
 
 def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import lora  # noqa: PLC0415 (Praxis 1.4.0's layers have no einsum_tpl)
+    from rosetta.pax import lora  # noqa: PLC0415
 
     if chosen.adapted != "attention" and stack.moe_layers:
         raise UserError("experts have no adaptation", f"LORA_TARGET_LAYERS={chosen.adapted}", "set it to attention")
@@ -205,7 +209,7 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
 
 
 def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import einsum, experts, learner  # noqa: PLC0415 (Praxis 1.4.0 has no state for it)
+    from rosetta.pax import einsum, experts, learner  # noqa: PLC0415
 
     for layer in _layers(stack):
         projections = [getattr(layer.tr_atten_tpl, name) for name in _PROJECTIONS if hasattr(layer.tr_atten_tpl, name)]

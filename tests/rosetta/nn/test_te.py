@@ -85,6 +85,7 @@ class _Attention(nn.Module):
 
     head_dim: int
     num_attention_heads: int
+    num_gqa_groups: int
     attention_dropout: float
     attn_mask_type: str
     attn_bias_type: str
@@ -103,6 +104,8 @@ class _Attention(nn.Module):
         seen = Mask(queries=counts[0], keys=counts[1]) if "padding" in self.attn_mask_type else Mask()
         seen = Mask(queries=seen.queries, keys=seen.keys, causal="causal" in self.attn_mask_type)
         bias = seen.bias(query.shape[along], key.shape[along], bias, query.dtype)
+        assert key.shape[-2] == value.shape[-2] == self.num_gqa_groups
+        key, value = (jnp.repeat(each, self.num_attention_heads // self.num_gqa_groups, axis=-2) for each in (key, value))
         return attention.plain(query, key, value, bias=bias, float32_logits=True, drop=lambda weights: weights, transposed=self.transpose_batch_sequence)
 
 

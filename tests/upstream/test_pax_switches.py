@@ -1,0 +1,57 @@
+"""Weights that go from a run in bfloat16 to one in FP8 and back, by Paxml's own program and checkpoints.
+
+To be run by a baked environment's Python (build.py test --inside env:DIR).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environment of pax")
+
+pytestmark = pytest.mark.upstream
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 4
+
+
+def _started(folder: Path, name: str, *words: str) -> Any:
+    """Train a tiny model, or go on with it."""
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-P", "-m", "rosetta.pax.train", "--fdl_config=rosetta.pax.gpt.Tiny", f"--job_log_dir={folder / name}", f'--fdl.DATA="text:{folder}/text.txt"']
+    argv += [f"--fdl.MAX_STEPS={STEPS}", "--fdl.SUMMARY_INTERVAL_STEPS=1", "--fdl.FPROP_DTYPE='bfloat16'", *words]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+def _losses(folder: Path, name: str) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in map(json.loads, (folder / name / "progress.jsonl").read_text().splitlines())}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs in bfloat16, in FP8 from its weights, and in bfloat16 again from that one's."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "text.txt").write_text("".join(f"The quick brown fox {number} jumps over the lazy dog.\n" for number in range(400)))
+    begin: list[str] = []
+    for name, words in (("bfloat16", []), ("fp8", ["--fdl.USE_FP8=True"]), ("back", [])):
+        done = _started(folder, name, *words, *begin)
+        assert done.returncode == 0, done.stderr[-3000:]
+        begin = [f'--fdl.CHECKPOINT_RESTORE_PATH="{folder / name}"']
+    return folder
+
+
+def test_each_begins_where_the_last_ended(runs: Path) -> None:
+    """By the losses: a restored run's first is its predecessor's last, on other text, and far from a fresh one's."""
+    losses = [_losses(runs, name) for name in ("bfloat16", "fp8", "back")]
+    drop = losses[0][1] - losses[0][STEPS]
+    assert drop > 0.05
+    for before, after in itertools.pairwise(losses):
+        assert after[1] < before[1] - 0.5 * drop
