@@ -55,7 +55,8 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made = _environment(env, given, chosen, flags, on_cpu=on_cpu)
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
-    lines = (_summary(given), *renamed, *chosen.notes, *notes, *more)
+    bare = given.llama and "restore" not in reads
+    lines = (_summary(given), *renamed, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [made.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +122,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         raise UserError("it is not given", "CONFIG", "name an experiment, as in: run_base_config_multinode.sh Synthetic126M")
     whole = {**_hyper(found), **hyper}
     _arithmetic(whole, found.gpus)
-    return Settings(**{**vars(found), "hyper": whole})
+    return replace(found, hyper=whole)
 
 
 def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tuple[int, int, int]:

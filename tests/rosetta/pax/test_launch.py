@@ -155,6 +155,7 @@ class TestLlama:
     def test_a_failed_training_is_not_evaluated(self, place: Place) -> None:
         ran = place.run("run_llama_boolq.sh", **BOOLQ, RC="5")
         assert (ran.rc, len(ran.notes)) == (5, 1)
+        assert ran.said[-1] == "rosetta: training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"
 
     def test_lora(self, place: Place) -> None:
         settings = {"USE_LORA": "1", "LORA_RANK": "16", "LORA_TARGET_LAYERS": "attention", "CONFIG": "LLaMA70B", "LEARNING_RATE": "2e-4", "MAX_STEPS": "7", "PERCORE_BATCH_SIZE": "1", "MAX_SEQ_LEN": "512"}
