@@ -46,6 +46,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
     """A language model trained by Adam. Meshes are [data, fsdp, tensor]; on upstream's axes these are replica, data, mdl."""
 
     MODEL_CLASS = LanguageModel
+    ACTIVATION_CLS: Any  # one of praxis.layers.activations, or its name
+    CHECKPOINT_POLICY: Any  # of repeated layers: what the backward pass has kept, one of layers.AutodiffCheckpointType or its value
     FPROP_DTYPE: Any = jnp.bfloat16  # of activations; weights are float32
     MAX_SEQ_LEN = 2048
     MAX_STEPS = 0
