@@ -16,7 +16,7 @@ from praxis.layers import transformer_models
 
 from rosetta import te
 from rosetta.errors import UserError
-from rosetta.pax import checks
+from rosetta.pax import checks, stored
 from rosetta.t5x.switches import flag, on, one_of
 
 ATTENTION = ("xla", "cudnn", "te")
@@ -96,6 +96,11 @@ class Switches:
             adapted=one_of("LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, LAYERS),
             microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
+
+    def goes_on(self, folder: str) -> None:
+        """UserError where the run cannot go on from the checkpoints in its folder, which it was begun with other switches in."""
+        chosen = self.chosen()
+        stored.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
     def _attention(self, *, with_te: bool) -> str:
         kept_off = os.environ.get("NVTE_FUSED_ATTN", "").strip() == "0"

@@ -25,6 +25,8 @@ def main() -> None:
     from fiddle import absl_flags  # noqa: PLC0415
     from paxml import main as program  # noqa: PLC0415
 
+    from rosetta.pax import switches  # noqa: PLC0415
+
     epath.DEFINE_path("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
     flags.mark_flag_as_required("job_log_dir")
     jax.config.config_with_absl()
@@ -33,6 +35,8 @@ def main() -> None:
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
         begun.append(True)
+        if isinstance(experiment_config, switches.Switches):
+            experiment_config.goes_on(str(flags.FLAGS.job_log_dir))
         _prepare(experiment_config, program, flags.FLAGS.evaluate_from)
         return run(experiment_config=experiment_config, **more)
 

@@ -55,3 +55,10 @@ def test_each_begins_where_the_last_ended(runs: Path) -> None:
     assert drop > 0.05
     for before, after in itertools.pairwise(losses):
         assert after[1] < before[1] - 0.5 * drop
+
+
+def test_a_folder_goes_on_as_it_was_begun(runs: Path) -> None:
+    done = _started(runs, "bfloat16", "--fdl.USE_FP8=True")
+    assert done.returncode == 2
+    assert "has no FP8 state, and the run would have some" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from tests.rosetta import jaxkit
 jaxkit.need("jax", "flax", "praxis", "paxml")
 
 import fiddle as fdl
-from fiddle.experimental import printing
+from fiddle import printing
 from praxis.layers import base_ops, transformers
 
 from rosetta import te
