@@ -167,7 +167,7 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
     """Return the dimensions that parameters have on a device: as they are kept, and gathered over any of the axes that split them.
 
     Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop takes one of them, which counts too, as do neighbouring
-    dimensions that are multiplied as one.
+    dimensions that are multiplied as one, and those that are padded for a product (rosetta.pax.softmax).
 
     Args:
       shapes: of the parameters, a tree.
@@ -176,11 +176,16 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
     """
     import jax  # noqa: PLC0415
 
+    from rosetta.pax import softmax  # noqa: PLC0415
+
     found = set[traffic.Dimensions]()
     for shape, spec in zip(jax.tree.leaves(shapes), jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)), strict=True):
         whole = shape.shape
         splits = [() if part is None else (part,) if isinstance(part, str) else tuple(part) for part in (*spec, *[None] * (len(whole) - len(spec)))]
-        kept = [{size // math.prod(chosen) for chosen in itertools.product(*((1, axes[axis]) for axis in split))} for size, split in zip(whole, splits, strict=True)]
+        kept = [
+            {each // math.prod(chosen) for each in (size, softmax.padded(size)) for chosen in itertools.product(*((1, axes[axis]) for axis in split))}
+            for size, split in zip(whole, splits, strict=True)
+        ]
         for dimensions in itertools.product(*kept):
             for start in range(min(len(dimensions), 2)):
                 found |= {traffic.dimensions(each) for each in _merged(dimensions[start:])}
