@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def _evaluation(folder: Path) -> dict[str, Any]:
 
 def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
     """A checkpoint's parameters, each of which is an array in a folder of its name."""
-    import tensorstore
+    import tensorstore  # type: ignore[import-not-found]
 
     state = run / "checkpoints" / f"checkpoint_{step:08}" / "state"
     found = {}
@@ -210,9 +211,9 @@ def test_a_mesh_over_two_processes(place: Place, pretrained: Path) -> None:
     common: dict[str, Any] = {"MAX_STEPS": 20, "ROSETTA_FDL": GPT, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     words = ["", place.folder / "sp.model", "float32", 2, 2, "two"]
     both = [place.start("run_pile_multinode.sh", *words, **slurm, **common, SLURM_PROCID=rank) for rank in range(2)]
-    for process in both:
-        said, _ = process.communicate(timeout=1200)
-        assert process.returncode == 0, said[-3000:]
+    with ThreadPoolExecutor() as readers:  # one that nobody reads stops, and the other waits for it
+        for process, (said, _) in zip(both, readers.map(lambda each: each.communicate(timeout=1200), both), strict=True):
+            assert process.returncode == 0, said[-3000:]
     assert _progress(place.folder / "two")[EVERY] == pytest.approx(_progress(pretrained)[EVERY], rel=1e-4)
 
 
