@@ -9,7 +9,7 @@ from rosetta import lock
 from rosetta.errors import UserError
 
 PACKAGE = "transformer-engine-jax"
-_ON, _OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 def version() -> str | None:
@@ -41,6 +41,6 @@ def require() -> str:
 def asked() -> bool:
     """Does ENABLE_TE ask for it? UserError for a value that is neither yes nor no."""
     value = os.environ.get("ENABLE_TE", "").strip().lower()
-    if value not in _ON + _OFF:
+    if value not in ON + OFF:
         raise UserError(f"is {os.environ['ENABLE_TE']!r}", "ENABLE_TE", "give 0 or 1")
-    return value in _ON
+    return value in ON

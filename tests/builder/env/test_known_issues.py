@@ -33,7 +33,10 @@ def test_ours_by_version_and_place() -> None:
 def test_rendered_as_json() -> None:
     document = json.loads(known_issues.render(RECORD, VERSIONS))
     assert document["schema"] == 1
-    assert all(set(issue) == {"id", "line", "see"} for issue in document["issues"])
+    assert all({"id", "line", "see", "end"} <= set(issue) <= {"id", "line", "see", "end", "capabilities", "variables", "one_process_per_gpu"} for issue in document["issues"])
+    (blackwell,) = (issue for issue in document["issues"] if issue["id"] == "connections-blackwell")
+    assert blackwell["variables"] == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert 10 in blackwell["capabilities"]
 
 
 @pytest.mark.parametrize(
@@ -42,11 +45,15 @@ def test_rendered_as_json() -> None:
         ("issues: {}", "no list"),
         ("issues: [3]", "other keys"),
         ("issues: [{id: a, line: b}]", "one line"),
-        ('issues: [{id: a, line: "b\\nc", see: d}]', "one line"),
-        ("issues: [{id: a, line: b, see: c, colour: red}]", "other keys"),
-        ("issues: [{id: a, line: b, see: c}, {id: a, line: b, see: c}]", "twice"),
-        ("issues: [{id: a, line: b, see: c, accelerators: cpu}]", "are lists"),
-        ("issues: [{id: a, line: b, see: c, when: {jax: new}}]", "versions"),
+        ("issues: [{id: a, line: b, see: c}]", "end have to be"),
+        ("issues: [{id: a, line: b, see: c, end: d, capabilities: [ten]}]", "whole numbers"),
+        ("issues: [{id: a, line: b, see: c, end: d, variables: {A: 1}}]", "texts"),
+        ("issues: [{id: a, line: b, see: c, end: d, variables: [A]}]", "texts"),
+        ('issues: [{id: a, line: "b\\nc", see: d, end: e}]', "one line"),
+        ("issues: [{id: a, line: b, see: c, end: d, colour: red}]", "other keys"),
+        ("issues: [{id: a, line: b, see: c, end: d}, {id: a, line: b, see: c, end: d}]", "twice"),
+        ("issues: [{id: a, line: b, see: c, end: d, accelerators: cpu}]", "are lists"),
+        ("issues: [{id: a, line: b, see: c, end: d, when: {jax: new}}]", "versions"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:

@@ -1,0 +1,34 @@
+"""`rosetta doctor`: what of this machine, its environment and its job stands in the way of a run. Python 3.9 and no package will do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rosetta.doctor import container, disk, fabric, gpu, issues, limits, machine, nodes, variables, versions
+from rosetta.doctor.finding import LEVELS, NOTE, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.doctor.machine import Machine
+    from rosetta.t5x.card import Card
+
+
+def examine(seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Finding]:
+    """Return what is found on a machine, the gravest first; also for these hosts and folders. The quick form leaves notes out."""
+    found = [each for part in (gpu, versions, container, limits, fabric, variables, issues) for each in part.check(seen)]
+    found += [*nodes.check(seen, hosts), *disk.check(seen, folders)]
+    return sorted((each for each in found if not (seen.quick and each.level == NOTE)), key=lambda each: LEVELS.index(each.level))
+
+
+def quick(environment: Mapping[str, str], cards: Sequence[Card] | None = None) -> list[Finding]:
+    """Return the blockers and warnings that take no command, no name server and no file to see, for a launcher.
+
+    Args:
+      environment: the run's.
+      cards: those that the launcher has found; without, what needs their compute capability is left out.
+
+    Raises:
+      UserError: what was baked here cannot be read any more.
+    """
+    return examine(machine.here(environment, quick=True, cards=cards))

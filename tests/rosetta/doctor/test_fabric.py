@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rosetta.doctor.machinekit import OPEN, PROPRIETARY, find, ids, machine, write
+
+TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1"}
+
+
+def with_rdma(root: Path, state: str = "4: ACTIVE") -> None:
+    write(root, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n", sys__class__infiniband__mlx5_1__ports__1__state=f"{state}\n")
+    write(root, dev__infiniband__uverbs0="")
+
+
+def test_rdma_without_peermem(tmp_path: Path) -> None:
+    with_rdma(tmp_path)
+    found = find(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES), "no-gpudirect")
+    assert found.level == "warning"
+    assert "modprobe nvidia-peermem" in found.do
+    assert ids(machine(tmp_path, version=PROPRIETARY))["no-gpudirect"] == "note", "on one node it is not used"
+    assert "no-gpudirect" not in ids(machine(tmp_path, version=OPEN, environment=TWO_NODES)), "the open modules have DMA-BUF"
+    write(tmp_path, sys__module__nvidia_peermem__refcnt="0")
+    assert "no-gpudirect" not in ids(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES))
+
+
+def test_devices_that_a_container_does_not_pass_on(tmp_path: Path) -> None:
+    write(tmp_path, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n")
+    assert "/dev/infiniband" in find(machine(tmp_path, environment=TWO_NODES), "rdma-devices-hidden").do
+
+
+@pytest.mark.parametrize(("state", "level"), [("1: DOWN", "note"), ("4: ACTIVE", None)])
+def test_ports(tmp_path: Path, state: str, level: str | None) -> None:
+    with_rdma(tmp_path, state)
+    made = machine(tmp_path, environment=TWO_NODES)
+    assert ids(made).get("rdma-port-down") == level
+    if level:
+        assert find(made, "rdma-port-down").what == "not active: mlx5_1 port 1"
+
+
+def test_switched_off(tmp_path: Path) -> None:
+    with_rdma(tmp_path)
+    assert ids(machine(tmp_path, environment={**TWO_NODES, "NCCL_IB_DISABLE": "1"}))["rdma-disabled"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", None),
+        ("NCCL_SOCKET_IFNAME", "=eth", "blocker"),
+        ("NCCL_SOCKET_IFNAME", "=eth0", None),
+        ("NCCL_SOCKET_IFNAME", "^docker0,lo", None),
+        ("NCCL_SOCKET_IFNAME", "ib0,ens1", "blocker"),
+        ("NCCL_SOCKET_IFNAME", "\x1b[2J\n", "blocker"),
+        ("NCCL_IB_HCA", "mlx5_0:1,mlx5_7", None),
+        ("NCCL_IB_HCA", "=mlx5", "warning"),
+    ],
+)
+def test_what_nccl_is_told_to_take(tmp_path: Path, name: str, value: str, level: str | None) -> None:
+    with_rdma(tmp_path)
+    made = machine(tmp_path, environment={**TWO_NODES, name: value})
+    assert ids(made).get("nccl-names-nothing") == level
+    if level:
+        assert find(made, "nccl-names-nothing").where == name

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.doctor.finding import BLOCKER, LEVELS, Finding, clean
+
+
+def test_a_line_and_an_object() -> None:
+    found = Finding("shm", BLOCKER, "it is small", "/dev/shm", "make it larger", "there#1")
+    assert str(found) == "/dev/shm: it is small; make it larger (there#1)"
+    assert found.as_json() == {"id": "shm", "level": "blocker", "what": "it is small", "where": "/dev/shm", "do": "make it larger", "see": "there#1"}
+    assert LEVELS == ("blocker", "warning", "note")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb\x1b[31m\x00", "a?b?[31m?"),
+        ("\u202eevil", "?evil"),
+        ("see https://me:pa55@host/x and gs://bucket/y", "see https://…@host/x and gs://bucket/y"),
+        ("x" * 1000, "x" * 299 + "…"),
+    ],
+)
+def test_what_others_wrote_can_be_printed(text: str, shown: str) -> None:
+    assert clean(text) == shown
+    found = Finding("x", BLOCKER, text, text, text, text)
+    assert set(found.as_json().values()) == {"x", BLOCKER, shown}

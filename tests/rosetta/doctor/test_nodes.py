@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rosetta.doctor.machine import Machine
+from rosetta.doctor.system import Done
+from tests.rosetta.doctor.machinekit import H100, find, ids, machine
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Machine:
+    """A job of three nodes, whose clocks are so many seconds off."""
+    usual = machine(root).run
+
+    def run(argv: Sequence[str], seconds: float) -> Done | None:
+        if argv[0] != "srun":
+            return usual(argv, seconds)
+        assert argv[1:] == ["--overlap", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--label", "--", "date", "+%s.%N"]
+        return Done(0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), "")
+
+    return machine(root, environment=JOB, **{"run": run, **changes})
+
+
+def test_a_job_in_order(tmp_path: Path) -> None:
+    assert ids(in_job(tmp_path)) == {}
+
+
+def test_names_that_do_not_resolve(tmp_path: Path) -> None:
+    made = in_job(tmp_path, addresses=lambda name: [] if name in ("n2", "n3") else ["10.0.0.1"])
+    found = find(made, "host-unresolvable")
+    assert (found.level, found.where) == ("blocker", "SLURM_JOB_NODELIST")
+    assert "n2, n3" in found.what
+    assert "host-unresolvable" not in ids(in_job(tmp_path, quick=True, addresses=lambda _: []))
+    named = find(machine(tmp_path, addresses=lambda _: []), "host-unresolvable", hosts=[f"m{n}" for n in range(9)])
+    assert named.where == "--hosts"
+    assert "m4 and 4 more" in named.what
+
+
+@pytest.mark.parametrize(("own", "found"), [("n1", False), ("n2", True)])
+def test_another_node_that_is_this_one(tmp_path: Path, own: str, found: bool) -> None:
+    made = in_job(tmp_path, addresses=lambda name: ["127.0.1.1"] if name == own else ["10.0.0.1"])
+    assert ("host-is-loopback" in ids(made)) == found
+
+
+def test_clocks(tmp_path: Path) -> None:
+    found = find(in_job(tmp_path, off=(0, 0, -40)), "clocks-differ")
+    assert found.level == "warning"
+    assert found.what.startswith("n3: at least")
+    assert "clocks-differ" in ids(in_job(tmp_path, off=(0, 3600, 0)))
+    assert ids(in_job(tmp_path, off=(0, 0)))["clocks-not-asked"] == "note"
+    assert ids(in_job(tmp_path, run=lambda *_: None))["clocks-not-asked"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8"}, {}),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "1"}, {}),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"}, {"gpus-for-processes": "blocker"}),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3", "JAX_LOCAL_DEVICE_IDS": "0"}, {}),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "4"}, {"gpus-idle": "warning"}),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "16"}, {"gpus-for-processes": "blocker"}),
+    ],
+)
+def test_a_gpu_for_each_process(tmp_path: Path, environment: dict[str, str], found: dict[str, str]) -> None:
+    assert ids(machine(tmp_path, cards=[H100] * 8, environment={**environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"})) == found
+
+
+def test_a_list_that_slurm_did_not_write(tmp_path: Path) -> None:
+    made = machine(tmp_path, environment={"SLURM_JOB_NODELIST": "n[1-$(reboot)]\n\x1b[2J"})
+    assert find(made, "node-list-unread").where == "SLURM_JOB_NODELIST"
