@@ -32,6 +32,7 @@ VERBS = {
     "test": ("selfcheck", "run this repository's checks and tests"),
     "lock": ("lock", "resolve the packages of every line into hashed locks"),
     "patches": ("patches", "check, refresh, import and list the patches"),
+    "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
     "wheel": ("wheel", "compile the one wheel that nobody ships: Transformer Engine for JAX"),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
     "reproduce": ("reproduce", "build an image again from its own lock and compare"),

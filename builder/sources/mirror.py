@@ -105,3 +105,16 @@ def ref(mirror: Mirror, name: str) -> str | None:
             after = lines[index + 1] if index + 1 < len(lines) else ""
             return after[1:] if re.fullmatch(r"\^[0-9a-f]{40}", after) else line[:40]
     return None
+
+
+def branches(mirror: Mirror) -> dict[str, str]:
+    """The branches of the mirror and where they stand, read by hand."""
+    names = set()
+    heads = mirror.path / "refs/heads"
+    for folder, _, files in os.walk(heads):
+        names |= {os.path.relpath(os.path.join(folder, name), heads) for name in files}
+    packed = mirror.path / "packed-refs"
+    if packed.is_file() and not packed.is_symlink():
+        names |= set(re.findall(r"(?m)^[0-9a-f]{40} refs/heads/(\S+)$", packed.read_text("utf-8", "surrogateescape")))
+    found = {name: ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
+    return {name: sha for name, sha in found.items() if sha}

@@ -69,6 +69,12 @@ def tip(git: Git, url: str, name: str, where: str) -> str | None:
     return None
 
 
+def branches(git: Git, url: str, where: str) -> dict[str, str]:
+    """The branches of the server and where they stand; UnreachableError if it cannot be asked."""
+    heads = "refs/heads/"
+    return {name.removeprefix(heads): sha for name, sha in _refs(git, url, where, f"{heads}*").items() if name.startswith(heads)}
+
+
 def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
     done = git.run("ls-remote", "--quiet", "--end-of-options", url, *patterns, check=False)
     if done.returncode:

@@ -24,13 +24,13 @@ def resolve_ref(source: GitSource, access: Access) -> str:
 
     Raises FatalError naming the ref if it was lost, or if nobody can be asked.
     """
-    return _stands(source, access)[0]
+    return stands(source, access)[0]
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
     """FatalError unless the pin lies on the branch that the source tracks, as it stands now; UnreachableError where nobody can be asked."""
-    stands, mirror = _stands(source, access)
-    if stands == source.commit:
+    tip, mirror = stands(source, access)
+    if tip == source.commit:
         return
     with tempfile.TemporaryDirectory() as folder:
         if mirror:
@@ -38,21 +38,22 @@ def check_on_branch(source: GitSource, access: Access) -> None:
         else:
             git = Git(Path(folder), protocols=":".join(access.protocols))
             git.init()
-            remote.fetch_branch(git, source.git, stands, where=f"source {source.name}", without_trees=True)
-        if remote.holds(git, stands, source.commit):
+            remote.fetch_branch(git, source.git, tip, where=f"source {source.name}", without_trees=True)
+        if remote.holds(git, tip, source.commit):
             return
-    what = f"commit {source.commit} does not lie on {source.track}, which stands at {stands} (force-pushed?)"
+    what = f"commit {source.commit} does not lie on {source.track}, which stands at {tip} (force-pushed?)"
     raise FatalError(what, f"source {source.name}", "move the pin, or correct `track` in the manifest")
 
 
-def _stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
+def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
+    """`resolve_ref`, and the mirror that said it; None where the server was asked."""
     check(source, access)
     where = f"source {source.name}"
     word = word_of(source.git)
     seen = False
     for root in access.mirrors:
         for mirror in mirrors(root, word):
-            if word in words(mirror.path, root) or _has(mirror, source.commit):
+            if word in words(mirror.path, root) or has(mirror, source.commit):
                 seen = True
                 for name in remote.refs_for(source.track):
                     if sha := mirror_ref(mirror, name):
@@ -63,13 +64,14 @@ def _stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()
-        stands = remote.tip(git, source.git, source.track, where)
-    if stands is None:
+        tip = remote.tip(git, source.git, source.track, where)
+    if tip is None:
         raise FatalError(f"{source.git} has no branch or tag {source.track}: it was deleted or renamed", where, "correct `track` in the manifest")
-    return stands, None
+    return tip, None
 
 
-def _has(mirror: Mirror, commit: str) -> bool:
+def has(mirror: Mirror, commit: str) -> bool:
+    """Whether a mirror has this commit."""
     with tempfile.TemporaryDirectory() as folder:
         return _view(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode == 0
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from builder.sources.git import Git
     from builder.stack.hunks import Hunk
 
-_FORMAT = "--format=%H%x1f%an%x1f%cs%x1f%s"
+FORMAT = "--format=%H%x1f%an%x1f%cs%x1f%s"
 _BATCH = 32
 
 
@@ -41,15 +41,16 @@ class Version:
     data: bytes | None
 
 
-def _parse(line: str) -> Cause:
+def parse(line: str) -> Cause:
+    """A line that `git log` wrote in FORMAT."""
     clean = [re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", part) for part in line.split("\x1f", 3)]
     return Cause(*clean)
 
 
 def _log(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
-    done = literal.run("log", "--first-parent", "--no-renames", _FORMAT, *options, "--end-of-options", commit, "--", path, check=False)
-    return [_parse(line) for line in done.stdout.decode("utf-8", "replace").splitlines() if line] if done.returncode == 0 else []
+    done = literal.run("log", "--first-parent", "--no-renames", FORMAT, *options, "--end-of-options", commit, "--", path, check=False)
+    return [parse(line) for line in done.stdout.decode("utf-8", "replace").splitlines() if line] if done.returncode == 0 else []
 
 
 def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
