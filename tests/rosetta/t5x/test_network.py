@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ jaxkit.need("jax", "flax")
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
-from rosetta.errors import UserError
 from rosetta.nn import attention, route
+from rosetta.t5x import layers
 from tests.rosetta.t5x import t5kit
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -220,12 +222,24 @@ def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkey
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
 
 
+PLACES = ("attention", "weights", "hidden", "mlp", "cross", "cross_weights", "encoder's input", "encoder_norm", "decoder's input", "decoder_norm")
+
+
 @pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
-def test_dropout_follows_its_key(switches: dict[str, Any]) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_dropout_follows_its_key_in_every_place(place: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All places but one are without it: six that a layer draws for, and four outside the layers, in the order in which they come."""
+    draw, module, outside = layers.draw, nn.Dropout, itertools.cycle(PLACES[6:])
+
+    def only(*given: Any) -> dict[str, Any]:
+        return {name: kept if name == place else None for name, kept in draw(*given).items()}
+
+    monkeypatch.setattr(layers, "draw", only)
+    monkeypatch.setattr(nn, "Dropout", lambda *args, **how: module(*args, **how) if next(outside) == place else lambda x, **_: x)
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
-    module = t5kit.Transformer(t5kit.config(dropout_rate=0.5, **switches))
+    made = t5kit.Transformer(t5kit.config(dropout_rate=0.5, **switches))
     one, two, again = (
-        t5kit.call(module, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)})
+        t5kit.call(made, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)})
         for seed in (1, 2, 1)
     )
     assert not np.allclose(one, two)
@@ -234,40 +248,27 @@ def test_dropout_follows_its_key(switches: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
 @pytest.mark.parametrize("scanned", [False, True], ids=["", "scanned"])
-def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_layer(
+def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_row(
     transposed: bool, scanned: bool
 ) -> None:
     """Layers without attention (its `out` is zero) treat equal tokens of a row alike, so their activations differ only by what is dropped."""
     settings = t5kit.config(dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned)
-    found: dict[bool, Any] = {}
-    for equal_layers in (False, True):
-        variables = t5kit.variables(t5kit.config())
-        encoder = variables["params"]["encoder"]
-        for index in range(2):
-            layer = encoder["layers_0" if equal_layers else f"layers_{index}"]
-            encoder[f"layers_{index}"] = {**layer, "attention": jax.tree.map(jnp.zeros_like, layer["attention"])}
-        module = t5kit.Transformer(settings)
+    variables = t5kit.variables(t5kit.config())
+    encoder = variables["params"]["encoder"]
+    for index in range(2):
+        layer = encoder[f"layers_{index}"]
+        encoder[f"layers_{index}"] = {**layer, "attention": jax.tree.map(jnp.zeros_like, layer["attention"])}
+    module = t5kit.Transformer(settings)
+    encoded = module.apply(
+        variables,
+        jnp.full((2, 5), 7, jnp.int32),
+        enable_dropout=True,
+        method=module.encode,
+        rngs={"dropout": jax.random.key(3)},
+    )
+    rows = np.asarray(encoded)
+    for row in rows:
         # The encoder's last dropout is upstream's, which does not look at the length: its zeros are left out.
-        found[equal_layers] = module.apply(
-            variables,
-            jnp.full((2, 5), 7, jnp.int32),
-            enable_dropout=True,
-            method=module.encode,
-            rngs={"dropout": jax.random.key(3)},
-        )
-    for encoded in found.values():
-        rows = np.asarray(encoded)
-        for row in rows:
-            kept = [values[values != 0] for values in row.T]
-            assert all(np.allclose(values, values[0], rtol=1e-5) for values in kept if len(values))
-        assert not np.allclose(np.abs(rows[0]).max(axis=0), np.abs(rows[1]).max(axis=0))
-
-
-def test_what_cannot_be_is_refused() -> None:
-    for wrong, says in (
-        ({"fp8": "e4m3"}, "fp8"), ({"attention": "flash"}, "attention"), ({"remat": "some"}, "remat"), ({"loss_chunks": 1000}, "loss_chunks"),
-        ({"dtype": "float64"}, "dtype"), ({"mlp_activations": ("gleu",)}, "gleu"), ({"mlp_activations": ()}, "none"), ({"dropout_rate": 1.0}, "dropout_rate"), ({"num_heads": 0}, "num_heads"),
-        ({"attention": "te", "scan_layers": True}, "scanned"),
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=says):
-            t5kit.config(**wrong)
+        kept = [values[values != 0] for values in row.T]
+        assert all(np.allclose(values, values[0], rtol=1e-5) for values in kept if len(values))
+    assert not np.allclose(np.abs(rows[0]).max(axis=0), np.abs(rows[1]).max(axis=0))
