@@ -44,7 +44,7 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         do = _GIVE.get(machine.container, "ask Slurm for them (--gres=gpu:8)" if "SLURM_JOB_ID" in environment else "start a container with --gpus=all, a job with --gres=gpu:8")
         if machine.container and environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower() in _HIDDEN:
             why, do = "NVIDIA_VISIBLE_DEVICES hides all GPUs from this container", f"set NVIDIA_VISIBLE_DEVICES=all, and {do}"
-        yield Finding("no-gpu-visible", BLOCKER, why, "this machine", do)
+        yield Finding("no-gpu-visible", NOTE if machine.cuda is None else BLOCKER, why, "this machine", do)
         return
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None and not machine.cards:
@@ -92,9 +92,10 @@ def _cores(machine: Machine) -> Iterator[Finding]:
     old = [(int(quota), int(period)) for quota, period in zip(*(_cgroup(machine, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))) if quota.isdigit() and period.isdigit()]  # noqa: B905 (Python 3.9 has no strict=)
     shares += [quota / period for quota, period in old if period]
     least = min([*shares, *([cores] if cores else [])], default=None)
-    if least is not None and machine.cards and least < CORES * len(machine.cards):
+    cards = len(machine.cards) // slurm.tasks(machine.environment)  # Slurm gives each process cores of its own
+    if least is not None and least < CORES * cards:
         do = "docker: --cpus or --cpuset-cpus; Slurm: --cpus-per-task or --exclusive"
-        what = f"{least:g} core(s) for {len(machine.cards)} GPU(s): reading data will be what a step waits for"
+        what = f"{least:g} core(s) for {cards} GPU(s): reading data will be what a step waits for"
         yield Finding("few-cores", WARNING, what, "CPU", do)
     if cores and shares and min(shares) < cores / 2:
         do = "give it cores rather than a share of their time (docker: --cpuset-cpus)"

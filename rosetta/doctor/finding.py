@@ -42,5 +42,5 @@ class Finding:
 def clean(text: str) -> str:
     """Return a text that may hold what others wrote as one that can be printed: no control characters, no credentials in addresses, not endless."""
     text = "".join(character if character.isprintable() else "?" for character in text)
-    text = re.sub(r"://[^/\s@]*@", "://…@", text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = re.sub(r"://\S*@", "://...@", text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

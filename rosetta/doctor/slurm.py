@@ -62,12 +62,9 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 
 
 def tasks(environment: Mapping[str, str]) -> int:
-    """Return how many processes of a step run on this node, of the first node where ours is not known; 1 outside of a step."""
-    if "SLURM_PROCID" not in environment:
-        return 1
+    """Return how many processes of a step run on this node, of the first node where ours is not known; 1 outside of a step, as in a batch script."""
     counts = list[int]()
-    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE") or environment.get("SLURM_NTASKS_PER_NODE") or "1"
-    for number, times in re.findall(r"(\d{1,5})(?:\(x(\d{1,5})\))?", text):
+    for number, times in re.findall(r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(number)] * int(times or 1)
     here = arguments.whole(environment.get("SLURM_NODEID", "")) or 0
     return counts[here] if here < len(counts) else counts[0] if counts else 1

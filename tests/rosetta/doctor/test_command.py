@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -89,7 +90,7 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
         "WANDB_API_KEY": secret, "HF_TOKEN": secret, "http_proxy": f"http://me:{secret}@proxy:1", "XLA_FLAGS": f"--xla_dump_to={secret} --set_xla_x={secret}",
         "BASE_XLA_FLAGS": f"'{secret}", "NCCL_SOCKET_IFNAME": secret, "CUDA_VISIBLE_DEVICES": secret, "XLA_PYTHON_CLIENT_MEM_FRACTION": secret,
         "SLURM_JOB_NODELIST": secret + nasty, "MODEL_DIR": f"s3://me:{secret}@host/x", "TFDS_DATA_DIR": f"/nowhere{nasty}", "LOG_DIR": f"/nowhere/{nasty}",
-        "LD_LIBRARY_PATH": f"/{nasty}", "ENABLE_FP8": nasty, "JAX_PLATFORMS": nasty, "SLURM_TASKS_PER_NODE": nasty, "NVIDIA_VISIBLE_DEVICES": nasty,
+        "LD_LIBRARY_PATH": f"/{nasty}", "ENABLE_FP8": nasty, "JAX_PLATFORMS": nasty, "SLURM_STEP_TASKS_PER_NODE": nasty, "NVIDIA_VISIBLE_DEVICES": nasty,
     }  # fmt: skip
     for words in (["doctor"], ["doctor", "--json"], ["doctor", "--quick"]):
         done = run("-m", "rosetta", *words, **environment)
@@ -103,13 +104,22 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
 
 
 def old_pythons() -> list[str]:
-    """Pythons older than this package's own, as login nodes have them."""
-    return [path for path in (shutil.which(name) for name in ("python3.9", "python3.10")) if path and run("--version", python=path).returncode == 0]
+    """The Pythons at hand that are older than this package's own, as login nodes have them."""
+    found = [path for path in (shutil.which(f"python3.{minor}") for minor in (9, 10)) if path]
+    found += map(str, Path(os.environ.get("PYENV_ROOT", "/nowhere"), "versions").glob("3.9.*/bin/python"))
+    return [path for path in found if run("--version", python=path).returncode == 0]
 
 
-@pytest.mark.parametrize("python", old_pythons() or [sys.executable])
-def test_on_an_old_python_without_packages(python: str) -> None:
-    done = run("-S", "-P" if python == sys.executable else "-B", "-m", "rosetta.doctor", "--json", python=python)
+def test_no_newer_syntax_than_that_of_python_39() -> None:
+    names = run("-S", "-c", "import sys; from rosetta import cli, doctor; print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rosetta'))").stdout.split()
+    assert len(names) > 20
+    for name in names:
+        ast.parse(Path(name).read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
+def test_without_packages_and_on_an_old_python(python: str) -> None:
+    done = run("-S", "-B", "-m", "rosetta.doctor", "--json", python=python)
     assert done.returncode in (0, 1), done.stderr
     assert json.loads(done.stdout)["command"] == "doctor"
     assert "no-jax" in [each["id"] for each in json.loads(done.stdout)["result"]["findings"]]

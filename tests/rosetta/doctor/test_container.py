@@ -66,6 +66,12 @@ def test_no_limit_is_none(tmp_path: Path) -> None:
     assert find(made, "few-cores").what.startswith("1 core(s)")
 
 
+def test_cores_of_one_of_several_processes(tmp_path: Path) -> None:
+    made = machine(tmp_path, environment={"SLURM_STEP_TASKS_PER_NODE": "8"})
+    write(tmp_path, proc__self__status="Cpus_allowed_list:\t8-15\n")
+    assert "few-cores" not in ids(made)
+
+
 def test_a_read_only_root(tmp_path: Path) -> None:
     made = machine(tmp_path)
     write(tmp_path, proc__mounts="overlay / overlay ro,relatime 0 0\ntmpfs /tmp tmpfs rw 0 0\n")

@@ -17,8 +17,9 @@ def test_a_line_and_an_object() -> None:
     [
         ("a\nb\x1b[31m\x00", "a?b?[31m?"),
         ("\u202eevil", "?evil"),
-        ("see https://me:pa55@host/x and gs://bucket/y", "see https://…@host/x and gs://bucket/y"),
-        ("x" * 1000, "x" * 299 + "…"),
+        ("see https://me:pa55@host/x and gs://bucket/y", "see https://...@host/x and gs://bucket/y"),
+        ("http://me:pa/55@w0rd@host/x", "http://...@host/x"),
+        ("x" * 1000, "x" * 297 + "..."),
     ],
 )
 def test_what_others_wrote_can_be_printed(text: str, shown: str) -> None:

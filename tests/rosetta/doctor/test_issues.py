@@ -32,9 +32,9 @@ def test_connections_on_blackwell(tmp_path: Path) -> None:
 
 
 def test_fused_attention_with_one_process_a_gpu(tmp_path: Path) -> None:
-    step = {"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8", "NVTE_FUSED_ATTN": "1"}
+    step = {"SLURM_STEP_TASKS_PER_NODE": "8", "NVTE_FUSED_ATTN": "1"}
     assert ids(machine(tmp_path, issues=OURS, environment=step))["te-attention-one-process-per-gpu"] == "warning"
-    for other in ({**step, "NVTE_FUSED_ATTN": "0"}, {**step, "SLURM_TASKS_PER_NODE": "1"}, {"NVTE_FUSED_ATTN": "1"}):
+    for other in ({**step, "NVTE_FUSED_ATTN": "0"}, {**step, "SLURM_STEP_TASKS_PER_NODE": "1"}, {"NVTE_FUSED_ATTN": "1"}):
         assert "te-attention-one-process-per-gpu" not in ids(machine(tmp_path, issues=OURS, environment=other))
 
 

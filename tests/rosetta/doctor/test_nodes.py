@@ -24,7 +24,7 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
         assert argv[1:] == ["--overlap", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--label", "--", "date", "+%s.%N"]
         return Done(0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), "")
 
-    return machine(root, environment=JOB, **{"run": run, **changes})
+    return machine(root, **{"environment": JOB, "run": run, **changes})
 
 
 def test_a_job_in_order(tmp_path: Path) -> None:
@@ -53,6 +53,8 @@ def test_clocks(tmp_path: Path) -> None:
     assert found.level == "warning"
     assert found.what.startswith("n3: at least")
     assert "clocks-differ" in ids(in_job(tmp_path, off=(0, 3600, 0)))
+    elsewhere = in_job(tmp_path, off=(0, 3600, 0), environment={**JOB, "SLURM_PROCID": "2"})
+    assert ids(elsewhere) == {}, "the first process asks for all"
     assert ids(in_job(tmp_path, off=(0, 0)))["clocks-not-asked"] == "note"
     assert ids(in_job(tmp_path, run=lambda *_: None))["clocks-not-asked"] == "note"
 
@@ -60,12 +62,12 @@ def test_clocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8"}, {}),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "1"}, {}),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"}, {"gpus-for-processes": "blocker"}),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3", "JAX_LOCAL_DEVICE_IDS": "0"}, {}),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "4"}, {"gpus-idle": "warning"}),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "16"}, {"gpus-for-processes": "blocker"}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8"}, {}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1"}, {}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"}, {"gpus-for-processes": "blocker"}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3", "JAX_LOCAL_DEVICE_IDS": "0"}, {}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4"}, {"gpus-idle": "warning"}),
+        ({"SLURM_STEP_TASKS_PER_NODE": "16"}, {"gpus-for-processes": "blocker"}),
     ],
 )
 def test_a_gpu_for_each_process(tmp_path: Path, environment: dict[str, str], found: dict[str, str]) -> None:

@@ -41,12 +41,12 @@ def test_many_hosts() -> None:
     ("environment", "count"),
     [
         ({}, 1),
-        ({"SLURM_TASKS_PER_NODE": "8"}, 1),  # in a batch script's job, but not in a step
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8(x2)"}, 8),
-        ({"SLURM_PROCID": "9", "SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "SLURM_NODEID": "2"}, 4),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "4"}, 4),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "many"}, 1),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "7"}, 8),
+        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8"}, 1),  # as in a batch script, which is no step
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "SLURM_NODEID": "2"}, 4),
+        ({"SLURM_STEP_TASKS_PER_NODE": "3,1", "SLURM_NODEID": "1"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "many"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "7"}, 8),
     ],
 )
 def test_processes_of_a_node(environment: dict[str, str], count: int) -> None:
