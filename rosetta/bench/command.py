@@ -21,7 +21,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "t5",
         parents=[common],
         help="T5 1.1 on synthetic tokens, modes taking turns",
-        description="The ratio is to the first mode, the median over turns; MFU is defined in rosetta/t5x/flops.py.",
+        description="The ratio is to the first mode, the median over turns; MFU is defined in rosetta/launch/peaks.py.",
     )
     arguments.shape(t5, size="small", sizes=", ".join(modes.sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])

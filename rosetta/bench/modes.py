@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
-from rosetta.t5x import card, ginfiles, ginread
+from rosetta.launch import card
+from rosetta.t5x import ginfiles, ginread
 
 if TYPE_CHECKING:
     from pathlib import Path

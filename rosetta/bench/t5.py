@@ -19,9 +19,10 @@ import optax
 
 from rosetta.bench import modes, timing
 from rosetta.errors import UserError
+from rosetta.launch import peaks, progress
 from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
-from rosetta.t5x import flops, progress, switches
+from rosetta.t5x import flops, switches
 from rosetta.t5x.config import T5Config
 from rosetta.t5x.network import Transformer, logits_scale
 
@@ -215,7 +216,7 @@ def _memory(task: Task, what: str) -> Iterator[None]:
 def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:
     task, mode = candidate.run.task, candidate.mode
     seconds = samples.median / task.steps
-    peak = flops.peak_flops(candidate.run.card, mode.arithmetic)
+    peak = peaks.peak_flops(candidate.run.card, mode.arithmetic)
     return {
         "mode": mode.name,
         "fields": mode.fields,
@@ -226,7 +227,7 @@ def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int)
         "tokens_per_second": task.batch * (task.inputs + task.targets) / seconds,
         "peak_flops": peak,
         "peak_of": mode.arithmetic,
-        "mfu": flops.mfu(work, seconds, task.devices, peak),
+        "mfu": peaks.mfu(work, seconds, task.devices, peak),
         "peak_bytes": candidate.peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
         "loss": progress.finite(candidate.loss),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rosetta.doctor.machine import Machine
-    from rosetta.t5x.card import Card
+    from rosetta.launch.card import Card
 
 
 def examine(seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Finding]:

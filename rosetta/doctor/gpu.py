@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
-from rosetta.t5x import card
+from rosetta.launch import card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from rosetta import te, xlaflags
 from rosetta.errors import UserError
+from rosetta.launch import card
+from rosetta.launch.words import on, one_of
 from rosetta.pax import fdl, xla
-from rosetta.t5x import card
-from rosetta.t5x.switches import on, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rosetta.launch.card import Card
     from rosetta.pax.settings import Settings
-    from rosetta.t5x.card import Card
 
 ATTENTION = ("xla", "cudnn", "te")
 _FMHA = "xla_gpu_enable_cudnn_fmha"

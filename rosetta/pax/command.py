@@ -29,18 +29,20 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become Paxml; with --dry-run, say what it would be."""
     from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.launch import run, words  # noqa: PLC0415
     from rosetta.pax import launch, settings  # noqa: PLC0415
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
-    environment = {**os.environ, **dict(settings.setting(word) for word in args.settings if word not in hyper)}
+    given = (words.setting(word, settings.VARIABLES, f"rosetta pax {args.what}", "CONFIG=Synthetic126M", others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment") for word in args.settings if word not in hyper)
+    environment = {**os.environ, **dict(given)}
     environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)])
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
     wanted = launch.commands(SCRIPTS[args.what], [], environment)
     if not args.dry_run:
-        launch.run(wanted)
-    return launch.shown_all(wanted), "\n".join(line for each in wanted for line in [*each.lines, *each.argv])
+        run.one_after_the_other(wanted)
+    return {"runs": [run.shown(each) for each in wanted]}, "\n".join(line for each in wanted for line in [*each.lines, *each.argv])
 
 
 RUN = {"pax": _pax}

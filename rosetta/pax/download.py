@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rosetta.data import spec, tfds
 from rosetta.errors import UserError
-from rosetta.t5x import folders
+from rosetta.launch import folders
 
 HOME = "/opt/paxml/datasets"  # where the image's documentation mounts them
 INSTEAD = (

@@ -19,9 +19,9 @@ from praxis import layers, optimizers, pax_fiddle, schedules
 from praxis.layers import activations
 
 from rosetta.errors import UserError
+from rosetta.launch.words import one_of
 from rosetta.pax import checks, restore
 from rosetta.pax.switches import Switches
-from rosetta.t5x.switches import one_of
 
 try:
     from praxis.contrib.gpu.scripts_gpu.models import CustomMetricsLM as LanguageModel

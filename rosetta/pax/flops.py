@@ -1,4 +1,4 @@
-"""How much arithmetic a training step of a Pax language model is; rosetta.t5x.flops has the cards' peaks and MFU, and what counts.
+"""How much arithmetic a training step of a Pax language model is; rosetta.launch.peaks has the cards' peaks and MFU, rosetta.t5x.flops says what counts.
 
 The count is by the sizes of the model, so that it stays one by hand: model FLOPs, each matrix product of the forward pass as 2 m n k, twice
 as much for the backward pass (Chowdhery et al. 2022, PaLM, appendix B). With LoRA the weights get no gradient, which leaves one of those two;

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from rosetta import nsys, status, xlaflags
+from rosetta import nsys, xlaflags
 from rosetta.errors import UserError
+from rosetta.launch import card, devices, run
+from rosetta.launch.run import Command
+from rosetta.launch.words import on
 from rosetta.pax import choose, preflight, settings, xla
-from rosetta.t5x import card
-from rosetta.t5x import preflight as devices
-from rosetta.t5x.launch import DRY_RUN, Command, execute, shown
-from rosetta.t5x.switches import on
+from rosetta.selftest.pax import cache_works
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 MEMORY = {"run_pile_multinode": "0.85", "run_base_config_multinode": "0.9", "run_llama_boolq": "0.85"}
 LOGS = {"run_pile_singlenode": "pile_output.log", "run_lambada_singlenode": "lambada_output.log"}
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) -> list[Command]:
@@ -57,7 +54,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
     lines = (_summary(given), *renamed, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
-    start = [made.get("PYTHON") or sys.executable, "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
+    start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
     hyper = {**given.hyper, **chosen.hyper}
@@ -116,7 +113,7 @@ def _flags(given: Settings) -> tuple[list[str], tuple[str, ...]]:
 def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment in which each process has its devices."""
     if given.processes == 1:
-        return devices.share(given, found, environment, on_cpu=on_cpu)  # type: ignore[arg-type]  # it reads gpus and processes
+        return devices.share(given, found, environment, on_cpu=on_cpu)
     if given.gpus_per_process == 1:
         return dict(environment), ()
     if on_cpu:
@@ -133,71 +130,25 @@ def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, 
 def _environment(env: Mapping[str, str], given: Settings, chosen: Choice, flags: Sequence[str], *, on_cpu: bool) -> dict[str, str]:
     # share() may have added to XLA_FLAGS how many devices the CPU is to stand in for.
     added = [flag for flag in xlaflags.today(env.get("XLA_FLAGS", ""))[0] if flag not in flags]
-    made = {**env, **chosen.env, "XLA_FLAGS": xlaflags.joined([*flags, *added])}
+    made = {**env, **_compiled(env, given), **chosen.env, "XLA_FLAGS": xlaflags.joined([*flags, *added])}
     made.pop("BASE_XLA_FLAGS", None)
     if given.script in MEMORY and not on_cpu:
         made.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", MEMORY[given.script])
     return made
 
 
-def run(wanted: Sequence[Command]) -> NoReturn:
-    """Run these one after the other, and become the last. One that fails ends it, with its status.
-
-    Signals that end us go to what runs then, and what runs ends with us.
-    """
-    *first, last = wanted
-    for each in first:
-        if code := _child(each):
-            sys.exit(code)
-    execute(last)
-
-
-def _child(wanted: Command) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            execute(wanted)
-        except OSError as error:
-            print(f"rosetta: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
-        os._exit(2)
-    before = {number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS}
+def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
+    """Where what is compiled is kept, if the JAX that runs it can use it again."""
     try:
-        _, ended = os.waitpid(child, 0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    code = os.waitstatus_to_exitcode(ended)
-    return code if code >= 0 else 128 - code
-
-
-def shown_all(wanted: Sequence[Command]) -> dict[str, Any]:
-    """Return what runs, in order, as JSON; see rosetta.t5x.launch.shown for each."""
-    names = ("VOCAB_PATH", "TFDS_DATA_DIR", "DATA", "EVAL_DATA", "ENABLE_TE", "ENABLE_FP8", "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_LOCAL_DEVICE_IDS")
-    found = [shown(each) for each in wanted]
-    for each, command in zip(found, wanted, strict=True):
-        each["env"] |= {name: command.env[name] for name in names if name in command.env}
-    return {"runs": found}
+        return run.compiled(env, given.processes) if cache_works(version("jax")) else {}
+    except PackageNotFoundError:
+        return {}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, then its words; --dry-run among them, it only says what it would run.
-
-    Returns an exit status where Paxml was not started.
-    """
+    """Run a script: its name, then its words, see rosetta.launch.run.script."""
     script, *words = argv
-    try:
-        wanted = commands(script, [word for word in words if word != DRY_RUN], os.environ)
-        if DRY_RUN not in words:
-            run(wanted)
-        status.say(json.dumps(shown_all(wanted), indent=2))
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = status.failure(error, "settings")
-        print(f"{script}.sh: {failure}", file=sys.stderr)
-        return code
-    return status.FINE
+    return run.script(script, words, lambda given: commands(script, given, os.environ), "docs/pax-scripts.md", passed_on=True)
 
 
 if __name__ == "__main__":

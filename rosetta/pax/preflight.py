@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.pax import download
-from rosetta.t5x import folders, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def data(given: Settings) -> dict[str, str]:
 
 def newest(run: str) -> int | None:
     """Return the step of the newest whole checkpoint of a run's folder of this machine, None where it has none."""
-    steps = record.steps(f"{run}/{CHECKPOINTS}")
+    steps = folders.steps(f"{run}/{CHECKPOINTS}")
     return steps[-1] if steps else None
 
 

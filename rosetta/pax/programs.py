@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from paxml import programs
 
+from rosetta.launch import progress
+from rosetta.launch.peaks import peak_flops
 from rosetta.pax import flops
-from rosetta.t5x import progress
-from rosetta.t5x.flops import peak_flops
 
 EVALUATIONS = "evaluations.jsonl"
 ACCURACY = ("acc_strict", "boolq_acc")  # LAMBADA's whole last words, BoolQ's answers: what Praxis calls them

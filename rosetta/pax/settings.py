@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+from rosetta.launch.folders import absolute
+from rosetta.launch.words import on, one_of, positive
 from rosetta.pax import checks, fdl
-from rosetta.t5x.folders import absolute
-from rosetta.t5x.settings import positive
-from rosetta.t5x.switches import on, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,8 +31,9 @@ HYPER = ("PERCORE_BATCH_SIZE", "ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "MAX_STEPS", 
 OTHERS = (
     "TFDS_DATA_DIR", "VOCAB_PATH", "VOCAB", "DATA", "EVAL_DATA", "PREC", "NUM_GPUS", "LOG_DIR", "CONFIG", "ADDITIONAL_ARGS", "ROSETTA_FDL", "EVAL_ONLY", "USE_MULTIPROCESS",
     "USE_LORA", "LORA_RANK", "LORA_TARGET_LAYERS", "CHECKPOINT_RESTORE_PATH", "ENABLE_TE", "ENABLE_FP8", "NVTE_FUSED_ATTN", "ATTENTION", "BASE_XLA_FLAGS", "XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "WITH_NSYS", "ROSETTA_BATCH_LOG",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "JAX_COMPILATION_CACHE_DIR", "WITH_NSYS", "ROSETTA_BATCH_LOG",
 )  # fmt: skip
+VARIABLES = (*HYPER, *OTHERS)
 
 
 @dataclass(frozen=True)
@@ -174,15 +172,3 @@ def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
         split = math.prod(checks.mesh(SimpleNamespace(**values), gpus)[:2])
     if "PERCORE_BATCH_SIZE" in values:
         checks.batch(values["PERCORE_BATCH_SIZE"], gpus, split=split)
-
-
-def setting(word: str) -> tuple[str, str]:
-    """Return the name and value of a NAME=VALUE word; UserError, naming the nearest, where no script knows the name."""
-    name, equals, value = word.partition("=")
-    if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise UserError(f"{word!r} is no setting", "rosetta pax", "write NAME=VALUE, as in CONFIG=Synthetic126M, or fdl.NAME=VALUE for a hyper-parameter")
-    known = (*HYPER, *OTHERS)
-    if name not in known and not name.startswith(("SLURM_", "JAX_", "NVTE_", "NCCL_", "XLA_", "TF_", "ROSETTA_")):
-        near = difflib.get_close_matches(name, known, 1)
-        raise UserError("no script of Pax has such a setting", name, f"did you mean {near[0]}?" if near else f"a hyper-parameter of the experiment is fdl.{name}={value}")
-    return name, value

@@ -16,8 +16,8 @@ from praxis.layers import transformer_models
 
 from rosetta import te
 from rosetta.errors import UserError
+from rosetta.launch.words import flag, on, one_of
 from rosetta.pax import checks, stored
-from rosetta.t5x.switches import flag, on, one_of
 
 ATTENTION = ("xla", "cudnn", "te")
 LAYERS = ("all", "attention", "mlp")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Any
 
 from rosetta.errors import UserError
-from rosetta.t5x import progress, startup
+from rosetta.launch import end, startup
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
@@ -21,7 +20,7 @@ def main() -> None:
     startup.install()
     import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
     from absl import app, flags  # noqa: PLC0415
-    from etils import epath  # noqa: PLC0415
+    from etils import epath  # type: ignore[import-not-found]  # noqa: PLC0415
     from fiddle import absl_flags  # noqa: PLC0415
     from paxml import main as program  # noqa: PLC0415
 
@@ -44,10 +43,10 @@ def main() -> None:
     try:
         app.run(program.main, flags_parser=absl_flags.flags_parser)
     except UserError as error:
-        _mend(error)
-    except SystemExit as end:
-        if isinstance(end.__cause__, UserError):  # an experiment's own checks have printed it
-            _mend(end.__cause__, printed=True)
+        end.now(error)
+    except SystemExit as ended:
+        if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
+            end.now(ended.__cause__, printed=True)
         raise
     except _WRONG as error:
         if begun:
@@ -55,7 +54,7 @@ def main() -> None:
         if os.environ.get("ROSETTA_DEBUG"):
             traceback.print_exc()
         words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
-        _mend(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
+        end.now(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
 
 
 def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:
@@ -71,17 +70,6 @@ def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:
         experiment.eval_programs = lambda: [programs.EvalProgram(each) for each in experiment.eval_datasets()]
     if evaluate_from:
         program.eval_lib.evaluate = functools.partial(program.eval_lib.evaluate, restore_checkpoint_dir=evaluate_from)
-
-
-def _mend(error: UserError, *, printed: bool = False) -> NoReturn:
-    """Say it, and end: threads of TensorStore and of data loading may still run, and must not turn this into a hang or a crash."""
-    line = f"rosetta: {error.where}: {error.what}; {error.do}"
-    with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
-        sys.stdout.flush()
-    if not printed:
-        print(line, file=sys.stderr, flush=True)
-    progress.tell(line)
-    os._exit(2)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _file(given: Path | None) -> Path | None:
     """Where the HLO is to go; UserError where it cannot."""
-    from rosetta.t5x import folders  # noqa: PLC0415
+    from rosetta.launch import folders  # noqa: PLC0415
 
     if given is None:
         return None
@@ -112,9 +112,9 @@ def _file(given: Path | None) -> Path | None:
 
 
 def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    from rosetta.launch import folders  # noqa: PLC0415
     from rosetta.pax import preflight  # noqa: PLC0415
     from rosetta.plan import pax  # noqa: PLC0415
-    from rosetta.t5x import folders  # noqa: PLC0415
 
     preflight.experiment(args.config)
     chosen = hyper(args.hyper)
@@ -129,8 +129,9 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 
 
 def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    from rosetta.launch import folders  # noqa: PLC0415
     from rosetta.plan import report, target  # noqa: PLC0415
-    from rosetta.t5x import folders, ginfiles, ginread, preflight, settings  # noqa: PLC0415
+    from rosetta.t5x import ginfiles, ginread, preflight, settings  # noqa: PLC0415
 
     count, per_node = nodes(args.gpus, args.gpus_per_node)
     files = [ginfiles.model(args.family, args.size, "--family, --size"), f"{ginfiles.GIN}/runs/pretrain.gin"]

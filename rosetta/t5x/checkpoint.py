@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         manager.install()
-        own = record.steps(model_dir) if model_dir else []
+        own = folders.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
         if own:
@@ -168,7 +169,7 @@ class Initializer(utils.TrainStateInitializer):
         refuse_other_shapes(checkpoint, shapes, optimizer=True)
 
     def _start(self, checkpoint: str, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
-        if not record.exists(checkpoint):
+        if not folders.exists(checkpoint):
             raise UserError("there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them")
         found = record.read(checkpoint)
         _same_scale(checkpoint, found, config)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,32 +38,19 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the trainer; with --dry-run, say what it would be."""
     from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.t5x import launch, reading  # noqa: PLC0415
+    from rosetta.launch import run, words  # noqa: PLC0415
+    from rosetta.t5x import launch, reading, settings  # noqa: PLC0415
 
-    environment = {**os.environ, **dict(_setting(args.what, word) for word in args.settings)}
+    given = (words.setting(word, VARIABLES[args.what], f"rosetta t5x {args.what}", "T5_SIZE=small", shown=settings.SHOWN) for word in args.settings)
+    environment = {**os.environ, **dict(given)}
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
     wanted = launch.command(SCRIPTS[args.what], [], environment, _tree()) if args.what in SCRIPTS else reading.command(args.what, environment)
     if not args.dry_run:
-        launch.execute(wanted)
-    shown = launch.shown(wanted)
+        run.execute(wanted)
+    shown = run.shown(wanted)
     return shown, "\n".join([*wanted.lines, *wanted.argv])
-
-
-def _setting(what: str, word: str) -> tuple[str, str]:
-    """A variable and its value; UserError where the word is none, or nothing would read the variable."""
-    from rosetta.t5x import settings  # noqa: PLC0415
-
-    name, equals, value = word.partition("=")
-    if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        raise UserError(f"{word!r} is no setting", f"rosetta t5x {what}", "write NAME=VALUE, as in T5_SIZE=small")
-    known = VARIABLES[what]
-    if name not in known:
-        near = [each for each in known if settings.SHOWN.get(each) == name or name.startswith(f"{each}_")] or difflib.get_close_matches(name, known, 1)
-        advice = f"did you mean {near[0]}?" if near else f"it takes {' '.join(known)}"
-        raise UserError(f"it has no variable {name}", f"rosetta t5x {what}", f"{advice} (what is for other programs goes into the environment)")
-    return name, value
 
 
 def _tree() -> str:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.data import checks
 from rosetta.errors import UserError
-from rosetta.t5x import record, switches
+from rosetta.launch.folders import absolute, steps, write
+from rosetta.launch.words import flag
+from rosetta.t5x import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def absolute(folder: str) -> str:
-    """Return a folder's absolute name; an address such as gs://bucket/folder stays what it is."""
-    return folder if re.match(r"[a-z0-9]+://", folder) else str(Path(folder).resolve())
-
-
 def newest(folder: str) -> str | None:
     """Return the newest checkpoint_N of a folder of this machine, or None."""
-    steps = record.steps(folder)
-    return f"{folder}/checkpoint_{steps[-1]}" if steps else None
-
-
-def writable(folder: str) -> None:
-    """UserError where a folder cannot be written to or made. Makes nothing."""
-    if "://" in folder:
-        checks.remote_path(folder)
-    else:
-        record.require_folder(folder)
+    found = steps(folder)
+    return f"{folder}/checkpoint_{found[-1]}" if found else None
 
 
 def finetuning(model_dir: str, task: str, variables: Mapping[str, str], stamp: str) -> tuple[str, str]:
@@ -50,7 +36,7 @@ def finetuning(model_dir: str, task: str, variables: Mapping[str, str], stamp: s
       UserError: there is nothing to start from, or the folder belongs to another run.
     """
     said = variables.get("MAKE_FT_DIR", "")
-    if said and not switches.flag("MAKE_FT_DIR", said):
+    if said and not flag("MAKE_FT_DIR", said):
         out = model_dir
     else:
         out = absolute(variables.get("FT_DIR") or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if said else ""))
@@ -59,7 +45,7 @@ def finetuning(model_dir: str, task: str, variables: Mapping[str, str], stamp: s
     if "://" in model_dir:
         return out, model_dir
     kept = start_file(out).read_text(encoding="utf-8") if "://" not in out and start_file(out).is_file() else ""
-    if kept and (out == model_dir or record.steps(out)):
+    if kept and (out == model_dir or steps(out)):
         if out != model_dir and Path(kept).parent != Path(model_dir):
             raise UserError(f"the finetuning in it started from {kept}", f"FT_DIR={out}", "name another FT_DIR, or that run's MODEL_DIR to go on")
         if not Path(kept).is_dir():
@@ -88,14 +74,3 @@ def keep_start(out: str, start: str) -> None:
     if "://" in out or "://" in start:
         return
     write(start_file(out), start)
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file in a folder that need not be there yet, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    try:
-        whole.write_text(text, encoding="utf-8")
-        whole.replace(path)
-    finally:
-        whole.unlink(missing_ok=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
+import functools
 import os
 import re
-import shlex
-import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from rosetta import home, nsys, status
+from rosetta import nsys
 from rosetta.errors import UserError
-from rosetta.t5x import card, folders, ginfiles, ginread, preflight, settings, switches
+from rosetta.launch import card, devices, run
+from rosetta.launch.folders import absolute, writable
+from rosetta.launch.words import on, positive
+from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from rosetta.t5x.settings import Settings
 
 BENCHMARK_STEPS = 500
-DRY_RUN = "--dry-run"
-CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # set, empty included, they are the user's own choice
-
-
-@dataclass(frozen=True)
-class Command:
-    """What is executed, what is said before, and the checkpoint that finetuning in a folder starts from: (folder, checkpoint)."""
-
-    argv: list[str]
-    env: dict[str, str]
-    log: Path | None
-    lines: tuple[str, ...]
-    start: tuple[str, str] | None = None
 
 
 def tree(environment: Mapping[str, str], here: str) -> Path:
@@ -46,7 +33,7 @@ def tree(environment: Mapping[str, str], here: str) -> Path:
     return found
 
 
-def command(script: str, words: Sequence[str], environment: Mapping[str, str], here: str) -> Command:
+def command(script: str, words: Sequence[str], environment: Mapping[str, str], here: str) -> run.Command:
     """Return what a script runs.
 
     Args:
@@ -62,14 +49,14 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     found = card.cards()
     platforms = card.platform(found)
     on_cpu = platforms.split(",")[0] == "cpu"
-    given = settings.read(script, words, environment, preflight.devices(found, environment, on_cpu=on_cpu))
+    given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
     variables = given.variables
     files = [root / ginfiles.example(root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"), *ginfiles.own(variables)]
     chosen = switches.choose(variables, found, on_cpu=on_cpu)
-    env, notes = preflight.share(given, found, environment, on_cpu=on_cpu)
+    env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = ginread.read(files, (root, ginfiles.HOME, Path.cwd()))
     bindings = {**_size(given, bound), **chosen.training()}
-    benchmark = switches.on(variables, "BENCHMARK_MODE")
+    benchmark = on(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
         stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime("%F_%H-%M-%S")
@@ -79,24 +66,24 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
     data, more = _data(given, benchmark, bound)
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
-    if switches.on(variables, "CHECKPOINT_DISABLE"):
+    if on(variables, "CHECKPOINT_DISABLE"):
         bindings["utils.CheckpointConfig.save"] = None
     preflight.check(given, {**bound, **{name: ginread.literal(value) for name, value in bindings.items()}}, environment)
-    folders.writable(model_dir)
+    writable(model_dir)
     log = None
     if given.log_dir:
-        folders.writable(folders.absolute(given.log_dir))
+        writable(absolute(given.log_dir))
         log = Path(given.log_dir) / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{chosen.precision}_gbs_{given.batch}.log"
     argv = trainer(environment, [str(file.absolute()) for file in files], bindings, root=root)
     if given.processes > 1:
         argv.append("--multiprocess_gpu")  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
-    if switches.on(variables, "WITH_NSYS"):
+    if on(variables, "WITH_NSYS"):
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile)
     lines = (_summary(given, model_dir, log), *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, chosen.fp8, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
-    return Command(argv, env, log, lines, (model_dir, start) if start else None)
+    return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None)
 
 
 def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
@@ -113,10 +100,7 @@ def trainer(environment: Mapping[str, str], files: Sequence[str], bindings: Mapp
     Raises:
       UserError: PYTHON names no program.
     """
-    python = environment.get("PYTHON") or sys.executable
-    if not shutil.which(python, path=environment.get("PATH")):
-        raise UserError("it is no program", f"PYTHON={python}", "name the Python of a baked environment, or unset it")
-    argv = [python, "-u", "-P", "-m", "rosetta.t5x.train", program]
+    argv = [run.python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
     argv += [f"--gin_search_paths={root}"] if root else []
     argv += [f"--gin_file={file}" for file in files]
     argv.append(f"--tfds_data_dir={preflight.datasets(environment)}")
@@ -162,7 +146,7 @@ def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None)
         return {} if steps is None else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
     more = BENCHMARK_STEPS if benchmark else None
     if given.variables.get("FT_STEPS"):
-        more = settings.positive("FT_STEPS", given.variables["FT_STEPS"])
+        more = positive("FT_STEPS", given.variables["FT_STEPS"])
     elif given.steps:
         known = re.search(r"checkpoint_(\d+)/?$", start)
         if not known or given.steps <= int(known[1]):
@@ -172,71 +156,20 @@ def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None)
 
 
 def surroundings(environment: Mapping[str, str], fp8: str, platforms: str, processes: int = 1) -> dict[str, str]:
-    """Return a program's environment, for a model with this T5Config.fp8 on these of JAX's platforms.
-
-    What is compiled is kept for the next start. Not with several processes: one that finds its program would not take part in the tuning that
-    the others, which do not, share out among all.
-    """
-    ours = environment.get("ROSETTA_HOME") or (f"{environment['HOME']}/.rosetta" if home.usable(environment) else None)
-    keeps = ours and processes == 1 and not any(name in environment for name in CACHE)
+    """Return a program's environment, for a model with this T5Config.fp8 on these of JAX's platforms; see run.compiled."""
     return {
         **environment,
-        **({CACHE[0]: f"{ours}/compiled"} if keeps else {}),
+        **run.compiled(environment, processes),
         "TFDS_DATA_DIR": preflight.datasets(environment),
         "XLA_FLAGS": switches.xla_flags(fp8, environment.get("XLA_FLAGS", "")),
         "JAX_PLATFORMS": platforms,
     }
 
 
-def execute(wanted: Command) -> NoReturn:
-    """Become the trainer, so that its exit status and the signals sent to it are its own. Progress stays on our stderr; its log goes to the file."""
-    env = dict(wanted.env)
-    for line in wanted.lines:
-        print(f"rosetta: {line}", file=sys.stderr)
-    print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
-    if wanted.log:
-        wanted.log.parent.mkdir(parents=True, exist_ok=True)
-        terminal = os.dup(2)
-        os.set_inheritable(terminal, True)
-        env["ROSETTA_PROGRESS_FD"] = str(terminal)
-        log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
-    if wanted.start:
-        folders.keep_start(*wanted.start)
-    os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run a script: its name, the tree it lies in, then its words; --dry-run among them, it only says what it would run.
-
-    Returns an exit status where the trainer was not started.
-    """
+    """Run a script: its name, the tree it lies in, then its words, see run.script."""
     script, here, *words = argv
-    try:
-        options = {word for word in words if word.startswith("--")}
-        if unknown := options - {DRY_RUN}:
-            raise UserError(f"there is no {min(unknown)}", f"{script}.sh", f"its one option is {DRY_RUN}; docs/t5x.md of rosetta has the words and variables")
-        wanted = command(script, [word for word in words if word != DRY_RUN], os.environ, here)
-        if not options:
-            execute(wanted)
-        status.say(json.dumps(shown(wanted), indent=2))
-    except ModuleNotFoundError as error:
-        print(f"{script}.sh: {sys.executable}: it has no {error.name}; put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE", file=sys.stderr)
-        return status.USER
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = status.failure(error, "settings")
-        print(f"{script}.sh: {failure}", file=sys.stderr)
-        return code
-    return status.FINE
-
-
-def shown(wanted: Command) -> dict[str, Any]:
-    """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
-    names = ("XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", CACHE[0])
-    return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in names if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
+    return run.script(script, words, lambda given: [command(script, given, os.environ, here)], "docs/t5x.md")
 
 
 if __name__ == "__main__":

@@ -9,48 +9,14 @@ from typing import TYPE_CHECKING
 
 from rosetta.data import checks
 from rosetta.errors import UserError
-from rosetta.t5x import folders, ginread, settings
+from rosetta.launch import words
+from rosetta.launch.folders import absolute
+from rosetta.t5x import folders, ginread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from rosetta.t5x.card import Card
     from rosetta.t5x.settings import Settings
-
-_VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
-
-
-def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> int:
-    """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
-    asked = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
-    return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
-
-
-def share(given: Settings, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment in which the run has the devices it was asked to have, and what to say about it.
-
-    Raises:
-      UserError: there are not so many.
-    """
-    there = devices(found, environment, on_cpu=on_cpu)
-    where = f"NUM_GPUS={given.gpus}"
-    if given.processes > 1:
-        if not on_cpu and given.gpus != given.processes:
-            raise UserError(f"Slurm started {given.processes} processes, one a GPU", where, "start one process a GPU (srun --ntasks), or unset NUM_GPUS")
-        return dict(environment), ()
-    if there == given.gpus or (not on_cpu and not found):
-        return dict(environment), ()
-    if on_cpu:
-        if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
-            raise UserError(f"XLA_FLAGS makes {there} CPU device(s)", where, "make both the same")
-        flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={given.gpus}".strip()
-        return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
-    if given.gpus > there:
-        raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")
-    named = environment.get("CUDA_VISIBLE_DEVICES")
-    used = ",".join(word.strip() for word in named.split(",")[: given.gpus]) if named else ",".join(map(str, range(given.gpus)))
-    return {**environment, "CUDA_VISIBLE_DEVICES": used}, (f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",)
-
 
 def split(bound: dict[str, str], ways: int, devices: int | None, *, size: str, name: str = "TP_SIZE=") -> bool:
     """Check that a model can be split over devices (tensor parallelism).
@@ -72,7 +38,7 @@ def split(bound: dict[str, str], ways: int, devices: int | None, *, size: str, n
     known = {what: found for what, found in wide.items() if isinstance(found, int)}
     for what, found in known.items():
         if found % ways:
-            raise UserError(f"a {size} model's {what} of {found} do not divide by it", f"{name}{ways}", settings.fitting(*([devices] if devices else []), *known.values()))
+            raise UserError(f"a {size} model's {what} of {found} do not divide by it", f"{name}{ways}", words.fitting(*([devices] if devices else []), *known.values()))
     return bool(known)
 
 
@@ -127,7 +93,7 @@ def datasets(environment: Mapping[str, str]) -> str:
 
 def checkpoint(path: str, name: str) -> str:
     """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError where a folder of this machine is neither."""
-    found = folders.absolute(path)
+    found = absolute(path)
     if "://" in found:
         checks.remote_path(found)
     elif not Path(found).is_dir() or (not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None):

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.t5x import record
 
 if TYPE_CHECKING:
@@ -32,17 +33,17 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     """
     if not checkpoint:
         return None
-    steps = record.steps(model_dir) if model_dir else []
+    steps = folders.steps(model_dir) if model_dir else []
     own = record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
-    began = record.step_of(own.start) if own and own.start else None
+    began = folders.step_of(own.start) if own and own.start else None
     if own is None or began is None:
         return named(checkpoint)
-    given = record.step_of(checkpoint)
+    given = folders.step_of(checkpoint)
     if given not in (None, began):
         raise UserError(f"the finetuning in {model_dir} started from {own.start}", f"INITIAL_CHECKPOINT_PATH={checkpoint}", "name that one to go on, or another MODEL_DIR")
     folder = checkpoint.rstrip("/")
     found = folder if given is not None else f"{folder}/checkpoint_{began}"
-    if not record.exists(found):
+    if not folders.exists(found):
         raise UserError(f"the finetuning in {model_dir} started from it, and it is gone", found, "put it back, or start anew with another MODEL_DIR")
     return found
 
@@ -56,11 +57,11 @@ def named(checkpoint: str | None) -> str:
     if not checkpoint:
         raise UserError("there are no weights to start from", "INITIAL_CHECKPOINT_PATH", "name a folder with checkpoint_N in it, or one checkpoint_N")
     folder = checkpoint.rstrip("/")
-    if record.step_of(folder) is not None:
+    if folders.step_of(folder) is not None:
         return folder
-    steps = record.steps(folder)
+    steps = folders.steps(folder)
     if not steps:
-        what = "there is no checkpoint_N in it" if record.exists(folder) else "there is no such folder"
+        what = "there is no checkpoint_N in it" if folders.exists(folder) else "there is no such folder"
         raise UserError(what, checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it")
     return f"{folder}/checkpoint_{steps[-1]}"
 

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
-from rosetta.t5x import card, folders, ginfiles, ginread, launch, preflight, settings, switches
+from rosetta.launch import card
+from rosetta.launch import devices as seen
+from rosetta.launch.folders import absolute, writable
+from rosetta.launch.run import Command
+from rosetta.launch.words import one_of, positive
+from rosetta.t5x import ginfiles, ginread, launch, preflight, settings, switches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
 OUTPUTS = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
 
 
-def command(what: str, environment: Mapping[str, str]) -> launch.Command:
+def command(what: str, environment: Mapping[str, str]) -> Command:
     """Return what evaluates a checkpoint on a task, or infers from it.
 
     Args:
@@ -28,15 +33,15 @@ def command(what: str, environment: Mapping[str, str]) -> launch.Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER")
-    task = switches.one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
+    task = one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
     size = environment.get("T5_SIZE") or "large"
     model = ginfiles.model(environment.get("T5_FAMILY") or "t5_1_1", size)
     found = card.cards()
     platforms = card.platform(found)
     on_cpu = platforms.split(",")[0] == "cpu"
     chosen = switches.choose(environment, found, on_cpu=on_cpu)
-    batch, ways = (settings.positive(name, environment.get(name) or usual) for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1")))
-    devices = preflight.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
+    batch, ways = (positive(name, environment.get(name) or usual) for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1")))
+    devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
     if devices:
         settings.arithmetic(devices, ways)
         groups = devices // ways
@@ -47,13 +52,13 @@ def command(what: str, environment: Mapping[str, str]) -> launch.Command:
         "BATCH_SIZE": batch,
         "NUM_PARTITIONS": ways,
         "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
-        OUTPUTS[what]: folders.absolute(environment["OUTPUT_DIR"]),
+        OUTPUTS[what]: absolute(environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
     }
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
     if environment.get("NUM_DECODES"):
-        bindings["NUM_DECODES"] = settings.positive("NUM_DECODES", environment["NUM_DECODES"])
+        bindings["NUM_DECODES"] = positive("NUM_DECODES", environment["NUM_DECODES"])
     own = ginfiles.own(environment)
     names = [model, *(f"{ginfiles.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
     bound = ginread.read([*(ginfiles.HOME / name for name in names), *own], (ginfiles.HOME, Path.cwd()))
@@ -61,6 +66,6 @@ def command(what: str, environment: Mapping[str, str]) -> launch.Command:
     bound |= {name: ginread.literal(value) for name, value in bindings.items()}
     preflight.split(bound, ways, devices, size=size)
     preflight.data(bound, environment)
-    folders.writable(str(bindings[OUTPUTS[what]]))
+    writable(str(bindings[OUTPUTS[what]]))
     argv = launch.trainer(environment, [*names, *map(str, own)], bindings, program=what)
-    return launch.Command(argv, launch.surroundings(environment, chosen.fp8, platforms), None, chosen.notes)
+    return Command(argv, launch.surroundings(environment, chosen.fp8, platforms), None, chosen.notes)

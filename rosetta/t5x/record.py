@@ -7,21 +7,20 @@ logits were divided, the batch that the loss belongs to, the vocabulary. Public 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
-import re
 import shutil
 import uuid
 from typing import Any
 
 from rosetta.data import checks
 from rosetta.errors import UserError
+from rosetta.launch import folders
 
 FILE = "rosetta.json"
 FOLDER = "rosetta"  # in the folder of the checkpoints
 SCHEMA = 1
-_NUMBERED = re.compile(r"checkpoint_(\d+)")
+
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,28 +52,15 @@ class Record:
     start: str = ""
 
 
-def _path(name: str) -> Any:
-    if "://" not in name:
-        from pathlib import Path  # noqa: PLC0415 (the counterpart below is far dearer)
-
-        return Path(name)
-    return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
-
-
-def _split(checkpoint: str) -> tuple[str, str]:
-    folder, _, name = checkpoint.rstrip("/").rpartition("/")
-    return folder or ".", name
-
-
 def read(checkpoint: str) -> Record | None:
     """Return what a checkpoint_N says of itself; None where it says nothing.
 
     Raises:
       UserError: what it says cannot be understood.
     """
-    folder, name = _split(checkpoint)
+    folder, name = folders.split(checkpoint)
     for place in (f"{folder}/{name}/{FILE}", f"{folder}/{FOLDER}/{name}.json"):
-        path = _path(place)
+        path = folders.path(place)
         if not path.exists():
             continue
         try:
@@ -89,7 +75,7 @@ def read(checkpoint: str) -> Record | None:
 
 def write(folder: str, record: Record) -> None:
     """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
-    beside = _path(f"{folder}/{FOLDER}")
+    beside = folders.path(f"{folder}/{FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
     _replace(beside / f"checkpoint_{record.step}.json", json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1))
 
@@ -103,24 +89,6 @@ def _replace(path: Any, text: str) -> None:
         whole.unlink(missing_ok=True)
 
 
-def exists(checkpoint: str) -> bool:
-    """Return whether there is such a folder."""
-    return bool(_path(checkpoint).is_dir())
-
-
-def step_of(checkpoint: str) -> int | None:
-    """Return the step in a checkpoint_N's name, None for another name."""
-    found = _NUMBERED.fullmatch(_split(checkpoint)[1])
-    return int(found[1]) if found else None
-
-
-def steps(folder: str) -> list[int]:
-    """Return the steps of the whole checkpoints in a folder, smallest first."""
-    if not exists(folder):
-        return []
-    return sorted(step for step in (step_of(path.name) for path in _path(folder).iterdir()) if step is not None)
-
-
 def stamp(folder: str, *, idle: bool = False) -> None:
     """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget those whose checkpoint is gone.
 
@@ -128,16 +96,16 @@ def stamp(folder: str, *, idle: bool = False) -> None:
       folder: of the checkpoints.
       idle: nothing is being saved in it. Else a record later than all checkpoints may be that of one which is.
     """
-    beside = _path(f"{folder}/{FOLDER}")
+    beside = folders.path(f"{folder}/{FOLDER}")
     if not beside.is_dir():
         return
-    there = steps(folder)
+    there = folders.steps(folder)
     for path in sorted(beside.iterdir(), key=str):
-        step = step_of(path.name.removesuffix(".json")) if path.name.endswith(".json") else None
+        step = folders.step_of(path.name.removesuffix(".json")) if path.name.endswith(".json") else None
         if step is None:
             continue
         if step in there:
-            inside = _path(f"{folder}/checkpoint_{step}/{FILE}")
+            inside = folders.path(f"{folder}/checkpoint_{step}/{FILE}")
             if not inside.exists():
                 _replace(inside, path.read_text())
         elif idle or (there and step < there[-1]):
@@ -146,7 +114,7 @@ def stamp(folder: str, *, idle: bool = False) -> None:
 
 def run(folder: str) -> str:
     """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
-    path = _path(f"{folder}/{FOLDER}/run")
+    path = folders.path(f"{folder}/{FOLDER}/run")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, uuid.uuid4().hex)
@@ -155,14 +123,14 @@ def run(folder: str) -> str:
 
 def made_here(folder: str, step: int) -> bool:
     """Return whether the run that saves in `folder` made this checkpoint: not one without a record, nor one copied from another run."""
-    name = _path(f"{folder}/{FOLDER}/run")
+    name = folders.path(f"{folder}/{FOLDER}/run")
     found = read(f"{folder}/checkpoint_{step}")
     return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
 
 
 def make(folder: str) -> None:
     """Make a folder, and those above it, where it is missing."""
-    _path(folder).mkdir(parents=True, exist_ok=True)
+    folders.path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def require_folder(folder: str) -> None:

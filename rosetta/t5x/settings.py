@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta import arguments
 from rosetta.errors import UserError
-from rosetta.t5x.folders import absolute
-from rosetta.t5x.switches import one_of
+from rosetta.launch.folders import absolute
+from rosetta.launch.words import fitting, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,20 +126,3 @@ def arithmetic(gpus: int, split: int, sequences: int = 1, microbatches: int = 1,
     if sequences % microbatches:
         batch = gpus // split * sequences
         raise UserError(f"a global batch of {batch}, {sequences} for each group of {split} GPU(s), does not divide by it", f"{names[1]}{microbatches}", fitting(sequences))
-
-
-def fitting(*whole: int) -> str:
-    """Return advice: the numbers that divide all of these."""
-    return "choose one of: " + ", ".join(str(each) for each in range(1, min(whole) + 1) if not any(number % each for number in whole))
-
-
-def positive(name: str, text: str) -> int:
-    """Return a whole number of at least 1.
-
-    Raises:
-      UserError: the text is none.
-    """
-    number = arguments.whole(text)
-    if number is None:
-        raise UserError(f"it is {text!r}", name, "give a whole number, at least 1")
-    return number

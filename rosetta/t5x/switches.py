@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from rosetta import te
 from rosetta.errors import UserError
-from rosetta.t5x import card
+from rosetta.launch import card
+from rosetta.launch.words import on, one_of
 from rosetta.t5x.config import ATTENTION, REMAT, T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.t5x.card import Card
+    from rosetta.launch.card import Card
 
-ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 REDUCED_IN = ("bfloat16", "float32")
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
 COMBINE = 136314880  # bytes: all-reduces are combined up to this size, the published T5X runs' value
@@ -62,24 +62,6 @@ def xla_flags(fp8: str, given: str, *more: str) -> str:
     """Return XLA_FLAGS for a model with this T5Config.fp8: xla_options, more flags, and those that the user gave, last, where they win."""
     ours = [f"--{name}={str(value).lower()}" for name, value in xla_options(fp8).items()]
     return " ".join([*ours, *more, given]).strip()
-
-
-def flag(name: str, text: str) -> bool:
-    """Return whether a variable switches something on.
-
-    Raises:
-      UserError: it says neither yes nor no.
-    """
-    if text.strip().lower() in ON:
-        return True
-    if text.strip().lower() in OFF:
-        return False
-    raise UserError(f"it is {text!r}", name, "give 0 or 1")
-
-
-def on(given: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Return whether a variable is on; not set or empty, it is what it defaults to."""
-    return flag(name, given[name]) if given.get(name) else default
 
 
 def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:
@@ -151,10 +133,3 @@ def _attention(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool,
         why = "the CPU has none" if on_cpu else "it is for bfloat16 and float16" if precision == "float32" else f"{lacking[0]} has none"
         raise UserError(f"cuDNN's attention cannot run here: {why}", "ATTENTION=cudnn", "set ATTENTION=xla, or leave it out")
     return asked
-
-
-def one_of(name: str, text: str, known: Sequence[str]) -> str:
-    """Return the text; UserError where it is none of what is known."""
-    if text not in known:
-        raise UserError(f"it is {text!r}", name, f"choose one of: {', '.join(known)}")
-    return text

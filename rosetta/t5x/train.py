@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import runpy
 import sys
 
 from rosetta.errors import UserError
-from rosetta.t5x import progress, startup
+from rosetta.launch import end, startup
 
 
 def main(module: str = "t5x.train") -> None:
@@ -18,14 +16,7 @@ def main(module: str = "t5x.train") -> None:
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except UserError as error:
-        # What gin raises is a copy with the place in the gin file on further lines, hence the three fields rather than its text.
-        # Threads of TensorStore and of data loading may still run: they must not turn this into a hang or a crash.
-        line = f"rosetta: {error.where}: {error.what}; {error.do}"
-        with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
-            sys.stdout.flush()
-        print(line, file=sys.stderr, flush=True)
-        progress.tell(line)
-        os._exit(2)
+        end.now(error)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.errors import UserError
+from rosetta.launch import progress
 from rosetta.nn import fp8
-from rosetta.t5x import ahead, dataset, progress, reduction
+from rosetta.t5x import ahead, dataset, reduction
+from rosetta.t5x import step as one_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,14 +127,14 @@ class Trainer(trainer.Trainer):
             if self._work is None:
                 shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
                 shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}
-                self._work = progress.work(self._model.config, shapes, list(self._partitioner.mesh.devices.flat))
+                self._work = one_step.work(self._model.config, shapes, list(self._partitioner.mesh.devices.flat))
             yield batch
 
     def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
         values = future.result()  # when the steps are done
         rate = float(values["timing/steps_per_second"].value)
         losses = {name: float(values[name].value) for name in ("loss", "loss_per_nonpadding_target_token") if name in values}
-        loss = progress.loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
+        loss = one_step.loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
         elapsed = time.monotonic() - before
         found = progress.report(self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss)
         for name in ("loss", "mfu", "input_wait", "tokens_per_second"):

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rosetta.launch import folders
 from rosetta.pax import preflight
-from rosetta.t5x import record
 from tests.rosetta.pax.paxkit import SCRIPTS
 
 paxml = pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environment of pax")
@@ -141,7 +141,7 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
     words = ["", place.folder / "sp.model", "float32", 1, 8, "killed"]
     process = place.start("run_pile_singlenode.sh", *words, MAX_STEPS=STEPS, ROSETTA_FDL=GPT, ROSETTA_BATCH_LOG=place.folder / "killed.hashes")
     end = time.monotonic() + 1000
-    while not (SAVED in record.steps(str(folder / "checkpoints")) and (folder / "progress.jsonl").exists() and max(_progress(folder), default=0) >= SAVED + EVERY):
+    while not (SAVED in folders.steps(str(folder / "checkpoints")) and (folder / "progress.jsonl").exists() and max(_progress(folder), default=0) >= SAVED + EVERY):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.t5x import record
+from rosetta.launch import folders
 
 t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment of t5x")
 
@@ -141,7 +141,7 @@ def finetuned(place: Place, pretrained: Path) -> dict[str, Path]:
 
 
 def _steps(folder: Path) -> list[int]:
-    return record.steps(str(folder))  # whole ones
+    return folders.steps(str(folder))  # whole ones
 
 
 def test_pretraining_learns_and_says_so(pretrained: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.doctor.system import Done
-from rosetta.t5x.card import Card
+from rosetta.launch.card import Card
 from tests.rosetta.doctor.machinekit import A100, B200, GIB, H100, PROPRIETARY, V100, find, ids, machine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from rosetta.pax import settings
 from tests.rosetta import gpukit
 from tests.rosetta.pax.paxkit import SCRIPTS, Place, hyper, place_
 
@@ -318,18 +320,27 @@ def test_dry_run_prints_what_would_run(place: Place) -> None:
     for words in (["--dry-run", "Synthetic5B"], ["Synthetic5B", "--dry-run"]):
         ran = place.run(BASE, *words, LOG_DIR="logs")
         assert (ran.rc, ran.argv) == (0, [])
-        (only,) = json.loads(ran.out)["runs"]
+        only = json.loads(ran.out)
         real = place.run(BASE, "Synthetic5B", LOG_DIR="logs")
         assert only["argv"][1:] == real.argv
         assert {name: real.env[name] for name in only["env"]} == only["env"]
         assert not (place.work / "logs").exists()
     ran = place.run("run_llama_boolq.sh", "--dry-run", DATA="synthetic")
-    assert [next(word for word in run["argv"] if word.startswith("--mode")) for run in json.loads(ran.out)["runs"]] == ["--mode=train", "--mode=eval"]
+    assert [next(word for word in run["argv"] if word.startswith("--mode")) for run in json.loads(ran.out)] == ["--mode=train", "--mode=eval"]
 
 
 def test_nsys_wraps_paxml(place: Place) -> None:
     ran = place.run(BASE, "Synthetic5B", "", "", "l", WITH_NSYS="1", **SLURM, NUM_GPUS="8")
     assert ran.argv[:3] == ["profile", "-o", f"{place.work}/l/nsys_42_3"]
+
+
+@pytest.mark.parametrize(("jax", "kept"), [("0.10.2", True), ("0.4.26", False)])
+def test_what_is_compiled_is_kept_where_jax_can_use_it(place: Place, jax: str, kept: bool) -> None:
+    (place.work / "site" / f"jax-{jax}.dist-info").mkdir(parents=True)
+    (place.work / "site" / f"jax-{jax}.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax\nVersion: {jax}\n")
+    path = f"{place.work}/site:{gpukit.ROOT}"
+    assert ("JAX_COMPILATION_CACHE_DIR" in place.run(BASE, "Synthetic5B", "", "", "l", PYTHONPATH=path).env) is kept
+    assert "JAX_COMPILATION_CACHE_DIR" not in place.run(BASE, "Synthetic5B", "", "", "l", **SLURM, NUM_GPUS="8", PYTHONPATH=path).env
 
 
 class TestCommand:
@@ -348,8 +359,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
-            (["train", "CONFGI=Synthetic5B"], "CONFGI: no script of Pax has such a setting; did you mean CONFIG?"),
-            (["train", "NUM_LAYERS=2"], "a hyper-parameter of the experiment is fdl.NUM_LAYERS=2"),
+            (["train", "CONFGI=Synthetic5B"], "rosetta pax train: it has no variable CONFGI; did you mean CONFIG?"),
+            (["train", "QQQ=2"], "it takes PERCORE_BATCH_SIZE ICI_MESH_SHAPE"),
+            (["train", "NUM_LAYERS=2"], "(any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment)"),
             (["train", "config=Synthetic5B"], "'config=Synthetic5B' is no setting"),
             (["improve"], "invalid choice: 'improve'"),
             (["train", "CONFIG=GPT6B"], "did you mean GPT5B?"),
@@ -360,6 +372,14 @@ class TestCommand:
         assert (ran.rc, ran.argv) == (2, [])
         assert complaint in ran.err
         assert len(ran.err.splitlines()) == 1
+
+
+def test_every_documented_variable_is_known() -> None:
+    text = (gpukit.ROOT / "docs" / "pax-scripts.md").read_text()
+    rows = [row.split("|")[1] for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
+    assert len(named) > 30
+    assert named == set(settings.VARIABLES) - {"VOCAB", "NVTE_FUSED_ATTN", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "ROSETTA_BATCH_LOG"}
 
 
 class TestSlurm:

@@ -15,8 +15,8 @@ jaxkit.need("paxml")
 import jax
 from paxml import programs as upstream
 
+from rosetta.launch import progress
 from rosetta.pax import flops, programs
-from rosetta.t5x import progress
 
 
 class Source:

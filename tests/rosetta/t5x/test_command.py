@@ -8,8 +8,8 @@ import pytest
 
 from rosetta import cli, lock
 from rosetta.errors import UserError
+from rosetta.launch.run import Command
 from rosetta.t5x import command, launch, reading
-from rosetta.t5x.launch import Command
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "t5x.md"
 

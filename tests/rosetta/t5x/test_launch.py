@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from rosetta.errors import UserError
-from rosetta.t5x import card, folders, ginfiles, ginread, launch, preflight, settings
-from rosetta.t5x.card import Card
+from rosetta.launch import card
+from rosetta.t5x import folders, ginfiles, ginread, launch, preflight, settings
 from rosetta.t5x.settings import Settings
-
-H100 = Card("H100", (9, 0))
 
 
 def _settings(**variables: str) -> Settings:
@@ -52,24 +50,6 @@ def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which is gone"):
         folders.finetuning(str(pre), "mnli2", {}, "x")
     assert folders.finetuning(str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x") == (out, f"{pre}/checkpoint_10")
-
-
-@pytest.mark.parametrize(
-    ("flags", "on_cpu", "cards", "count"),
-    [("", True, 2, 1), ("--a --xla_force_host_platform_device_count=4 --b", True, 2, 4), ("--xla_force_host_platform_device_count=4", False, 2, 2), ("", False, 0, 1)],
-)
-def test_devices_of_a_process(flags: str, on_cpu: bool, cards: int, count: int) -> None:
-    assert preflight.devices([H100] * cards, {"XLA_FLAGS": flags}, on_cpu=on_cpu) == count
-
-
-def test_what_cannot_be_asked_is_left_as_it_is() -> None:
-    assert preflight.share(_settings(NUM_GPUS="8"), [], {"A": "b"}, on_cpu=False) == ({"A": "b"}, ())
-
-
-def test_cards_named_by_the_user_are_shared_out_in_his_order() -> None:
-    env, notes = preflight.share(_settings(NUM_GPUS="2"), [H100] * 3, {"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b,GPU-c"}, on_cpu=False)
-    assert env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
-    assert notes == ("2 of 3 GPUs are used (CUDA_VISIBLE_DEVICES=GPU-a,GPU-b)",)
 
 
 @pytest.mark.parametrize(("split", "bound", "complaint"), [("4", {"num_heads": 6}, "heads of 6"), ("8", {"num_heads": 8, "mlp_dim": 100}, "MLP width of 100"), ("2", {"vocab_size": 101}, "vocabulary of 101")])
@@ -146,9 +126,3 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(error: BaseException, code
     monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
     assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == code
     assert capsys.readouterr().err == f"multiprocess_pretrain_pile.sh: {said}\n"
-
-
-def test_folders_that_cannot_be_made_are_refused() -> None:
-    with pytest.raises(UserError, match="/proc cannot be written to"):
-        folders.writable("/proc/a/b")  # not by the superuser either
-    folders.writable("gs://bucket/a")

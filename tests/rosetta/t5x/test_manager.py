@@ -17,6 +17,7 @@ import orbax.checkpoint as ocp
 from t5x import checkpoints
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.t5x import checkpoint, manager, record
 from rosetta.t5x.partitioning import PjitPartitioner
 from tests.rosetta.t5x.states import Model
@@ -88,7 +89,7 @@ def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: p
             saver.wait_until_finished()
             waited = go_on.is_set()
         assert waited
-        assert record.steps(str(tmp_path)) == [5]
+        assert folders.steps(str(tmp_path)) == [5]
     finally:
         go_on.set()
         saver.close()
@@ -100,7 +101,7 @@ def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
     for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
         _save(tmp_path, model, step, run=run)
     _save(tmp_path, model, 5, run=own, keep=1)
-    assert record.steps(str(tmp_path)) == [1, 2, 5]
+    assert folders.steps(str(tmp_path)) == [1, 2, 5]
 
 
 def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match="GB are free"):
         saver.save(Model().state(5))
     saver.close()
-    assert record.steps(str(tmp_path)) == []
+    assert folders.steps(str(tmp_path)) == []
 
 
 def test_size_counts_parameters_as_they_are_saved() -> None:

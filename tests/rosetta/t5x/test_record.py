@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.t5x import record
 from rosetta.t5x.record import Record
 
@@ -44,7 +45,7 @@ def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
     record.stamp(str(tmp_path))
     assert not (tmp_path / "checkpoint_8").exists()
-    assert record.steps(str(tmp_path)) == [7]
+    assert folders.steps(str(tmp_path)) == [7]
 
 
 def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "step"), [("/a/checkpoint_20", 20), ("gs://a/checkpoint_0/", 0), ("checkpoint_7", 7), ("/a/checkpoint_7/state", None), ("/a/checkpoint_7.tmp", None)])
 def test_the_step_in_a_name(path: str, step: int | None) -> None:
-    assert record.step_of(path) == step
+    assert folders.step_of(path) == step
 
 
 @pytest.mark.parametrize(("text", "says"), [("{", "cannot be read"), ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"), ('{"schema": 99}', "newer release")])

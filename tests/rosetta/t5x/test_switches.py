@@ -4,8 +4,8 @@ import pytest
 
 from rosetta import te
 from rosetta.errors import UserError
+from rosetta.launch.card import Card
 from rosetta.t5x import switches
-from rosetta.t5x.card import Card
 from rosetta.t5x.switches import Switches
 
 H100, A100, T4 = Card("H100", (9, 0)), Card("A100", (8, 0)), Card("T4", (7, 5))

@@ -4,15 +4,12 @@ import json
 import math
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from rosetta.t5x import flops, progress
-from rosetta.t5x.config import T5Config
-from rosetta.t5x.progress import Report, Reporter, Work
+from rosetta.launch import progress
+from rosetta.launch.progress import Report, Reporter, Work
 
-CONFIG = T5Config(vocab_size=100, emb_dim=8, num_heads=2, head_dim=3, mlp_dim=16, num_encoder_layers=1, num_decoder_layers=2, dtype="bfloat16")
 REPORT = Report(1200, 100000, 3.14159, 2.5, 163840.0, 0.456, 0.012, 39520.0)
 
 
@@ -38,24 +35,6 @@ def test_the_line() -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7500, "2 h 05 min"), (3600 * 76, "3 d 4 h")])
 def test_durations(seconds: float, said: str) -> None:
     assert progress.duration(seconds) == said
-
-
-def test_the_work_of_a_step() -> None:
-    shapes = {"encoder_input_tokens": (16, 5), "decoder_target_tokens": (16, 4)}
-    card = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
-    found = progress.work(CONFIG, shapes, [card, card])
-    assert (found.flops, found.tokens, found.devices) == (flops.train_flops(CONFIG, 5, 4, 16), 16 * 9, 2)
-    assert found.peak == flops.peak_flops(card.device_kind, "bfloat16")
-    with_fp8 = progress.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
-    assert with_fp8.peak == flops.peak_flops(card.device_kind, "fp8") != found.peak
-    alone = progress.work(CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")])
-    assert (alone.tokens, alone.peak) == (64, None)
-
-
-@pytest.mark.parametrize(("factor", "expected"), [(None, 0.5), (1, 0.5), (8.0, 4.0), ("NUM_REAL_TARGET_TOKENS", 3.0)])
-def test_the_loss_is_one_tokens_whatever_it_is_divided_by(factor: object, expected: float) -> None:
-    assert progress.loss({"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor) == expected
-    assert progress.loss({}, factor) is None
 
 
 def _lines(folder: Path) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.t5x import startup
+from rosetta.launch import startup
 from tests.rosetta import jaxkit
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 def test_tensorflow_comes_without_what_it_does_not_need() -> None:
     jaxkit.need("tensorflow")
-    code = "import sys; from rosetta.t5x import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
+    code = "import sys; from rosetta.launch import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"

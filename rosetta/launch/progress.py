@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.t5x import flops
+from rosetta.launch import peaks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Report:
       step: steps done; total: of the whole run.
       loss: per target token that is not padding.
       steps_per_second, tokens_per_second: of all devices; tokens are input and target positions, padding included.
-      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass (flops.py) over the peak of all devices.
+      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass over the peak of all devices.
       input_wait: share of the time that the loop waited for data.
       seconds_left: at this speed.
     """
@@ -75,34 +75,12 @@ class Work:
     peak: float | None
 
 
-def work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any]) -> Work:
-    """Return what one step over a global batch of these array shapes is, for a T5Config."""
-    batch, targets = shapes["decoder_target_tokens"]
-    inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
-    kind = "fp8" if config.fp8 != "off" else str(config.dtype)
-    return Work(flops.train_flops(config, inputs, targets, batch), batch * (inputs + targets), len(devices), flops.peak_flops(devices[0].device_kind, kind))
-
-
 def report(work_: Work, step: int, total: int | None, steps: int, seconds: float, waited: float, loss: float | None) -> Report:
     """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data."""
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
-    used = flops.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
+    used = peaks.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
     return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left)
-
-
-def loss(values: Mapping[str, float], factor: Any) -> float | None:
-    """Return the loss per target token that is not padding, of T5X's metrics.
-
-    Args:
-      values: metric -> its value over the period.
-      factor: the model's loss_normalizing_factor, by which T5X's own numbers are divided: a number, None for 1, or the name of a mean,
-        whose loss is already one.
-    """
-    if factor is None or isinstance(factor, (int, float)):
-        found = values.get("loss_per_nonpadding_target_token")
-        return None if found is None else found * (factor or 1)
-    return values.get("loss")
 
 
 def tell(line: str) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rosetta.errors import UserError
-from rosetta.t5x import card
-from rosetta.t5x.card import Card
+from rosetta.launch import card
+from rosetta.launch.card import Card
 
 H100, A100 = Card("NVIDIA H100 80GB HBM3", (9, 0)), Card("NVIDIA A100-SXM4-80GB", (8, 0))
 

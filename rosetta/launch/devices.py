@@ -1,0 +1,57 @@
+"""The devices that a process sees, and the environment in which a run has those that it was asked to have."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.launch.card import Card
+
+_VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+class Wanted(Protocol):
+    """A run: how many GPUs it has, and in how many processes."""
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def processes(self) -> int: ...
+
+
+def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> int:
+    """Return how many devices a process sees: cards, or the CPU devices that XLA_FLAGS makes."""
+    asked = _VIRTUAL.findall(environment.get("XLA_FLAGS", ""))
+    return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
+
+
+def share(given: Wanted, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment in which the run has the devices it was asked to have, and what to say about it.
+
+    Raises:
+      UserError: there are not so many.
+    """
+    there = devices(found, environment, on_cpu=on_cpu)
+    where = f"NUM_GPUS={given.gpus}"
+    if given.processes > 1:
+        if not on_cpu and given.gpus != given.processes:
+            raise UserError(f"Slurm started {given.processes} processes, one a GPU", where, "start one process a GPU (srun --ntasks), or unset NUM_GPUS")
+        return dict(environment), ()
+    if there == given.gpus or (not on_cpu and not found):
+        return dict(environment), ()
+    if on_cpu:
+        if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
+            raise UserError(f"XLA_FLAGS makes {there} CPU device(s)", where, "make both the same")
+        flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={given.gpus}".strip()
+        return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
+    if given.gpus > there:
+        raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    used = ",".join(word.strip() for word in named.split(",")[: given.gpus]) if named else ",".join(map(str, range(given.gpus)))
+    return {**environment, "CUDA_VISIBLE_DEVICES": used}, (f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.launch import folders
+
+
+def test_folders_that_cannot_be_made_are_refused() -> None:
+    with pytest.raises(UserError, match="/proc cannot be written to"):
+        folders.writable("/proc/a/b")  # not by the superuser either
+    folders.writable("gs://bucket/a")
+
+
+def test_an_address_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folders.absolute("gs://bucket/a") == "gs://bucket/a"
+    assert folders.absolute("a/../b") == f"{tmp_path}/b"
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    folders.write(tmp_path / "new" / "file", "text")
+    assert (tmp_path / "new" / "file").read_text() == "text"
+    with pytest.raises(UnicodeEncodeError):
+        folders.write(tmp_path / "new" / "file", "\ud800")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
+    assert (tmp_path / "new" / "file").read_text() == "text"
+
+
+def test_checkpoints_of_a_folder(tmp_path: Path) -> None:
+    assert folders.steps(str(tmp_path / "nowhere")) == []
+    for name in ("checkpoint_20", "checkpoint_3", "checkpoint_00000007", "checkpoint_30.orbax-checkpoint-tmp", "other"):
+        (tmp_path / name).mkdir()
+    assert folders.steps(str(tmp_path)) == [3, 7, 20]
+    assert folders.step_of(f"{tmp_path}/checkpoint_3/") == 3
+    assert folders.step_of(str(tmp_path)) is None

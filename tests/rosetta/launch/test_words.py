@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.launch import words
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), (" yes ", True), ("on", True), ("0", False), ("False", False), ("no", False), ("off", False)])
+def test_yes_and_no(text: str, value: bool) -> None:
+    assert words.flag("X", text) is value
+    assert words.on({"X": text}, "X", default=not value) is value
+
+
+def test_not_given_is_the_default() -> None:
+    assert words.on({"X": ""}, "X", default=True)
+    assert not words.on({}, "X")
+
+
+@pytest.mark.parametrize("text", ["", "2", "maybe"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=f"X: it is {text!r}; give 0 or 1"):
+        words.flag("X", text)
+
+
+def test_one_of_several() -> None:
+    assert words.one_of("X", "a", ("a", "b")) == "a"
+    with pytest.raises(UserError, match="X: it is 'c'; choose one of: a, b"):
+        words.one_of("X", "c", ("a", "b"))
+
+
+def test_whole_numbers() -> None:
+    assert words.positive("X", "12") == 12
+    for text in ("0", "-1", "1.5", "x", ""):
+        with pytest.raises(UserError, match="give a whole number, at least 1"):
+            words.positive("X", text)
+
+
+def test_what_divides_all() -> None:
+    assert words.fitting(12, 8) == "choose one of: 1, 2, 4"
+
+
+def test_settings() -> None:
+    known = ("T5_SIZE", "MODEL_DIR")
+    assert words.setting("MODEL_DIR=a=b", known, "here", "X=1") == ("MODEL_DIR", "a=b")
+    for word, said in (("T5_SZIE=x", "it has no variable T5_SZIE; did you mean T5_SIZE?"), ("QQQ=x", "it takes T5_SIZE MODEL_DIR"), ("t5_size=x", "'t5_size=x' is no setting; write NAME=VALUE, as in X=1"), ("T5_SIZE", "is no setting")):
+        with pytest.raises(UserError, match=r"^here: ") as refused:
+            words.setting(word, known, "here", "X=1")
+        assert said in str(refused.value)
+    with pytest.raises(UserError, match="did you mean MODEL_DIR"):
+        words.setting("MODEL_DIR_OLD=x", known, "here", "X=1")
+    with pytest.raises(UserError, match="did you mean T5_SIZE"):
+        words.setting("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
