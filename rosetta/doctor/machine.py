@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta import info, lock, te
 from rosetta.doctor import system
-from rosetta.t5x.card import Card, visible
+from rosetta.launch.card import Card, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
