@@ -1,4 +1,4 @@
-"""Try, show, refresh and import the patches that stand on the upstreams: check | status | refresh | import."""
+"""Try, show, refresh, import and count the patches that stand on the upstreams: check | status | refresh | import | stats."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import manifest
+from builder.bump import stats
 from builder.cache import write_atomic
 from builder.errors import FatalError
 from builder.sources.source import Access, access, acquire
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="check|status|refresh|import")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="check|status|refresh|import|stats")
     check = actions.add_parser("check", help="try every patch and every overlaid file; status 1 if one is not applied")
     status = actions.add_parser("status", help="the same with sizes, upstream status and what is stale")
     refresh_ = actions.add_parser("refresh", help="write stale patches anew, as git writes them")
-    for sub in (check, status, refresh_):
+    stats_ = actions.add_parser("stats", help="how many, how large, how old, how far behind upstream: now and over time")
+    for sub in (check, status, refresh_, stats_):
         sub.add_argument("sources", nargs="*", metavar="SOURCE", help="sources of the manifest (default: all)")
     take = actions.add_parser("import", help="make a patch of a commit")
     take.add_argument("ref", metavar="REF", help="the commit: its SHA; with --repo also HEAD, a branch or a tag")
@@ -50,6 +52,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.action == "import":
         return _import(reach, shipped, arguments)
     sources = [shipped.source(name) for name in dict.fromkeys(arguments.sources or shipped.sources)]
+    if arguments.action == "stats":
+        return stats.run(shipped, context.manifest_path.name, sources, reach)
     if arguments.action == "refresh":
         return _refresh(reach, sources, dry_run=arguments.dry_run)
     return _report(reach, sources, full=arguments.action == "status")
