@@ -71,7 +71,7 @@ def _cgroup(machine: Machine, controller: str, *names: str) -> list[str]:
 
 
 def _memory(machine: Machine) -> Iterator[Finding]:
-    limits = [int(text) for text in _cgroup(machine, "memory", "memory.max", "memory.limit_in_bytes") if text.isdigit()]
+    limits = [int(text) for text in _cgroup(machine, "memory", "memory.max", "memory.limit_in_bytes") if text.isdecimal()]
     total = re.search(r"^MemTotal:\s+(\d+) kB", machine.text("/proc/meminfo"), re.MULTILINE)
     whole = int(total[1]) << 10 if total else None
     least = min([*limits, *([whole] if whole else [])], default=None)
@@ -89,7 +89,7 @@ def _cores(machine: Machine) -> Iterator[Finding]:
     cores = float(sum(int(last or first) - int(first) + 1 for first, last in ranges)) or None
     quotas = [re.fullmatch(r"(\d+) (\d+)", text) for text in _cgroup(machine, "cpu", "cpu.max")]
     shares = [int(match[1]) / int(match[2]) for match in quotas if match and int(match[2])]
-    old = [(int(quota), int(period)) for quota, period in zip(*(_cgroup(machine, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))) if quota.isdigit() and period.isdigit()]  # noqa: B905 (Python 3.9 has no strict=)
+    old = [(int(quota), int(period)) for quota, period in zip(*(_cgroup(machine, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))) if quota.isdecimal() and period.isdecimal()]  # noqa: B905 (Python 3.9 has no strict=)
     shares += [quota / period for quota, period in old if period]
     least = min([*shares, *([cores] if cores else [])], default=None)
     cards = len(machine.cards) // slurm.tasks(machine.environment)  # Slurm gives each process cores of its own

@@ -49,7 +49,7 @@ def _folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Fin
         return
     path, where, level = Path(given).absolute(), f"{name}={given}", WARNING if name in CACHES else BLOCKER
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
-    if not there.is_dir():
+    if not os.path.isdir(there):
         yield Finding("not-writable", level, f"{there} is no folder", where, "name another folder")
         return
     found = machine.room(there)

@@ -55,4 +55,4 @@ def _limits(machine: Machine) -> Iterator[Finding]:
 
 
 def _below(text: str | None, least: int) -> bool:
-    return text is not None and text.isdigit() and int(text) < least
+    return text is not None and text.isdecimal() and int(text) < least

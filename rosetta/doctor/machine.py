@@ -22,7 +22,6 @@ _READ = 1 << 20  # bytes: no file that the checks read is longer
 _QUERY = "name,compute_cap,driver_version,memory.total,memory.used"
 
 
-
 @dataclass(frozen=True)
 class Asked:
     """What nvidia-smi answered: the cards, the driver's version and the share of its memory that is used of each; or why it failed."""
@@ -86,7 +85,7 @@ class Machine:
 
     def there(self, path: str) -> bool:
         """Is there such a file below the root?"""
-        return (self.root / path.lstrip("/")).exists()
+        return os.path.exists(self.root / path.lstrip("/"))  # Path.exists raises where a folder cannot be entered
 
     def on(self, name: str) -> bool:
         """Does a variable switch something on?"""
@@ -118,14 +117,14 @@ class Machine:
         if done.status or not all(len(row) == len(_QUERY.split(",")) for row in rows):
             lines = [line for line in (*done.out.splitlines(), *done.err.splitlines()) if line.strip()]
             return Asked(failure=lines[0] if lines else f"it ended with status {done.status}")
-        used = tuple(int(row[4]) / int(row[3]) if row[3].isdigit() and row[4].isdigit() and int(row[3]) else 0.0 for row in rows)
+        used = tuple(int(row[4]) / int(row[3]) if row[3].isdecimal() and row[4].isdecimal() and int(row[3]) else 0.0 for row in rows)
         return Asked(tuple(Card(row[0], _capability(row[1])) for row in rows), rows[0][2] if rows else "", used)
 
     @cached_property
     def driver(self) -> str:
         """The driver's version, "" where there is none."""
         found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", self.text("/proc/driver/nvidia/version"))
-        return found[1] if found else self.asked.driver if self.asked and self.asked.driver[:1].isdigit() else ""
+        return found[1] if found else self.asked.driver if self.asked and self.asked.driver[:1].isdecimal() else ""
 
     @cached_property
     def devices(self) -> int:

@@ -67,7 +67,7 @@ def _transformer_engine(machine: Machine) -> Iterator[Finding]:
     for name, version in sorted(others.items()):
         if version != bindings:
             yield Finding("te-version", BLOCKER, f"{name} {version} does not belong to transformer-engine-jax {bindings}", "packages", _ANEW)
-        if machine.cuda and name[-2:].isdigit() and int(name[-2:]) != machine.cuda:
+        if machine.cuda and name[-2:].isdecimal() and int(name[-2:]) != machine.cuda:
             yield Finding("te-cuda", BLOCKER, f"{name} is not for CUDA {machine.cuda} of this environment", "packages", _ANEW)
 
 
