@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Libraries that come as wheels; JAX looks for them where LD_LIBRARY_PATH says, first.
 _CUDA = re.compile(r"lib(cudart|cublas|cublasLt|cudnn\w*|cufft|cusolver|cusparse|cupti|nccl|nvrtc|nvJitLink|nvshmem\w*)\.so(\.\d+)*")
+_PLAIN = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be shown
 # Variable -> what it does where it is on. Left over from looking for a fault, most of them.
 SLOW = {
     "CUDA_LAUNCH_BLOCKING": "each kernel is waited for",
@@ -53,7 +54,7 @@ def _xla(machine: Machine) -> Iterator[Finding]:
             taken += now
             name, names = _name(flag), [_name(each) for each in now]
             if names != [name]:
-                do = f"write {' '.join(names)}" if names else "leave it out"
+                do = f"write {' '.join(each if _PLAIN.fullmatch(each) else _name(each) for each in now)}" if now else "leave it out"
                 what = f"XLA has no {name} any more, and one such flag stops the process; rosetta's scripts translate it, a program started by hand does not"
                 yield Finding("xla-flag-gone", WARNING, what, variable, do)
     if taken and not machine.quick and machine.version("jaxlib"):

@@ -14,9 +14,10 @@ from tests.rosetta.doctor.machinekit import A100, H100, find, ids, machine, writ
     ("flags", "do"),
     [
         ("--xla_gpu_simplify_all_fp_conversions=true", "leave it out"),
-        ("--xla_gpu_enable_pipelined_collectives=false", "write --xla_gpu_enable_pipelined_all_gather --xla_gpu_enable_pipelined_all_reduce --xla_gpu_enable_pipelined_reduce_scatter"),
-        ("--xla_gpu_graph_level=0", "write --xla_gpu_enable_command_buffer"),
-        ("--set_xla_gpu_enable_cudnn_fmha=False", "write --xla_gpu_enable_cudnn_fmha"),
+        ("--xla_gpu_enable_pipelined_collectives=false", "write --xla_gpu_enable_pipelined_all_gather=false --xla_gpu_enable_pipelined_all_reduce=false --xla_gpu_enable_pipelined_reduce_scatter=false"),
+        ("--xla_gpu_graph_level=0", "write --xla_gpu_enable_command_buffer="),
+        ("--set_xla_gpu_enable_cudnn_fmha=False", "write --xla_gpu_enable_cudnn_fmha=false"),
+        ("--set_xla_dump_to=s3cret", "write --xla_dump_to"),
     ],
 )
 def test_flags_that_are_gone(tmp_path: Path, name: str, flags: str, do: str) -> None:
