@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from builder.bump.journal import Journal
     from builder.bump.plan import Report
     from builder.manifest import Manifest
-    from builder.sources.source import Access
     from builder.verb import Context
 
 
@@ -42,25 +41,26 @@ def _count(text: str) -> int:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
-    shipped = manifest.load(context.manifest_path)
-    reach = access(context, shipped)
     if arguments.forecast:
+        shipped = manifest.load(context.manifest_path)
+        reach = access(context, shipped)
         reports = [plan.examine(source, reach, accept=arguments.accept) for source in _sources(shipped, arguments.sources)]
         return _result(reports, records.Changes({}), arguments)
-    with context.cache.lock(journal.new(context.cache, context.manifest_path).file.stem):
+    with context.cache.lock(f"bump-{journal.new(context.cache, context.manifest_path).file.stem}"):
+        shipped = manifest.load(context.manifest_path)
         kept = journal.load(context.cache, context.manifest_path)
         if arguments.abort:
             return _abort(shipped, kept, arguments.sources)
+        if arguments.proceed and not kept:
+            raise FatalError("no bump of this manifest waits to go on", "bump --continue", "start one: build.py bump")
         if kept:
             kept.finish(shipped.root)
             shipped = manifest.load(context.manifest_path)
-        if arguments.proceed and not kept:
-            raise FatalError("no bump of this manifest waits to go on", "bump --continue", "start one: build.py bump")
         targets = {name: entry.target for name, entry in kept.entries.items() if entry.target} if kept and arguments.proceed else {}
         sources = _sources(shipped, arguments.sources or list(targets))
-        if kept is None or not (arguments.proceed or kept.running):
-            kept = journal.new(context.cache, context.manifest_path)
-        return _moved(context, shipped, reach, sources, kept, targets, arguments)
+        if kept and not (arguments.proceed or kept.running):
+            kept = kept.without(source.name for source in sources)
+        return _moved(context, shipped, sources, kept or journal.new(context.cache, context.manifest_path), targets, arguments)
 
 
 def _sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:
@@ -75,8 +75,9 @@ def _sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:
 
 
 def _moved(
-    context: Context, shipped: Manifest, reach: Access, sources: Sequence[GitSource], kept: Journal, targets: dict[str, str], arguments: argparse.Namespace
+    context: Context, shipped: Manifest, sources: Sequence[GitSource], kept: Journal, targets: dict[str, str], arguments: argparse.Namespace
 ) -> Result:
+    reach = access(context, shipped)
     kept.running = True
     kept.records = kept.records or {path: _text(shipped, path) for path in records.FILES}
     reports = []

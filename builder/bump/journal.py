@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.bump import edit
@@ -19,7 +19,7 @@ from builder.cache import remove, write_atomic
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from builder.cache import Cache
@@ -51,6 +51,12 @@ class Journal:
         entries = {name: vars(entry) for name, entry in self.entries.items()}
         data = {"schema": 1, "manifest": str(self.manifest), "running": self.running, "sources": entries, "records": self.records}
         write_atomic(self.file, json.dumps(data, indent=1) + "\n")
+
+    def without(self, names: Iterable[str]) -> Journal | None:
+        """What it has of other sources: these start anew. None where that is nothing."""
+        gone = set(names)
+        entries = {name: entry for name, entry in self.entries.items() if name not in gone}
+        return replace(self, entries=entries) if entries else None
 
     def begin(self, source: GitSource, root: Path, target: str) -> None:
         """Remember how a source is now, unless that is known from before."""
@@ -107,12 +113,16 @@ class Journal:
             edit.set_pin(self.manifest, name, pin, entry.start)
             changed += [f"{self.manifest.name}: {name}"] if pin != entry.start else []
         for path, text in self.records.items():
+            file = manifest.root / path
+            if _packed(file) == (None if text is None else _text(text.encode())):
+                continue
+            changed.append(path)
             if text is None:
-                (manifest.root / path).unlink(missing_ok=True)
+                file.unlink()
             else:
-                write_atomic(manifest.root / path, text)
+                write_atomic(file, text)
         self.close()
-        return [*changed, *self.records]
+        return changed
 
     def close(self) -> None:
         """Nothing is to be remembered any more."""

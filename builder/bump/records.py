@@ -34,8 +34,9 @@ def renew(manifest: Manifest, access: Access, names: Iterable[str]) -> Changes:
     wanted = [name for name in names if name in shipped]
     if not wanted:
         return Changes({})
-    known, records = declared.load(manifest.folder(declared.RECORD)), sourcelock.load(manifest)
+    known = declared.load(manifest.folder(declared.RECORD))
     try:
+        records = sourcelock.load(manifest)
         found = declared.read(manifest, access, wanted, known)
     except FatalError as error:
         return Changes({}, problem=str(error))

@@ -128,6 +128,29 @@ def test_a_source_that_cannot_move_holds_back_nobody(story: Story) -> None:
     assert story.manifest.read_text() == text_
 
 
+def test_a_bump_of_one_source_forgets_nothing_of_another(story: Story) -> None:
+    _blocked(story)
+    other = story.bench.root / "patches/other"
+    other.mkdir()
+    (other / "series").write_text("")
+    pin = story.bench.upstream.git.text("rev-parse", "main~2")
+    story.manifest.write_text(story.manifest.read_text().replace("lines:", f"  zz: {{git: https://example.org/up.git, track: main, commit: {pin}, patches: patches/other}}\nlines:"))
+    before = story.ours()
+    assert story.run("up")[0] == 1
+    assert story.run("zz")[0] == 0
+    assert story.run("--abort")[0] == 0
+    assert story.ours() == before
+
+
+def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -> None:
+    good = story.pin()
+    story.manifest.write_text(story.manifest.read_text().replace("patches: patches/up", "patches: patches/up, absent: [README]"))
+    story.bench.upstream.commit({"README": None}, "away")
+    status, out = story.run()
+    assert (status, story.pinned) == (1, good)
+    assert "absent names 'README', which the pin does not have" in out
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

@@ -66,6 +66,16 @@ def test_what_cannot_be_read_from_the_new_pin_is_said_and_the_pin_stays_moved(st
     assert "locks: not renewed: " in out
 
 
+def test_a_damaged_lock_of_sources_is_said_and_the_pin_stays_moved(story: Story) -> None:
+    _shipped(story)
+    tip = story.bench.upstream.commit({"README": b"x\n"}, "words")
+    (story.bench.root / "locks/sources.json").write_text("{")
+    status, out = story.run()
+    assert (status, story.pinned) == (0, tip)
+    assert "not renewed: " in out
+    assert "is not a lock of sources" in out
+
+
 def test_abort_brings_them_back(story: Story) -> None:
     _shipped(story)
     up = story.bench.upstream
