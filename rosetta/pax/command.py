@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
@@ -36,6 +39,8 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     given = (words.setting(word, settings.VARIABLES, f"rosetta pax {args.what}", "CONFIG=Synthetic126M", others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment") for word in args.settings if word not in hyper)
     environment = {**os.environ, **dict(given)}
     environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)])
+    if not environment.get("PYTHON") and find_spec("paxml") is None:
+        raise UserError("this environment has no paxml", "rosetta pax", "use an image or environment of the distribution pax")
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment

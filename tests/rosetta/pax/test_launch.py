@@ -374,6 +374,12 @@ class TestCommand:
         assert len(ran.err.splitlines()) == 1
 
 
+def test_an_environment_without_paxml(place: Place) -> None:
+    (place.work / "paxml.py").touch()
+    assert "this environment has no paxml" in place.rosetta("pax", "train", "CONFIG=Synthetic5B", "--dry-run", PYTHON="").err
+    assert place.rosetta("pax", "train", "CONFIG=Synthetic5B", "--dry-run", PYTHON="", PYTHONPATH=f"{place.work}:{gpukit.ROOT}").rc == 0
+
+
 def test_every_documented_variable_is_known() -> None:
     text = (gpukit.ROOT / "docs" / "pax-scripts.md").read_text()
     rows = [row.split("|")[1] for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines() if row.startswith("| `")]
