@@ -65,6 +65,8 @@ class Ours:
             listed = git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths).stdout.decode("utf-8", "surrogateescape").split("\0")
             blobs = {match[2].removeprefix(self._prefix): match[1] for one in listed if (match := _LIST.fullmatch(one))}
             moment = self._moment(commit, int(date), source.name, blobs, manifest, folder)
+            if moment.pin is None and not moment.names and not found:
+                continue  # from before the source was there
             if not found or (found[-1].pin, found[-1].names, found[-1].added, found[-1].removed) != (moment.pin, moment.names, moment.added, moment.removed):
                 found.append(moment)
         return found

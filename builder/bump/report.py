@@ -71,7 +71,7 @@ def _source(report: Report, *, forecast: bool) -> list[str]:
     name = report.source.name
     if report.finding:
         return [f"{name}: {report.finding.kind}: {report.finding.what} -> {report.finding.do}"]
-    behind = f"{_count(len(report.log), 'commit')} and {_count(report.days, 'day')} since {report.source.commit[:12]}"
+    behind = f"{count(len(report.log), 'commit')} and {count(report.days, 'day')} since {report.source.commit[:12]}"
     if report.tip == report.source.commit:
         head = f"{name}: at the tip {report.tip[:12]}"
     elif forecast:
@@ -142,8 +142,9 @@ def _locks(changes: Changes) -> list[str]:
     return lines
 
 
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"
+def count(number: int, unit: str, several: str = "") -> str:
+    """A number and what it counts, in good English."""
+    return f"{number} {unit if number == 1 else several or f'{unit}s'}"
 
 
 def summary(reports: Iterable[Report]) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.bump import reach
 from builder.bump.ours import Ours, lines
+from builder.bump.report import count
 from builder.manifest import GitSource
 from builder.stack import series
 from builder.verb import Result
@@ -117,20 +118,20 @@ def _patch(patch: Patch, since: int | None, now: float) -> dict[str, Any]:
 
 
 def _text(name: str, data: dict[str, Any]) -> list[str]:
-    states = ", ".join(f"{count} {status}" for status, count in data["upstream_status"].items()) or "none"
-    rows = [f"{name}: {data['count']} patches (+{data['added']} -{data['removed']}): {states}; {_behind(data['behind']) or data['behind_unknown']}"]
+    states = ", ".join(f"{number} {status}" for status, number in data["upstream_status"].items()) or "none"
+    rows = [f"{name}: {count(data['count'], 'patch', 'patches')} (+{data['added']} -{data['removed']}): {states}; {_behind(data['behind']) or data['behind_unknown']}"]
     for patch in data["patches"]:
-        age = "age not known" if patch["days"] is None else f"{patch['days']} days, since {patch['since']}"
+        age = "age not known" if patch["days"] is None else f"{count(patch['days'], 'day')}, since {patch['since']}"
         rows.append(f"  {patch['name']}  +{patch['added']} -{patch['removed']}  {patch['upstream_status']}  {age}")
     for point in data["over_time"]:
         size = "lines not known" if point["added"] is None else f"+{point['added']} -{point['removed']}"
         far = _behind(point["behind"])
-        rows.append(f"  {point['date']} {point['commit'][:12]}: {point['count']} patches, {size}{f', {far}' if far else ''}")
+        rows.append(f"  {point['date']} {point['commit'][:12]}: {count(point['count'], 'patch', 'patches')}, {size}{f', {far}' if far else ''}")
     return rows
 
 
 def _behind(behind: dict[str, int] | None) -> str:
-    return f"{behind['commits']} commits and {behind['days']} days behind" if behind else ""
+    return f"{count(behind['commits'], 'commit')} and {count(behind['days'], 'day')} behind" if behind else ""
 
 
 def _day(date: float) -> str:

@@ -69,6 +69,20 @@ class Story:
         """The patch `mine` on pkg/a.py."""
         return self.bench.add("mine", self.bench.upstream.diff({"pkg/a.py": text(**edits)}))
 
+    def blocked(self) -> str:
+        """A pin that can go one commit far; the tip breaks the patch. Returns the tip."""
+        self.mine(l20="ours\n")
+        self.pin()
+        up = self.bench.upstream
+        up.commit({"pkg/a.py": text(l1="a\nb\n")}, "elsewhere")
+        return up.commit({"pkg/a.py": text(l1="a\nb\n", l20="theirs\n")}, "rework")
+
+    def mend(self) -> None:
+        """As a person does: the patch made anew against the tip, by hand, not as git writes it."""
+        diff = self.bench.upstream.diff({"pkg/a.py": text(l1="a\nb\n", l20="ours and theirs\n")}, context=3)
+        file = self.bench.patches / "mine.patch"
+        file.write_bytes(file.read_bytes().partition(b"---\n")[0] + b"---\n" + diff)
+
 
 def begin(root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Story:
     monkeypatch.setenv("ROSETTA_CACHE", str(root / "cache"))

@@ -81,6 +81,15 @@ def test_over_time_each_state_once_with_what_was_upstream_then(ours: Story) -> N
     assert points[2]["pin"] == pin
 
 
+def test_commits_from_before_the_source_was_there_are_no_points(ours: Story) -> None:
+    text_ = ours.manifest.read_text()
+    ours.manifest.write_text(text_.replace("  up: {", "  before: {").replace("patches/up", "patches/before"))
+    _commit(ours, 2, "manifest.yaml")
+    ours.manifest.write_text(text_)
+    first = _commit(ours, 3)
+    assert [one["commit"] for one in _stats(ours)["over_time"]] == [first]
+
+
 def test_a_patch_that_went_and_came_back_counts_from_the_last_time(ours: Story) -> None:
     _commit(ours, 3)
     (ours.bench.patches / "series").write_text("")
@@ -164,5 +173,5 @@ def test_as_a_verb(ours: Story) -> None:
     assert (status, list(document["result"]["sources"]), document["result"]["shallow"]) == (0, ["up", "wheel"], False)
     out = ours.run("stats", "wheel", "up", verb="patches")[1]
     assert out.startswith("wheel: 0 patches (+0 -0): none; a release wheel: no branch leads on from it\n  2020-09-23 ")
-    assert "up: 1 patches (+1 -1): 1 Pending; 1 commits and 1 days behind" in out
+    assert "up: 1 patch (+1 -1): 1 Pending; 1 commit and 1 day behind" in out
     assert "mine  +1 -1  Pending  " in out
