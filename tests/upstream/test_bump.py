@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,16 +15,18 @@ from pathlib import Path
 import pytest
 
 from builder import cli, manifest
-from builder.bump import edit, reach, taken
+from builder.bump import edit, plan, reach, taken
 from builder.cache import Cache
+from builder.errors import FatalError
 from builder.manifest import GitSource
 from builder.sources.source import Access, acquire
-from builder.stack import refresh, series, stack
+from builder.stack import patchfile, refresh, series, stack
 from tests.upstream.upstreamkit import ROOT, SHIPPED
 
 pytestmark = pytest.mark.upstream
 
 BACK = 40
+FIELDS = {"Why": "the test", "Upstream-Status": "Pending", "Drop-When": "it is over"}
 NAMES = [name for name in SHIPPED.sources if isinstance(SHIPPED.source(name), GitSource)]
 
 
@@ -100,8 +103,7 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(name: str, copy: Pat
         git.run("read-tree", source.commit, env=index)
         git.run("update-index", "--cacheinfo", f"100644,{blob},{path}", env=index)
         diff = refresh.diff(git, source.commit, git.text("write-tree", env=index))
-    head = b"From: a <a@b>\nSubject: [PATCH] a test\n\nWhy: the test\nUpstream-Status: Pending\nDrop-When: it is over\n\n---\n"
-    (source.patches / "ours.patch").write_bytes(head + diff)
+    (source.patches / "ours.patch").write_bytes(patchfile.render("a <a@b>", "ours", FIELDS, diff))
     (source.patches / "series").write_text("ours\n")
     for file in source.patches.glob("*.patch"):
         if file.name != "ours.patch":
@@ -111,6 +113,56 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(name: str, copy: Pat
     with capsys.disabled():
         print(f"\n{name}: {path}: {line.strip()!r}: {ours['outcome']} since {ours['culprit']}")
     assert (ours["outcome"], ours["culprit"]["by"]["commit"]) == ("conflict", culprit)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_the_same(name: str, copy: Path, mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Real commits as patches on their parents: that commit took the patch out, or if it was reverted, one before which git can apply it."""
+    access = Access(Cache(copy.parent / "cache"), offline=True, mirrors=(Path(mirror),))
+    shipped = SHIPPED.source(name)
+    assert isinstance(shipped, GitSource)
+    folder = copy.parent / "one"
+    folder.mkdir()
+    (folder / "series").write_text("theirs\n")
+    with reach.opened(shipped, access, shipped.commit) as upstream:
+        assert isinstance(upstream, reach.Upstream)
+        commits = taken.log(upstream.git, "--first-parent", "--no-merges", f"-{BACK}", shipped.commit)
+        made = []
+        for one in commits[::-1]:
+            parent = upstream.git.text("rev-parse", f"{one.commit}^")
+            raw = patchfile.render("a <a@b>", "theirs", FIELDS, refresh.diff(upstream.git, parent, one.commit))
+            with contextlib.suppress(FatalError):
+                if patchfile.parse(folder / "theirs.patch", raw).files:
+                    made.append((one.commit, parent, raw))
+    seen: list[tuple[str, ...]] = []
+    for commit, parent, raw in made[:8]:
+        (folder / "theirs.patch").write_bytes(raw)
+        found = plan.examine(replace(shipped, commit=parent, patches=folder, overlay=None), access, target=shipped.commit)
+        (patch,) = found.patches
+        assert patch.verdict.signals
+        seen.append((commit[:12], patch.verdict.outcome, f"{patch.verdict.signals.lines}/{patch.verdict.signals.of}"))
+        assert patch.culprit
+        culprit = patch.culprit.by.commit
+        if culprit != commit:
+            diff = patchfile.parse(folder / "theirs.patch", raw).diff
+            assert [_applies(access, shipped, diff, at, copy.parent / "index") for at in (f"{culprit}^", culprit)] == [True, False]
+            seen[-1] += (f"reverted, then broken by {culprit[:12]}",)
+            assert patch.verdict.outcome != "taken"
+            continue
+        assert patch.verdict.signals.patch_id
+        assert patch.verdict.signals.patch_id.commit == commit
+        assert patch.verdict.outcome == "taken" or patch.verdict.signals.lines < patch.verdict.signals.of
+    with capsys.disabled():
+        print(f"\n{name}: {seen}")
+    assert [one[1] for one in seen].count("taken") >= 4
+
+
+def _applies(access: Access, source: GitSource, diff: bytes, commit: str, file: Path) -> bool:
+    with reach.opened(source, access, source.commit) as upstream:
+        assert isinstance(upstream, reach.Upstream)
+        index = {"GIT_INDEX_FILE": str(file)}
+        upstream.git.run("read-tree", commit, env=index)
+        return upstream.git.run("apply", "--cached", "--check", "-", stdin=diff, env=index, check=False).returncode == 0
 
 
 def _changed_line(upstream: reach.Upstream, pin: str) -> tuple[str, str]:
