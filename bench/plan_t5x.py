@@ -28,8 +28,8 @@ CASES: dict[str, dict[str, Any]] = {
     "large-remat": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": {**FAST, "remat": "minimal"}},
     "large-fp8-remat": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": {**FP8, "remat": "minimal"}},
     **{
-        # 128 GPUs: nothing of xl divides by the table's 144.
-        f"xl-{batch}{'-fsdp' if fsdp else ''}": {"size": "xl", "gpus": 128 if fsdp else 144, "tp": 1, "batch": batch, "switches": {**FP8, "remat": "minimal"}, "fsdp": fsdp}
+        # 144 GPUs as 9 replicas of 16 with FSDP: nothing of xl divides by 144.
+        f"xl-{batch}{'-fsdp' if fsdp else ''}": {"size": "xl", "gpus": 144, "tp": 1, "batch": batch, "switches": {**FP8, "remat": "minimal"}, "fsdp": fsdp}
         for batch in (14, 28)
         for fsdp in (False, True)
     },

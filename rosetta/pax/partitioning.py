@@ -8,7 +8,7 @@ from praxis import base_layer
 from praxis.layers import base_ops
 
 
-class GatheredEinsum(base_ops.EinsumOp):  # type: ignore[misc]  # praxis has no types
+class GatheredEinsum(base_ops.EinsumOp):
     """An einsum whose last operand is a parameter: whole on every device for the product, and so is its gradient before it is scattered.
 
     Without this, XLA may keep the parameter's rows apart and gather what they are multiplied with instead. A position embedding's gradient,
