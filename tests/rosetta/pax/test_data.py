@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import fiddle as fdl
 import pytest
 
 from tests.rosetta import jaxkit
 
 jax = jaxkit.need("praxis", "paxml", "jax")
+
+import fiddle as fdl
 
 from rosetta.data import cache, training, vocabulary
 from rosetta.data import spec as specs
