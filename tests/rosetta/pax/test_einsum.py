@@ -8,7 +8,7 @@ import pytest
 
 from tests.rosetta import jaxkit
 
-jaxkit.need("jax", "flax", "praxis")
+jaxkit.need_current("jax", "flax", "praxis")
 
 import jax
 import jax.numpy as jnp

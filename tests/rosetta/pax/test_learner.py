@@ -13,7 +13,7 @@ import pytest
 
 from tests.rosetta import jaxkit
 
-jaxkit.need("jax", "flax", "praxis", "paxml")
+jaxkit.need_current("jax", "flax", "praxis", "paxml")
 
 import jax
 import jax.numpy as jnp

@@ -8,7 +8,7 @@ import pytest
 
 from tests.rosetta import jaxkit
 
-jaxkit.need("jax", "flax", "praxis", "paxml")
+jaxkit.need_current("jax", "flax", "praxis", "paxml")
 
 import numpy as np
 
