@@ -12,6 +12,7 @@ import numpy as np
 from rosetta.convert import files
 from rosetta.convert.llama import TOP, Shape, pack, packed_sizes, stored, unpack
 from rosetta.errors import UserError
+from rosetta.launch import folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,18 +21,17 @@ if TYPE_CHECKING:
 _ROOT = "mdl_vars.params.lm."
 _LAYERS, _REPEATED = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
 _CHUNK = 1 << 26  # bytes: several devices read one array at once
-_NUMBERED = re.compile(r"checkpoint_(\d+)")
 VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in the metadata
 
 
 def found(path: Path) -> Path:
     """Return the checkpoint that a path names: itself, or the newest in the folder or in `checkpoints` below. UserError for none."""
-    if _NUMBERED.fullmatch(path.name):
+    if folders.step_of(path.name) is not None:
         return path
     for folder in (path / "checkpoints", path):
-        numbered = [each for each in (folder.iterdir() if folder.is_dir() else ()) if _NUMBERED.fullmatch(each.name)]
+        numbered = [(step, each) for each in (folder.iterdir() if folder.is_dir() else ()) if (step := folders.step_of(each.name)) is not None]
         if numbered:
-            return max(numbered, key=lambda each: int(each.name.partition("_")[2]))
+            return max(numbered)[1]
     raise UserError("there is no checkpoint_N in it", str(path), "name the folder of a run, or one checkpoint_N of it")
 
 

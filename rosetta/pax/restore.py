@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from paxml import tasks_lib
 
 from rosetta.errors import UserError
-
-_STEP = re.compile(r"checkpoint_(\d+)")
+from rosetta.launch import folders
 
 
 def found(path: str) -> tuple[str, int | None]:
@@ -22,14 +20,14 @@ def found(path: str) -> tuple[str, int | None]:
     Raises:
       UserError: a path of this machine with no checkpoint.
     """
-    named = _STEP.fullmatch(Path(path).name)
-    folder, step = (path.rstrip("/").rpartition("/")[0] or ".", int(named[1])) if named else (path.rstrip("/") or "/", None)
+    step = folders.step_of(path)
+    folder = (path.rstrip("/") or "/") if step is None else folders.split(path)[0]
     if "://" in path:
         return folder, step
-    if not named and Path(folder, "checkpoints").is_dir():
+    if step is None and Path(folder, "checkpoints").is_dir():
         folder = f"{folder}/checkpoints"
-    kept = [each.name for each in Path(folder).glob("checkpoint_*") if _STEP.fullmatch(each.name)]
-    if not kept or (named and named[0] not in kept):
+    kept = folders.steps(folder)
+    if not kept or (step is not None and not folders.exists(path)):
         raise UserError("there is no checkpoint_N", f"CHECKPOINT_RESTORE_PATH={path}", "name a run's folder, its folder `checkpoints`, or one checkpoint_N")
     return folder, step
 

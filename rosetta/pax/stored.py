@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 
-_STEP = re.compile(r"checkpoint_(\d+)")
 _PARTS = (("FP8 state", "mdl_vars.*_amax_history"), ("LoRA's kernels", "mdl_vars.*lora_a"))
 
 
@@ -22,7 +21,7 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
     Raises:
       UserError: the checkpoint lacks what the run wants, or has more.
     """
-    steps = [(int(found[1]), each) for each in Path(folder, "checkpoints").glob("checkpoint_*") if (found := _STEP.fullmatch(each.name))]
+    steps = [(step, each) for each in Path(folder, "checkpoints").glob("checkpoint_*") if (step := folders.step_of(each.name)) is not None]
     if "://" in folder or not steps:
         return
     newest = max(steps)[1]
