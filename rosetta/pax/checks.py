@@ -10,6 +10,8 @@ from rosetta.errors import UserError
 
 PRECISIONS = ("bfloat16", "float32")
 SCHEDULES = ("linear_rampup_cosine_decay", "linear_rampup_exponential_decay", "constant")
+ATTENTION = ("xla", "cudnn", "te")
+ADAPTED = ("all", "attention", "mlp")  # what LoRA may adapt
 AXES = ("replica", "data", "mdl")
 _COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART")
 

@@ -9,7 +9,7 @@ from rosetta import te, xlaflags
 from rosetta.errors import UserError
 from rosetta.launch import card
 from rosetta.launch.words import on, one_of
-from rosetta.pax import fdl, xla
+from rosetta.pax import checks, fdl, xla
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rosetta.launch.card import Card
     from rosetta.pax.settings import Settings
 
-ATTENTION = ("xla", "cudnn", "te")
 _FMHA = "xla_gpu_enable_cudnn_fmha"
 
 
@@ -94,7 +93,7 @@ def _attention(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, 
     if "ATTENTION" in given.hyper:
         return {}
     if asked := given.variables.get("ATTENTION"):
-        return {"ATTENTION": fdl.literal(one_of("ATTENTION", asked, ATTENTION))}
+        return {"ATTENTION": fdl.literal(one_of("ATTENTION", asked, checks.ATTENTION))}
     refused = xlaflags.value(flags, _FMHA) == "false" or (with_te and given.variables.get("NVTE_FUSED_ATTN") == "0")
     able = not on_cpu and given.precision != "float32" and bool(cards) and all(each.capability >= card.CUDNN for each in cards)
     if not able or "USE_CUDNN_FLASH_ATTENTION" in given.hyper:

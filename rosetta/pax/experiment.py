@@ -179,9 +179,3 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         if jax.process_index() == 0:
             for line in self.differences():
                 print(f"rosetta: {line}", file=sys.stderr, flush=True)
-
-
-def block(lm: Any) -> Any:
-    """Return the configuration of a language model's stack of layers: where layers repeat, of what is repeated."""
-    stack = lm.stacked_transformer_tpl
-    return stack.block if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated) else stack

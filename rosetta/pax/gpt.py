@@ -9,7 +9,8 @@ from praxis import base_layer, layers
 
 from rosetta.pax import partitioning, softmax
 from rosetta.pax.data import PileUnsupervisedDataset
-from rosetta.pax.experiment import Difference, Experiment, block
+from rosetta.pax.experiment import Difference, Experiment
+from rosetta.pax.switches import block
 
 EOS_ID = 1  # of the vocabulary that the published runs use
 

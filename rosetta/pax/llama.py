@@ -9,7 +9,8 @@ from paxml.contrib.gpu.scripts_gpu.saxml_layers import LLaMARotaryEmbedding
 from praxis import layers, pax_fiddle
 from praxis.layers import activations, multi_query_attention
 
-from rosetta.pax.experiment import Difference, Experiment, block
+from rosetta.pax.experiment import Difference, Experiment
+from rosetta.pax.switches import block
 
 
 class LLaMA7B(Experiment):

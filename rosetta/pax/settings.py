@@ -25,7 +25,6 @@ POSITIONALS = {
     "run_llama_boolq": (),
 }
 CONFIGS = {"run_pile_singlenode": "Pile126M", "run_pile_multinode": "Pile126M", "run_lambada_singlenode": "Lambada126M", "run_llama_boolq": "LLaMA7B"}
-LORA_LAYERS = ("all", "attention", "mlp")
 # Variables that are hyper-parameters by the same name, for every script.
 HYPER = ("PERCORE_BATCH_SIZE", "ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "MAX_STEPS", "MAX_SEQ_LEN", "LEARNING_RATE", "LR_SCHEDULE", "LR_COS_WARMUP", "USE_REPEATED_LAYER", "NUM_MICROBATCHES")
 OTHERS = (
@@ -157,7 +156,7 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
     if not lora:
         mesh = {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{nodes},1]"}
         return {**common, **mesh, "LEARNING_RATE": "1e-6", "LR_SCHEDULE": '"linear_rampup_cosine_decay"', "MAX_STEPS": "1000", "LR_COS_WARMUP": "500"}
-    layers = one_of("LORA_TARGET_LAYERS", variables.get("LORA_TARGET_LAYERS") or "all", LORA_LAYERS)
+    layers = one_of("LORA_TARGET_LAYERS", variables.get("LORA_TARGET_LAYERS") or "all", checks.ADAPTED)
     rank = positive("LORA_RANK", variables.get("LORA_RANK") or "32")
     mesh = {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{nodes},1,1]"}
     switch = {"USE_LORA": "True", "LORA_RANK": str(rank), "LORA_TARGET_LAYERS": fdl.literal(layers)}

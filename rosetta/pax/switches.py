@@ -19,8 +19,6 @@ from rosetta.errors import UserError
 from rosetta.launch.words import flag, on, one_of
 from rosetta.pax import checks, stored
 
-ATTENTION = ("xla", "cudnn", "te")
-LAYERS = ("all", "attention", "mlp")
 _OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
 
 
@@ -32,7 +30,7 @@ class Chosen:
       fp8: who multiplies in FP8: "off", "xla" or "te".
       attention: who attends: "xla", "cudnn" or "te".
       rank: of LoRA, 0 for none.
-      adapted: what LoRA adapts, one of LAYERS.
+      adapted: what LoRA adapts, one of checks.ADAPTED.
       microbatches: in how many parts a batch is computed.
     """
 
@@ -93,7 +91,7 @@ class Switches:
             fp8=("te" if with_te else "xla") if native or enabled else "off",
             attention=self._attention(with_te=with_te),
             rank=rank,
-            adapted=one_of("LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, LAYERS),
+            adapted=one_of("LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, checks.ADAPTED),
             microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
 
@@ -107,7 +105,7 @@ class Switches:
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
-        asked = one_of("ATTENTION", self.ATTENTION, ATTENTION)
+        asked = one_of("ATTENTION", self.ATTENTION, checks.ATTENTION)
         if fused and asked != "cudnn":
             raise UserError(f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out")
         if asked == "te" and kept_off:
@@ -165,11 +163,15 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _stack(lm: Any) -> Any:
-    """Return the configuration of a stack of layers, or of what is repeated in it."""
+def block(lm: Any) -> Any:
+    """Return the configuration of a language model's stack of layers: where layers repeat, of what is repeated."""
     stack = lm.stacked_transformer_tpl
-    if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated):
-        stack = stack.block
+    return stack.block if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated) else stack
+
+
+def _stack(lm: Any) -> Any:
+    """Return `block`; UserError where the switches are not for what it is."""
+    stack = block(lm)
     if not issubclass(fdl.get_callable(stack), layers.StackedTransformer):
         raise UserError(f"they are not for {fdl.get_callable(stack).__name__}", "the switches", "use layers in a row or repeated, without a pipeline")
     return stack

@@ -20,7 +20,7 @@ from praxis.layers import glam as praxis_glam
 from praxis.layers import models
 
 from rosetta.errors import UserError
-from rosetta.pax import configs, experiment, softmax
+from rosetta.pax import configs, experiment, softmax, switches
 
 SMALL = {
     "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 256, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 512, "MAX_SEQ_LEN": 32,
@@ -72,7 +72,7 @@ def test_hyper_parameters_reach_the_task() -> None:
     assert (adam.learning_rate, adam.beta1, adam.weight_decay) == (0.5, 0.0, 0.0)
     assert fdl.get_callable(adam.lr_schedule) is schedules.LinearRampupCosineDecay
     assert (adam.lr_schedule.warmup_steps, adam.lr_schedule.decay_start, adam.lr_schedule.decay_end) == (3, 4, 9)
-    stack = experiment.block(task.model.lm_tpl)
+    stack = switches.block(task.model.lm_tpl)
     assert stack.input_dropout_prob == 0.125
     assert stack.transformer_layer_params_tpl.ln_tpl.epsilon == 0.25
     assert fdl.get_callable(stack.transformer_layer_params_tpl.tr_fflayer_tpl.activation_tpl) is layers.activations.SiLU
@@ -86,12 +86,12 @@ def test_other_schedules(kind: str, found: Any) -> None:
 
 def test_experts_are_grouped_by_the_mesh() -> None:
     task = _made("SyntheticGLaM64B64E", NUM_EXPERTS=4, ICI_MESH_SHAPE=[2, 4, 8], DCN_MESH_SHAPE=[1, 3, 1], GROUPS_PER_PART=5).task()
-    assert experiment.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
+    assert switches.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
     assert task.model.lm_tpl.packed_input is False
 
 
 def test_grouped_queries_have_heads_of_their_own() -> None:
-    layer = experiment.block(_made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl).transformer_layer_params_tpl
+    layer = switches.block(_made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl).transformer_layer_params_tpl
     assert layer.tr_atten_tpl.num_kv_heads == 2
 
 

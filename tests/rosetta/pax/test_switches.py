@@ -16,8 +16,7 @@ from praxis.layers import base_ops, transformers
 
 from rosetta import te
 from rosetta.errors import UserError
-from rosetta.pax import attention, einsum, experts, learner, lora, switches
-from rosetta.pax.experiment import block
+from rosetta.pax import attention, checks, einsum, experts, learner, lora, switches
 from tests.rosetta.pax import stepkit
 
 FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
@@ -30,7 +29,7 @@ def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _layer(task: Any) -> Any:
-    return block(task.model.lm_tpl).transformer_layer_params_tpl
+    return switches.block(task.model.lm_tpl).transformer_layer_params_tpl
 
 
 def _kinds(task: Any) -> dict[str, Any]:
@@ -68,7 +67,7 @@ def test_fp8_is_for_every_projection(monkeypatch: pytest.MonkeyPatch, family: st
     assert fdl.get_callable(task.train.learner) is learner.Learner
     assert not task.train.variable_norm_summary
     if family == "glam":
-        layer = block(task.model.lm_tpl).moe_layer_tpl
+        layer = switches.block(task.model.lm_tpl).moe_layer_tpl
         assert (fdl.get_callable(layer), layer.product_tpl.by, fdl.get_callable(layer.einsum_tpl)) == (experts.Experts, by, base_ops.EinsumOp)
 
 
@@ -86,7 +85,7 @@ def test_who_attends(monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, b
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])
-@pytest.mark.parametrize("asked", switches.LAYERS)
+@pytest.mark.parametrize("asked", checks.ADAPTED)
 def test_what_lora_adapts(family: str, asked: str) -> None:
     task = stepkit.experiment(family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked).task()
     found = {name: kind in lora.ADAPTED.values() for name, kind in _kinds(task).items() if name not in ("attention", "learner")}
