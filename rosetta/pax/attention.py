@@ -118,18 +118,21 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         if who == "xla":
             found: tuple[Any, Any] = super().__call__(query_vec, key_vec, value_vec, atten_mask, query_segment_pos, key_segment_pos)
             return found
-        # As the base class has it: the kernels' gradients are then computed from rows that hold all features.
-        given = [base_layer.maybe_shard(each, [None] * each.ndim, self.mesh_axis_names, unconstrained_dims=range(each.ndim - 1)) for each in (query_vec, key_vec, value_vec)]
-        query, key, value = (
-            checkpoint_name(project(each), name) for project, each, name in zip((self.query, self.key, self.value), given, ("query_proj", "key_proj", "value_proj"), strict=True)
-        )
-        if self.num_kv_heads == 1:
-            key, value = key[..., None, :], value[..., None, :]
-        if self.use_rotary_position_emb:
-            query, key = self.rotary_position_emb(query, query_segment_pos), self.rotary_position_emb(key, key_segment_pos)
-        query, key, value = self._shard_blnh(query), self._shard_heads(key), self._shard_heads(value)
+        query = self._heads("query", query_vec, query_segment_pos, turned=True)
+        key, value = self._heads("key", key_vec, key_segment_pos, turned=True), self._heads("value", value_vec, None)
         encoded = self._attend(who, self._scale_query(query), key, value, None)
         return checkpoint_name(self._shard_bld(self.post(encoded)), "out_proj"), None
+
+    def _heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
+        """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads, depth], turned by position where asked to."""
+        # No device may hold a part of the features only, or the sum for the kernel's gradient goes over devices once more.
+        x = base_layer.maybe_shard(x, [None] * x.ndim, self.mesh_axis_names, unconstrained_dims=range(x.ndim - 1))
+        made = checkpoint_name(getattr(self, name)(x), f"{name}_proj")
+        if made.ndim == x.ndim:  # a single head has no dimension of its own
+            made = made[..., None, :]
+        if turned and self.use_rotary_position_emb:
+            made = self.rotary_position_emb(made, positions)
+        return self._shard_blnh(made) if name == "query" else self._shard_heads(made)
 
     def _asked(self, queries: int, keys: int) -> str:
         if self.is_mutable_collection(base_layer.DECODE_CACHE):

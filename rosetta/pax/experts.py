@@ -29,35 +29,45 @@ class Experts(transformers.TransformerFeedForwardMoe):
         self.create_child("ffn2_product", self.product_tpl.clone())
 
     def _dispatch_and_combine_expert_outputs(self, inputs: Any, paddings: Any, segment_ids: Any) -> tuple[Any, Any]:
-        """Route [batch, length, features] through the experts; returns the same shape, and the loss that balances their load, []."""
+        """Send [batch, length, features] through the experts; returns the same shape, and the loss that balances their load, []."""
         del segment_ids
+        groups = self._groups(inputs.size // inputs.shape[-1])
         layout = self.activation_split_dims_mapping
-        tokens, features = inputs.shape[:-1], inputs.shape[-1]
-        groups = self._groups(inputs.size // features)
-        x = self._split(inputs.reshape(groups, -1, features), layout.gsm)
-        padded = None if paddings is None else self._split(paddings.reshape(groups, -1), layout.gs).astype(self.fprop_dtype)
-        balance, combine, dispatch, shares = gshard_utils.compute_gating(
-            paddings=padded,
-            logits=jnp.einsum("gsm,me->gse", x, self.theta.gate).astype(jnp.float32),
-            experts_dim=self.num_experts,
-            expert_capacity_dim=self.expert_capacity_dim,
-            fprop_dtype=self.fprop_dtype,
-            gating_func=self.gating_func,
-            prng_key=None if self.second_expert_policy == "all" else self.next_prng_key(),
-            second_expert_policy=self.second_expert_policy,
-            capacity_factor=self.unadjusted_expert_capacity_factor,
-            gating_logit_cap=self.gating_logit_cap,
+        x = self._split(inputs.reshape(groups, -1, inputs.shape[-1]), layout.gsm)
+        blank = None if paddings is None else self._split(paddings.reshape(groups, -1), layout.gs)
+        balance, back, there = self._routes(x, blank)
+        whole = self.combine_einsum("gecm,gsec->gsm", self._through(self.dispatch_einsum("gsec,gsm->egcm", there, x), there), back)
+        return self._split(whole, layout.gsm).reshape(inputs.shape), balance
+
+    def _routes(self, x: Any, blank: Any) -> tuple[Any, Any, Any]:
+        """Decide by the router which expert sees what.
+
+        Args:
+          x: [groups, tokens, features].
+          blank: [groups, tokens], 1 at padding, or None.
+
+        Returns:
+          The loss that balances the experts' load, []; and [groups, tokens, experts, places]: the weights by which a token takes what
+          comes back from an expert's places, and 1 at the place it is sent to.
+        """
+        how = {name: getattr(self, name) for name in ("expert_capacity_dim", "fprop_dtype", "gating_func", "second_expert_policy", "gating_logit_cap")}
+        how |= {"experts_dim": self.num_experts, "capacity_factor": self.unadjusted_expert_capacity_factor}
+        scores = jnp.einsum("gsm,me->gse", x, self.theta.gate).astype(jnp.float32)
+        key = None if self.second_expert_policy == "all" else self.next_prng_key()
+        balance, back, there, shares = gshard_utils.compute_gating(
+            paddings=None if blank is None else blank.astype(self.fprop_dtype), logits=scores, prng_key=key, **how
         )
         self._report(shares)
-        combine, dispatch = (self._split(each.astype(self.fprop_dtype), layout.gsec) for each in (combine, dispatch))
-        given = self._split(self.dispatch_einsum("gsec,gsm->egcm", dispatch, x), layout.egcm)
-        hidden = self._split(self.ffn1_product("egcm,emh->egch", given, self.theta.wi_0), layout.egch)
-        self._count_dead_neurons(hidden, dispatch)
-        hidden = self.relu_dropout(self.activation(hidden))
-        made = self._split(self.ffn2_product("egch,ehm->egcm", hidden, self.theta.wo_0), layout.egcm)
-        made = self._split(jnp.swapaxes(made, 0, 1), layout.gecm)
-        whole = self._split(self.combine_einsum("gecm,gsec->gsm", made, combine), layout.gsm)
-        return whole.reshape(*tokens, features), balance
+        back, there = (self._split(each.astype(self.fprop_dtype), self.activation_split_dims_mapping.gsec) for each in (back, there))
+        return balance, back, there
+
+    def _through(self, given: Any, there: Any) -> Any:
+        """Return what the experts, two products in FP8 each, make of [experts, groups, places, features], with groups first."""
+        layout = self.activation_split_dims_mapping
+        hidden = self._split(self.ffn1_product("egcm,emh->egch", self._split(given, layout.egcm), self.theta.wi_0), layout.egch)
+        self._count_dead_neurons(hidden, there)
+        made = self.ffn2_product("egch,ehm->egcm", self.relu_dropout(self.activation(hidden)), self.theta.wo_0)
+        return self._split(jnp.swapaxes(self._split(made, layout.egcm), 0, 1), layout.gecm)
 
     def _groups(self, tokens: int) -> int:
         groups: int = self.num_groups

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 from flax import linen as nn
 from jax import numpy as jnp
-from praxis import base_layer, layers, pax_fiddle
+from praxis import layers, pax_fiddle
+from praxis.layers import base_ops
 
 MULTIPLE = 128
 _NEVER = -1e30  # the logit of an id that is none
@@ -21,17 +22,25 @@ def padded(size: int) -> int:
     return -(-size // MULTIPLE) * MULTIPLE
 
 
-class Logits(layers.Linear):
-    """A product with a [features, vocabulary] kernel whose result is padded: [..., padded vocabulary] of [..., features]."""
+class PaddedEinsum(base_ops.EinsumOp):
+    """An einsum of activations and a kernel, the vocabulary's dimension of the kernel filled up with zeros.
 
-    def __call__(self, inputs: Any) -> Any:
-        size = self.output_dims
-        kernel = jnp.pad(self.theta.w, ((0, 0), (0, padded(size) - size)))
-        made = self.einsum("...y,yz->...z", inputs, kernel)
-        split = self.activation_split_dims_mapping.out
-        if split is not None and made.ndim == len(split) - 1:  # a step of decoding has no length
-            split = [split[0], *split[2:]]
-        return base_layer.maybe_shard(made, split, self.mesh_axis_names)
+    Attributes:
+      summed: the vocabulary is the kernel's first dimension, over which the product sums, and the activations' last; else it is the result's last.
+    """
+
+    summed: bool = False
+
+    def __call__(self, equation: str, *args: Any) -> Any:
+        x, kernel = args
+        axis = 0 if self.summed else kernel.ndim - 1
+        kernel = _filled(kernel, axis)
+        return super().__call__(equation, _filled(x, x.ndim - 1) if self.summed else x, kernel)
+
+
+def _filled(array: Any, axis: int) -> Any:
+    size = array.shape[axis]
+    return jnp.pad(array, [(0, padded(size) - size if each == axis else 0) for each in range(array.ndim)])
 
 
 class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
@@ -50,38 +59,18 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
         if class_ids is None or self.label_smoothing_prob or self.bi_tempered_loss_tpl:
             found: tuple[Any, Any, Any, Any] = super()._compute_xent(inputs, class_ids, class_probabilities)
             return found
-        size = self.num_classes
-        logits = super().get_logits(inputs).astype(jnp.float32)
-        logits = jnp.where(jnp.arange(logits.shape[-1]) < size, logits, _NEVER)
-        log_probs = jax.nn.log_softmax(logits)
-        label = jax.nn.one_hot(class_ids[..., 0], logits.shape[-1], dtype=jnp.float32)
+        known = jnp.arange(padded(self.num_classes)) < self.num_classes
+        logits = jnp.where(known, super().get_logits(inputs).astype(jnp.float32), _NEVER)
         best = jax.lax.stop_gradient(jnp.argmax(logits, axis=-1))
-        return -jnp.sum(log_probs * label, axis=-1), best, logits[..., :size], log_probs[..., :size]
-
-    def emb_lookup(self, ids: Any) -> Any:
-        """Return rows of the embedding.
-
-        Args:
-          ids: integers [...].
-
-        Returns:
-          [..., features].
-        """
-        if self.lookup_style != "matmul":
-            return super().emb_lookup(ids)
-        size = padded(self.num_classes)
-        table = jnp.pad(self.logits_ffn.linear.theta.w.T, ((0, size - self.num_classes), (0, 0)))
-        made = self.einsum("...y,yz->...z", jax.nn.one_hot(ids, size, dtype=self.fprop_dtype), table)
-        if self.scale_sqrt_depth:
-            made *= self.input_dims**0.5
-        return base_layer.maybe_shard(made, self.activation_split_dims_mapping.emb_out_split_dims_mapping, self.mesh_axis_names)
+        log_probs = jax.nn.log_softmax(logits)
+        loss = -jnp.sum(log_probs * jax.nn.one_hot(class_ids[..., 0], known.size, dtype=jnp.float32), axis=-1)
+        return loss, best, logits[..., : self.num_classes], log_probs[..., : self.num_classes]
 
 
 def over_padded(softmax: Any) -> Any:
     """Return the configuration of a shared embedding softmax without biases, over a padded vocabulary."""
     made = pax_fiddle.Config(SharedEmbeddingSoftmax)
     made.copy_fields_from(softmax)
-    linear = pax_fiddle.Config(Logits)
-    linear.copy_fields_from(made.feed_forward_tpl.linear_tpl)
-    made.feed_forward_tpl.linear_tpl = linear
+    made.einsum_tpl = pax_fiddle.Config(PaddedEinsum, summed=True)  # of the embedding, by one-hot rows
+    made.feed_forward_tpl.linear_tpl.einsum_tpl = pax_fiddle.Config(PaddedEinsum)
     return made
