@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ from rosetta import arguments
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
 LAYOUTS = ("meta", "hf", "pax")
 TOKENIZER = "tokenizer.model"
+EPSILON = 1e-5  # of LLaMA-2's norms
 
 
 def _layout(folder: Path) -> str:
@@ -30,6 +31,17 @@ def _layout(folder: Path) -> str:
     raise UserError("it has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)", str(folder), "name the folder with the model's files in it")
 
 
+def _epsilon(text: str) -> float:
+    """An option's type: a number above 0 and at most 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"it is {text!r}: give a number above 0, as 1e-5 is")
+    return number
+
+
 def add(commands: Any, common: Any) -> None:
     """Add the command to the grammar."""
     convert = commands.add_parser("convert", help="weights from one layout to another")
@@ -42,7 +54,7 @@ def add(commands: Any, common: Any) -> None:
     llama.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), help="of Meta's and Hugging Face's files (default bfloat16); Pax has float32")
     llama.add_argument("--repeated", action="store_true", help="for Pax: layers stacked in one array each, as USE_REPEATED_LAYER=True wants them")
     llama.add_argument("--parts", type=arguments.positive, help="for Meta: how many files (default: as LLaMA-2 has them)")
-    llama.add_argument("--norm-epsilon", type=float, default=1e-5, help="from Pax: the RMS norms' epsilon, for the other layouts' settings (default 1e-5)")
+    llama.add_argument("--norm-epsilon", type=_epsilon, help="from Pax: the RMS norms' epsilon, for the other layouts' settings (default 1e-5)")
 
 
 def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -54,11 +66,15 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     for option, value, only in (("--repeated", args.repeated, "pax"), ("--parts", args.parts, "meta")):
         if value and args.to != only:
             raise UserError(f"it is for --to {only}", option, "leave it out")
+    if layout != "pax" and args.norm_epsilon is not None:
+        raise UserError(f"it is for a source of Pax's, and {args.source} says its own", "--norm-epsilon", "leave it out")
+    if args.source.resolve() in args.out.resolve().parents:
+        raise UserError(f"it lies in {args.source}, which is only read", str(args.out), "name a folder elsewhere")
     if args.to == "pax" and args.dtype not in (None, "float32"):
         raise UserError(f"it is {args.dtype}, and a checkpoint of Pax holds float32", "--dtype", "leave it out")
     if args.to == layout == "pax":
         raise UserError("a checkpoint of Pax is one already", "--to", "give meta or hf")
-    source: Any = pax.Source(args.source, args.norm_epsilon) if layout == "pax" else {"meta": meta, "hf": huggingface}[layout].Source(args.source)
+    source: Any = pax.Source(args.source, args.norm_epsilon or EPSILON) if layout == "pax" else {"meta": meta, "hf": huggingface}[layout].Source(args.source)
     shape, cast = source.shape, Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
     total = len(llama.sizes(shape))
 

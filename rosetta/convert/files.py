@@ -8,6 +8,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from rosetta.data import checks
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
     """Give a folder to write into that becomes `folder` when all is written. What a killed run left is thrown away.
 
     Raises:
-      UserError: `folder` holds something, or there is less room than the `needed` bytes.
+      UserError: `folder` holds something or cannot be made, or there is less room than the `needed` bytes.
     """
+    checks.writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("it is there already", str(folder), "name a new folder")
     part = folder.with_name(f"{folder.name}.rosetta-part")
@@ -58,7 +60,7 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
     try:
         free = shutil.disk_usage(part).free
         if free < needed:
-            raise UserError(f"{needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free", str(folder.parent), "make room or name another folder")
+            raise UserError(f"{needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free", str(folder.parent), "make room or name another folder")
         yield part
         if folder.is_dir():
             folder.rmdir()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import home, status
 from rosetta.errors import UserError
+from rosetta.launch import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +73,7 @@ def execute(wanted: Command) -> NoReturn:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
         os.set_inheritable(terminal, True)
-        env["ROSETTA_PROGRESS_FD"] = str(terminal)
+        env[progress.FD] = str(terminal)
         log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)

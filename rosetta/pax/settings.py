@@ -116,7 +116,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         hyper={}, words=tuple(more), variables=variables,
     )  # fmt: skip
     if not found.config:
-        raise UserError("it is not given", "CONFIG", "name an experiment, as in: run_base_config_multinode.sh Synthetic126M")
+        raise UserError("it is not given", "CONFIG", "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word")
     whole = {**_hyper(found), **hyper}
     _arithmetic(whole, found.gpus)
     return replace(found, hyper=whole)

@@ -1,4 +1,4 @@
-"""How much arithmetic a T5 training step is, and how much a card can do: together they give MFU.
+"""How much arithmetic a T5 training step is; with how much a card can do (rosetta.launch.peaks) it gives MFU.
 
 Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B) is
 

@@ -212,6 +212,21 @@ def test_bad_options(words: list[str], said: str, model: Any, tmp_path: Path, ca
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "words", "said"),
+    [("meta/sub", [], "which is only read"), ("file/out", [], "is a file"), ("out", ["--norm-epsilon", "-1"], "above 0"), ("out", ["--norm-epsilon", "nan"], "above 0"),
+     ("out", ["--norm-epsilon", "1e-6"], "says its own")],
+)  # fmt: skip
+def test_bad_places_and_numbers(out: str, words: list[str], said: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert _convert(model[2], tmp_path / out, *words) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_out_is_not_overwritten(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")

@@ -24,7 +24,7 @@ def test_nothing_is_nothing() -> None:
     assert fdl.split("  ") == ({}, [])
 
 
-@pytest.mark.parametrize("text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1"])
+@pytest.mark.parametrize("text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1", "--fld.NUM_LAYERS=2"])
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"is no option; write --fdl\.NAME=VALUE"):
         fdl.split(text)
