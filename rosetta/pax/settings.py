@@ -117,6 +117,8 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     )  # fmt: skip
     if not found.config:
         raise UserError("it is not given", "CONFIG", "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word")
+    if not found.llama:
+        _of_llama_alone(variables)
     whole = {**_hyper(found), **hyper}
     _arithmetic(whole, found.gpus)
     return replace(found, hyper=whole)
@@ -161,6 +163,14 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
     mesh = {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{nodes},1,1]"}
     switch = {"USE_LORA": "True", "LORA_RANK": str(rank), "LORA_TARGET_LAYERS": fdl.literal(layers)}
     return {**common, **mesh, **switch, "LEARNING_RATE": "1e-4", "LR_SCHEDULE": '"constant"', "MAX_STEPS": "600"}
+
+
+def _of_llama_alone(variables: Mapping[str, str]) -> None:
+    """UserError for a variable that only run_llama_boolq reads: left unread, it would train something else than was asked for."""
+    asked = next((name for name in ("USE_LORA", "EVAL_ONLY") if on(variables, name)), "CHECKPOINT_RESTORE_PATH" if variables.get("CHECKPOINT_RESTORE_PATH") else None)
+    if asked:
+        do = "unset it" if asked == "EVAL_ONLY" else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
+        raise UserError("only run_llama_boolq reads it", f"{asked}={variables[asked]}", do)
 
 
 def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:

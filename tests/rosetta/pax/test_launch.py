@@ -279,6 +279,8 @@ class TestSwitches:
         (BASE, ["Synthetic5B", "", "4"], {"ICI_MESH_SHAPE": "[1,2,1]", "DCN_MESH_SHAPE": "[1,1,1]"}, "it is a mesh of 2 devices, and there are 4"),
         (BASE, ["Synthetic5B", "", "4"], {"ICI_MESH_SHAPE": "[1,2]", "DCN_MESH_SHAPE": "[1,1,1]"}, "give [data, fsdp, tensor]"),
         (BASE, ["Synthetic5B", "", "4"], {"PERCORE_BATCH_SIZE": "0.3"}, "PERCORE_BATCH_SIZE=0.3: times 4 devices it is 1.2 rows"),
+        (BASE, ["Synthetic5B"], {"USE_LORA": "1"}, "USE_LORA=1: only run_llama_boolq reads it"),
+        (BASE, ["Synthetic5B"], {"CHECKPOINT_RESTORE_PATH": "old"}, "CHECKPOINT_RESTORE_PATH=old: only run_llama_boolq reads it"),
         (BASE, ["Synthetic5B"], {"ROSETTA_FDL": "NUM_LAYERS=2"}, "'NUM_LAYERS=2' is no option; write --fdl.NAME=VALUE"),
         (BASE, ["Synthetic5B"], {"SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "2"}, "SLURM_NTASKS=3: Slurm started 3 processes on 2 nodes"),
         (BASE, ["Synthetic5B", "", "8"], {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}, "NUM_GPUS=8: Slurm started 2 processes on each node"),
