@@ -1,0 +1,161 @@
+"""From a preset's name to the run description that everything else renders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.launch.description import Run
+from rosetta.launch.words import on
+from rosetta.presets import files, given, layers, schema
+from rosetta.presets.schema import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.presets.layers import Resolved, Settings
+
+ENTRY = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
+MODEL = {"t5x": "T5_SIZE", "pax": "CONFIG"}
+# Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of what the environment has.
+SWITCHES = {
+    "t5x": {
+        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"}, "fp32": {"PREC": "float32", "ENABLE_FP8": "0", "ENABLE_TE": "0"},
+        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}, "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
+    },
+    "pax": {
+        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"}, "fp32": {"PREC": "float32", "ENABLE_FP8": "0"},
+        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}, "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
+    },
+}  # fmt: skip
+_ASKED = ("PREC", "ENABLE_FP8", "ENABLE_TE")
+
+
+def describe(
+    name: str, *, accelerator: str | None, settings: Mapping[str, str], nodes: int | None = None, gpus_per_node: int | None = None, environment: Mapping[str, str], site: files.Layer | None = None
+) -> Run:
+    """Return the run that a preset, the site, the environment and a command line make.
+
+    Args:
+      name: of a preset, or the path of a file of one.
+      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's own.
+      settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets.
+      nodes, gpus_per_node: None: the preset's.
+      environment: variables; those that the scripts and what is below them read are taken.
+      site: see files.site, which it is where it is left out.
+
+    Raises:
+      UserError: one line for the first thing that is wrong.
+    """
+    return run(resolved(name, accelerator=accelerator, settings=settings, nodes=nodes, gpus_per_node=gpus_per_node, environment=environment, site=site))
+
+
+def resolved(
+    name: str, *, accelerator: str | None, settings: Mapping[str, str], nodes: int | None = None, gpus_per_node: int | None = None, environment: Mapping[str, str], site: files.Layer | None = None
+) -> Settings:
+    """Return the values in force, each with where it came from; see describe."""
+    chain = files.chain(name)
+    framework = chain[0].name
+    site = files.site(environment) if site is None else site
+    if accelerator is None and "accelerator" in site.values:
+        accelerator = site.values["accelerator"].value
+    sets = {path.partition(".")[2] for layer in [files.common(), *chain, *files.named("switches").values()] for path in layer.values if path.startswith("env.")}
+    typed = given.typed(framework, settings, sets)
+    typed.update({field: Value(value, given.TYPED) for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if value is not None})
+    around = given.environment(framework, environment)
+    found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None)
+    asked = {variable: found.values[f"settings.{variable}"] for variable in _ASKED if f"settings.{variable}" in found.values}
+    if asked:
+        typed = {**typed, "precision": _precision(framework, found, asked)}
+        found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site)
+    _same_model(framework, found, chain, name)
+    return found
+
+
+def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -> Value:
+    """What the scripts' variables make of the preset's precision."""
+    base = SWITCHES[framework][found.get("precision")]
+    words = {**base, **{name: each.value for name, each in asked.items()}}
+    origin = ", ".join(dict.fromkeys(name if each.origin == name else each.origin for name, each in asked.items()))
+    if words.get("PREC") == "float32":
+        return Value("fp32", origin)
+    fp8, with_te = on(words, "ENABLE_FP8"), on(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked)
+    return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
+
+
+def _same_model(framework: str, found: Settings, chain: list[files.Layer], name: str) -> None:
+    """UserError where another model is asked for than the preset's."""
+    variable = MODEL[framework]
+    size = next((layer.values[f"settings.{variable}"].value for layer in reversed(chain) if f"settings.{variable}" in layer.values), None)
+    known = (size,) if size else found.configs
+    model = found.values.get(f"settings.{variable}")
+    if not known and model is None:
+        raise UserError("it is of no model", name, f"name one: {variable}=..., or take one of the presets for a model: {', '.join(files.presets())}")
+    if known and model and model.value not in known:
+        others = [each.name for each in files.presets().values() if model.value in each.configs or each.values.get(f"settings.{variable}", Value("", "")).value == model.value]
+        do = f"name the preset {others[0]}, or unset it" if others else f"it is one of: {', '.join(known)}"
+        raise UserError(f"{name} is not its preset", f"{variable}={model.value}", do)
+
+
+def run(found: Settings) -> Run:
+    """Return the run that values in force describe.
+
+    Raises:
+      UserError: a mesh is not of so many GPUs.
+    """
+    framework = found.framework
+    nodes, per_node = found.get("nodes"), found.get("gpus_per_node")
+    model = found.get(f"settings.{MODEL[framework]}") or found.configs[0]
+    mesh = {name: _sized(found.get(f"mesh.{name}"), nodes, per_node) for name in ("ici", "dcn") if found.get(f"mesh.{name}")}
+    batch = {name: value for name in ("per_gpu", "microbatches") if (value := found.get(f"batch.{name}")) is not None}
+    _mesh(mesh, nodes, per_node)
+    script = _script(framework, found, model)
+    settings = {MODEL[framework]: model, **_switches(framework, found), **found.group("settings")}
+    if framework == "t5x":
+        settings["NUM_GPUS"] = str(nodes * per_node)
+    else:
+        settings["NUM_GPUS"] = str(per_node)
+        settings.update({f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "") for name, shape in mesh.items()})
+        if script == "boolq":
+            settings.setdefault("USE_MULTIPROCESS", "1")
+    settings.update({name: str(found.get(path)) for name, path in given.FIELDS[framework].items() if path.startswith("batch.") and found.get(path) is not None})
+    fdl = found.group("fdl")
+    if fdl:
+        settings["ROSETTA_FDL"] = " ".join([settings.get("ROSETTA_FDL", ""), *(f"--fdl.{name}={value!r}" for name, value in fdl.items())]).strip()
+    for name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+        settings.pop(name, None)
+    return Run(
+        framework=framework, entry=(*ENTRY[framework], script), model=model, precision=found.get("precision"), mesh=mesh, batch=batch, nodes=nodes, gpus_per_node=per_node,
+        processes_per_node=found.get("processes_per_node"), xla_flags=found.group("xla_flags"), env={**found.group("env"), **settings, given.PRESET: given.GIVEN},
+        mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())), fdl=fdl, origin={path: each.origin for path, each in found.values.items()},
+    )  # fmt: skip
+
+
+def _script(framework: str, found: Settings, model: str) -> str:
+    """What of its framework runs: finetuning where a task is named; data that are made up are trained on, not evaluated."""
+    runs: str = found.get("runs")
+    if framework == "t5x" and found.get("settings.FT_TASK"):
+        return "finetune"
+    if framework == "pax" and model.startswith("Lambada"):
+        return "lambada"
+    return "train" if model.startswith("Synthetic") else runs
+
+
+def _switches(framework: str, found: Settings) -> dict[str, str]:
+    """The scripts' variables for the precision; those that were set one by one stay as they are, and leave the others to the scripts."""
+    asked = [name for name in _ASKED if f"settings.{name}" in found.values]
+    return {name: value for name, value in SWITCHES[framework][found.get("precision")].items() if not asked or name == "PREC"}
+
+
+def _sized(shape: list[Any], nodes: int, per_node: int) -> list[int]:
+    sizes = {"gpus": per_node, "nodes": nodes}
+    return [sizes.get(each, each) for each in shape]
+
+
+def _mesh(mesh: Mapping[str, list[int]], nodes: int, per_node: int) -> None:
+    for name, count, what in (("ici", per_node, "GPUs of a node"), ("dcn", nodes, "nodes")):
+        product = 1
+        for each in mesh.get(name, ()):
+            product *= each
+        if name in mesh and product != count:
+            raise UserError(f"it has {product} devices, and there are {count} {what}", f"mesh.{name}={mesh[name]}", f"make the product {count}, or write `{schema.SIZES[name == 'dcn']}`")

@@ -1,0 +1,123 @@
+"""What the environment and the command line set of a preset's fields: variables that people know, and NAME=VALUE words."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta import xlaflags
+from rosetta.errors import UserError
+from rosetta.presets import schema
+from rosetta.presets.layers import WITH
+from rosetta.presets.schema import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TYPED = "command line"
+PRESET = "ROSETTA_PRESET"
+GIVEN = "given"  # as the preset's name: flags and variables stand in the environment already
+# Variables of the scripts that are fields of a preset, by framework.
+FIELDS = {
+    "t5x": {"BSIZE_PER_GPU": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches"},
+    "pax": {"PERCORE_BATCH_SIZE": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches", "ICI_MESH_SHAPE": "mesh.ici", "DCN_MESH_SHAPE": "mesh.dcn"},
+}
+# Those of programs below ours: what begins so is passed on.
+_PASSED = re.compile(r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|TF|UCX|FI|OMP|WANDB|HF|ROSETTA|NVIDIA|TENSORSTORE|GOOGLE|AWS)_[A-Z0-9_]+")
+_NOT_PASSED = ("ROSETTA_SITE", "ROSETTA_CACHE", "ROSETTA_HOME", PRESET)
+
+
+def variables(framework: str) -> tuple[str, ...]:
+    """Return the variables that a framework's scripts read."""
+    if framework == "t5x":
+        from rosetta.t5x import command  # noqa: PLC0415 (each framework's side loads its own)
+
+        return tuple(dict.fromkeys(command.VARIABLES["finetune"]))
+    from rosetta.pax import settings  # noqa: PLC0415
+
+    return settings.VARIABLES
+
+
+def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
+    """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former. UserError where a quote is not closed."""
+    found: dict[str, Value] = {}
+    for variable in ("BASE_XLA_FLAGS", "XLA_FLAGS"):
+        for flag in xlaflags.split(environment.get(variable, "")):
+            name, equals, value = flag.lstrip("-").partition("=")
+            found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
+    return found
+
+
+def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
+    """Return field -> what the variables of an environment set; an empty one sets nothing.
+
+    Raises:
+      UserError: a value is none of its field's.
+    """
+    found = flags(given)
+    for name in variables(framework):
+        if given.get(name):
+            found.update(_variable(framework, name, given[name], name))
+    for name, value in given.items():
+        if _PASSED.fullmatch(name) and name not in (*_NOT_PASSED, *variables(framework)):
+            found.update(_variable(framework, name, value, name))
+    return found
+
+
+def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict[str, Value]:
+    """Return field -> what NAME=VALUE words set: variables of the scripts, flags of XLA, fdl.NAME, and fields of presets.
+
+    Args:
+      framework: t5x or pax.
+      words: name -> value.
+      sets: names of variables that the preset sets.
+
+    Raises:
+      UserError: there is no such name, or a value is none of its field's.
+    """
+    found = flags(words, TYPED)
+    for name, value in words.items():
+        if name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+            continue
+        if name.startswith("xla_") and schema.known(f"xla_flags.{name}"):
+            found[f"xla_flags.{name}"] = Value(value, TYPED)
+        elif schema.known(name) and not name.startswith(("env.", "settings.", "xla_flags.")) and (framework == "pax" or not name.startswith("fdl.")):
+            found[name] = _field(name, value, TYPED, name)
+        elif name in variables(framework) or name == WITH or _PASSED.fullmatch(name) or name in sets:
+            found.update(_variable(framework, name, value, TYPED))
+        else:
+            known = [*variables(framework), *schema.FIELDS, *sets, WITH]
+            near = difflib.get_close_matches(name, known, 1)
+            do = f"did you mean {near[0]}?" if near else f"it takes variables of the scripts, flags (xla_...), {', '.join(each for each in schema.FIELDS if each != 'runs')}"
+            raise UserError(f"there is no setting {name!r}", TYPED, do)
+    return found
+
+
+def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, Value]:
+    if name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+        return {}
+    if name == WITH:
+        return {"switches": Value([each.strip() for each in value.split(",") if each.strip()], WITH if origin == name else origin)}
+    if name in FIELDS[framework]:
+        path = FIELDS[framework][name]
+        return {path: _field(path, value, origin, name)}
+    group = "settings" if name in variables(framework) else "env"
+    return {f"{group}.{name}": Value(value, origin)}
+
+
+def _field(path: str, text: str, origin: str, name: str) -> Value:
+    """A value of a field, from text. A batch may be a fraction, which stays text."""
+    value: Any = text
+    if path == "switches":
+        value = [each for each in text.split(",") if each]
+    elif path.startswith(("fdl.", "mesh.", "batch.")) or path in ("nodes", "gpus_per_node", "mounts"):
+        try:
+            value = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError):
+            value = text
+        value = text if isinstance(value, float) and path.startswith("batch.") else list(value) if isinstance(value, tuple) else value
+    if advice := schema.wrong(path, value):
+        raise UserError(f"it is {text!r}", name, advice)
+    return Value(value, origin)

@@ -1,0 +1,166 @@
+"""From layers to values: which of them is in force, where it was set, and what it took the place of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.presets import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rosetta.launch.card import Card
+    from rosetta.presets.schema import Value
+
+WITH = "ROSETTA_WITH"
+CACHE = "{cache}"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A value in force.
+
+    Attributes:
+      value: as its field has it.
+      origin: the place that set it: "presets/pax.yaml:12", another file with its line, a variable's name, or "command line".
+      why: the reason given there.
+      overrode: (place, value) of those it took the place of, the last one first.
+    """
+
+    value: Any
+    origin: str
+    why: str = ""
+    overrode: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and experiments of its preset."""
+
+    framework: str
+    configs: tuple[str, ...]
+    values: Mapping[str, Resolved]
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return a field's value."""
+        return self.values[path].value if path in self.values else default
+
+    def group(self, name: str) -> dict[str, Any]:
+        """Return name -> value of a group such as env."""
+        return {path[len(name) + 1 :]: found.value for path, found in self.values.items() if path.startswith(f"{name}.")}
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package that is installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def accelerator(cards: Iterable[Card]) -> str | None:
+    """Return the short name of the cards at hand, None where there are none that presets know."""
+    first = next(iter(cards), None)
+    if first is None:
+        return None
+    known = files.accelerators()
+    # The longer word is the more exact: GH200 has H200 in it.
+    named = [name for name, each in known.items() if each.match and each.match in first.name]
+    if named:
+        return max(named, key=lambda name: len(known[name].match))
+    return next((name for name, each in known.items() if each.capability and _alike_in(first.capability, each.capability)), None)
+
+
+def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
+    """Is a capability that of a card? From Hopper on, its first number is enough: the second is the same chip in another product."""
+    major, _, minor = of_card.partition(".")
+    return capability[0] == int(major) and (capability[0] >= 9 or capability[1] == int(minor))
+
+
+def resolve(
+    name: str, *, accelerator: str | None, environment: Mapping[str, Value], typed: Mapping[str, Value], site: files.Layer, precision: str | None = None, versions: Callable[[str], str | None] = installed
+) -> Settings:
+    """Return a preset's values in force.
+
+    Args:
+      name: of the preset, or a file's path.
+      accelerator: the cards' short name, None for the CPU, or cards that presets do not know.
+      environment: field -> what the environment sets.
+      typed: field -> what the command line sets.
+      site: what the site sets.
+      precision: what the run turned out to compute in, where that is known already.
+      versions: package -> its version, None where it is not known; a workaround that has ended there is left out.
+
+    Raises:
+      UserError: there is no such preset, card, precision or switch.
+    """
+    chain = files.chain(name)
+    alike = _alike(accelerator)
+    below = [files.common().values, *(files.accelerators()[each].values for each in alike)]
+    for layer in chain:
+        below += [layer.values, *(layer.cards[each] for each in alike if each in layer.cards)]
+    above = [site.values, *(site.cards[each] for each in alike if each in site.cards), environment, typed]
+    first = _merged([*below, *above], versions)
+    chosen = precision or first["precision"].value
+    switches = [_switch(each, first["switches"].origin) for each in first["switches"].value]
+    between = [files.named("precisions")[chosen].values]
+    # A switch is asked for by name; what a precision cannot do without still goes over it.
+    merged = _merged([*below, *(each.values for each in switches), *between, *above], versions)
+    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(merged))
+
+
+def _alike(accelerator: str | None) -> list[str]:
+    """The cards whose values a card takes, its own last."""
+    found: list[str] = []
+    while accelerator:
+        known = files.accelerators()
+        if accelerator not in known:
+            raise UserError(f"there is no description of {accelerator!r}", "--accelerator", f"choose one of: {', '.join(known)}")
+        found.insert(0, accelerator)
+        accelerator = known[accelerator].like
+    return found
+
+
+def _switch(name: str, origin: str) -> files.Layer:
+    known = files.named("switches")
+    if name not in known:
+        raise UserError(f"there is no switch {name!r}", origin, f"choose of {', '.join(known)}")
+    return known[name]
+
+
+def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str | None]) -> dict[str, Resolved]:
+    found: dict[str, list[Value]] = {}
+    for layer in layers:
+        for path, value in layer.items():
+            if not _ended(value, versions):
+                found.setdefault(path, []).append(value)
+    return {
+        path: Resolved(values[-1].value, values[-1].origin, values[-1].why, tuple((each.origin, each.value) for each in reversed(values[:-1])))
+        for path, values in found.items()
+        if values[-1].value is not None
+    }
+
+
+def _ended(value: Value, versions: Callable[[str], str | None]) -> bool:
+    return any((there := versions(package)) is not None and number(there) >= number(end) for package, end in value.until.items())
+
+
+def number(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, to compare."""
+    return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0]))
+
+
+def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
+    """The values with the cache's folder in its place."""
+    made = dict(merged)
+    for path, found in merged.items():
+        if isinstance(found.value, str) and found.value.startswith(f"{CACHE}/"):
+            if "cache" not in merged:
+                raise UserError("it lies in the folder that `cache` names, and none is named", f"{found.origin}: {path}", "set cache: DIR in the site's file, or cache=DIR")
+            folder = merged["cache"].value
+            made[path] = Resolved(folder + found.value[len(CACHE) :], found.origin, found.why, found.overrode)
+    return made

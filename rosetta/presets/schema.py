@@ -1,0 +1,149 @@
+"""What may stand in a preset, and of what kind: the names of the run description's fields, and what they are made from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rosetta.launch.description import PROCESSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rosetta.presets.strictyaml import Document
+
+FRAMEWORKS = ("t5x", "pax")
+PRECISIONS = ("bf16", "fp32", "fp8-xla", "fp8-te")
+COMBINE = ("published", "layers")
+GROUPS = ("mesh", "batch", "xla_flags", "env", "settings", "fdl")
+SIZES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value where it is set: why it is, and package -> version that ends it, for a workaround. None takes out what was set below."""
+
+    value: Any
+    origin: str
+    why: str = ""
+    until: Mapping[str, str] = field(default_factory=dict)
+
+
+def _whole(value: Any) -> str:
+    return "" if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else "give a whole number, at least 1"
+
+
+def _of(*known: str) -> Callable[[Any], str]:
+    return lambda value: "" if value in known else f"choose one of: {', '.join(known)}"
+
+
+def _text(value: Any) -> str:
+    return "" if isinstance(value, str) else "give a text; a number in quotes"
+
+
+def _mesh(value: Any) -> str:
+    fine = isinstance(value, list) and len(value) == 3 and all(each in SIZES or not _whole(each) for each in value)
+    return "" if fine else "give [data, fsdp, tensor], whole numbers, or `gpus` (of a node) and `nodes`"
+
+
+def _batch(value: Any) -> str:
+    fraction = isinstance(value, str) and re.fullmatch(r"0\.\d*[1-9]\d*", value)
+    return "" if fraction else _whole(value)
+
+
+def _names(value: Any) -> str:
+    return "" if isinstance(value, list) and all(isinstance(each, str) for each in value) else "give a list of names"
+
+
+def _pairs(value: Any) -> str:
+    fine = isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 and not any(map(_text, each)) for each in value)
+    return "" if fine else "give pairs: [[OUTSIDE, INSIDE], ...]"
+
+
+def _flag(value: Any) -> str:
+    return "" if isinstance(value, (bool, int, str)) else "give true, false, a whole number or a text"
+
+
+def _any(_: Any) -> str:
+    return ""
+
+
+# Field -> what says what is wrong with a value, "" where nothing is.
+FIELDS: dict[str, Callable[[Any], str]] = {
+    "runs": _of("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
+    "precision": _of(*PRECISIONS), "combine": _of(*COMBINE), "cache": _text, "switches": _names, "accelerator": _text, "mounts": _pairs,
+    "nodes": _whole, "gpus_per_node": _whole, "processes_per_node": _of(*PROCESSES),
+    "mesh.ici": _mesh, "mesh.dcn": _mesh, "batch.per_gpu": _batch, "batch.microbatches": _whole,
+}  # fmt: skip
+# Group -> the names in it, and what says what is wrong with a value.
+_NAMED: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "xla_flags": (r"xla_\w+", _flag), "env": (r"[A-Z][A-Z0-9_]*", _text), "settings": (r"[A-Z][A-Z0-9_]*", _text), "fdl": (r"[A-Za-z_][\w.]*", _any),
+}  # fmt: skip
+
+
+def known(path: str) -> bool:
+    """Is there such a field?"""
+    group, _, name = path.partition(".")
+    return path in FIELDS or (group in _NAMED and bool(re.fullmatch(_NAMED[group][0], name)))
+
+
+def wrong(path: str, value: Any) -> str:
+    """Return what to do about a value of a known field, "" where it is fine."""
+    if value is None:
+        return ""
+    return FIELDS[path](value) if path in FIELDS else _NAMED[path.partition(".")[0]][1](value)
+
+
+def values(document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Value]:
+    """Return field -> value of what stands at a path of a document, in the order of the file.
+
+    A value stands by itself, or as {value, why, until}.
+
+    Args:
+      document: of a file.
+      at: the path.
+      others: keys there that are the caller's.
+
+    Raises:
+      UserError: there is no such field, or its value is of another kind.
+    """
+    body = document.data
+    for key in at:
+        body = body[key]
+    if not isinstance(body, dict):
+        raise document.error("it is no mapping", at, "write NAME: VALUE")
+    return {path: _value(document, where, given, path) for path, where, given in _leaves(document, at, body, others)}
+
+
+def _leaves(document: Document, at: tuple[str, ...], body: Mapping[str, Any], others: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    for key, given in body.items():
+        where = (*at, key)
+        if key in others:
+            continue
+        if key not in GROUPS:
+            inside = {key: (where, given)}
+        elif not isinstance(given, dict):
+            raise document.error("it is no mapping", where, f"write {key}: {{NAME: VALUE}}")
+        else:
+            inside = {f"{key}.{name}": ((*where, name), each) for name, each in given.items()}
+        for path, (there, each) in inside.items():
+            if not known(path):
+                fields = sorted({name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others))
+                raise document.error("there is no such field", there, f"it may have {', '.join(fields)}")
+            yield path, there, each
+
+
+def _value(document: Document, where: tuple[str, ...], given: Any, path: str) -> Value:
+    parts = given if isinstance(given, dict) else {"value": given}
+    odd = sorted(parts.keys() - {"value", "why", "until"})
+    if odd or "value" not in parts:
+        raise document.error(f"it has {odd[0]}" if odd else "it has no value", where, "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}}")
+    if advice := wrong(path, parts["value"]):
+        raise document.error(f"it is {parts['value']!r}", where, advice)
+    why, until = parts.get("why", ""), parts.get("until", {})
+    if not isinstance(why, str):
+        raise document.error("why is no text", where, "give the reason in a line")
+    if not isinstance(until, dict) or any(_text(each) or not re.match(r"\d", each) for each in until.values()):
+        raise document.error("until names no versions", where, 'write until: {PACKAGE: "VERSION"}')
+    return Value(parts["value"], document.place(where), why, until)
