@@ -35,6 +35,10 @@ VERBS = {
     "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
     "wheel": ("wheel", "compile the one wheel that nobody ships: Transformer Engine for JAX"),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
+    "publish": ("publish.command", "bring an image into a registry whole, signed and described, then move tags"),
+    "verify-published": ("publish.check", "check a published image with nothing but the public key"),
+    "promote": ("publish.promote", "let latest-verified point to a digest that a suite has passed"),
+    "changelog": ("publish.changelog", "say what changed between two published images"),
     "reproduce": ("reproduce", "build an image again from its own lock and compare"),
     "cache": ("cachetool", "show or shrink the builder's cache"),
     "docs": ("docs", "write the pages that are generated from the code"),
@@ -77,7 +81,7 @@ _MACHINE = {
 
 def usage() -> str:
     lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
-    lines += [f"  {name:<12}{text}" for name, (_, text) in VERBS.items()]
+    lines += [f"  {name:<18}{text}" for name, (_, text) in VERBS.items()]
     return "\n".join([*lines, "", "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator cpu|cuda12|cuda13] [--output env:DIR]"])
 
 

@@ -1,0 +1,95 @@
+"""The key that signs what is published: ECDSA over P-256 with SHA-256, the kind that cosign verifies with nothing but the public half."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from builder.errors import FatalError
+
+PASSWORD = "ROSETTA_KEY_PASSWORD"  # noqa: S105 - the name of the variable
+_MAKE = "make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out KEY.pem"
+_PUBLIC = "give its public half: openssl pkey -in KEY.pem -pubout -out KEY.pub"
+
+
+@dataclass(frozen=True)
+class Public:
+    """The half that anyone may have."""
+
+    key: ec.EllipticCurvePublicKey
+
+    def signed(self, data: bytes, signature: bytes) -> bool:
+        """Did the other half make this signature (ASN.1 DER) over `data`?"""
+        try:
+            self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Private:
+    """The half that signs."""
+
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def public(self) -> Public:
+        return Public(self.key.public_key())
+
+    def sign(self, data: bytes) -> bytes:
+        """A signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun sends nothing twice."""
+        return self.key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+
+
+def private(text: str) -> Private:
+    """The private key in a PEM file, or with env:NAME in an environment variable; $ROSETTA_KEY_PASSWORD opens one that is encrypted."""
+    data = _read(text, _MAKE)
+    if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
+        raise FatalError("is in cosign's own encrypted form, which only cosign reads", _shown(text), _MAKE)
+    password = os.environ.get(PASSWORD, "").encode() or None
+    try:
+        found = serialization.load_pem_private_key(data, password)
+    except TypeError as error:
+        if password is None:
+            raise FatalError("is encrypted", _shown(text), f"set {PASSWORD}") from error
+        found = serialization.load_pem_private_key(data, None)  # it needs none
+    except (ValueError, UnsupportedAlgorithm) as error:
+        why = f"or {PASSWORD} is not its password; " if password else ""
+        raise FatalError("is no private key in PEM", _shown(text), why + _MAKE) from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(found.curve, ec.SECP256R1):
+        raise FatalError("is no key on the curve P-256", _shown(text), _MAKE)
+    return Private(found)
+
+
+def public(text: str) -> Public:
+    """The public key in a PEM file, or with env:NAME in an environment variable."""
+    data = _read(text, _PUBLIC)
+    try:
+        found = serialization.load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FatalError("is no public key in PEM", _shown(text), _PUBLIC) from error
+    if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(found.curve, ec.SECP256R1):
+        raise FatalError("is no key on the curve P-256", _shown(text), _PUBLIC)
+    return Public(found)
+
+
+def _read(text: str, do: str) -> bytes:
+    kind, colon, name = text.partition(":")
+    if kind == "env" and colon:
+        if not (value := os.environ.get(name, "")):
+            raise FatalError("is not set", _shown(text), do)
+        return value.encode()
+    try:
+        with open(text, "rb") as file:
+            return file.read(1 << 16)
+    except OSError as error:
+        raise FatalError(f"cannot be read ({error.strerror})", _shown(text), do) from error
+
+
+def _shown(text: str) -> str:
+    return f"--key {text}"

@@ -1,0 +1,68 @@
+"""Let latest-verified point to a digest that a suite has passed, with a signed statement of that attached to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.errors import FatalError
+from builder.image import pull, reference, registry
+from builder.image.transport import Connection
+from builder.publish import attach, command, key, statement, tags
+from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+
+_SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,99}")
+_LARGEST = 1 << 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("reference", metavar="HOST/NAME@sha256:DIGEST", help="what was tested: a digest, since a tag may have moved meanwhile")
+    parser.add_argument("--suite", metavar="NAME", required=True, help="what it has passed")
+    parser.add_argument("--result", metavar="FILE", required=True, help="the suite's JSON document, as `build.py verify --json` writes one; it is refused unless it says ok")
+    parser.add_argument("--key", metavar="FILE|env:NAME", required=True, help="the private key to sign with (PEM, ECDSA P-256)")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """The verb."""
+    if context.offline:
+        raise FatalError("a registry cannot be reached with --offline", "promote", "leave it out")
+    wanted, signer = reference.parse(arguments.reference), key.private(arguments.key)
+    if not wanted.digest or wanted.tag:
+        raise FatalError("is not named by its digest", str(wanted), "give HOST/NAME@sha256:DIGEST, that which was tested")
+    said = passed(arguments.suite, Path(arguments.result), wanted.digest)
+    with Connection(wanted, "pull,push") as connection:
+        index = pull.document(connection, wanted.digest)
+        command.checked(connection, index, signer)
+        command.sign(connection, attach.Subject(index.media_type, index.data), [(statement.TEST, said)], signer)
+        command.checked(connection, index, signer, tested=True)
+        previous = registry.tag(connection, tags.VERIFIED, index.data)
+    name = f"{wanted.host}/{wanted.name}:{tags.VERIFIED}"
+    data = {"reference": name, "digest": wanted.digest, "suite": arguments.suite, "previous": previous, "statement": said}
+    return Result(data, f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}")
+
+
+def passed(suite: str, file: Path, digest: str) -> dict[str, Any]:
+    """The predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and that it passed. FatalError unless the document says so."""
+    if not _SUITE.fullmatch(suite):
+        raise FatalError(f"{suite[:60]!r} is no name of a suite", "--suite", "letters, digits, and . _ / - or spaces between them")
+    try:
+        with open(file, "rb") as stream:
+            raw = stream.read(_LARGEST)
+        document = json.loads(raw)
+        fine = document["ok"]
+    except OSError as error:
+        raise FatalError(f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FatalError("is no result: JSON with a field `ok` is expected", str(file), "give what a `build.py` verb wrote with --json") from error
+    if fine is not True:
+        raise FatalError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
+    result = document.get("result")
+    if (tested := result.get("digest") if isinstance(result, dict) else None) and tested != digest:
+        raise FatalError(f"is the result of {str(tested)[:19]}…, not of {digest[:19]}…", str(file), "promote the digest that was tested")
+    return {"result": "PASSED", "configuration": [{"name": suite, "digest": {"sha256": hashlib.sha256(raw).hexdigest()}}], "passedTests": [suite]}

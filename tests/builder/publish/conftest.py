@@ -1,0 +1,37 @@
+"""What the tests of publishing share."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.image import transport
+from tests.builder.publish import publishkit
+from tests.builder.publish.publishkit import Project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.cache import Cache
+    from tests.builder.image.registrykit import Served
+
+
+@pytest.fixture
+def project(tmp_path: Path, cache: Cache) -> Project:
+    (tmp_path / "project").mkdir()
+    return Project(tmp_path / "project", cache)
+
+
+@pytest.fixture(params=["memory", "referrers", "docker-registry"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with publishkit.registry(request.param, tmp_path_factory.mktemp("registry")) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be seconds between tries is a few milliseconds."""
+    monkeypatch.setattr(transport.Connection, "wait", lambda _, seconds: time.sleep(min(seconds, 0.01)))

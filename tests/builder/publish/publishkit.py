@@ -1,0 +1,206 @@
+"""A small distribution that was built already, keys, and registries that list tags and, one of them, what refers to an image."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from builder import __version__, cli
+from builder.base import debs
+from builder.base.debs import BaseLock, Deb
+from builder.cache import Cache
+from builder.env import parts
+from builder.image import layer, layout, oci, runtime
+from builder.image.entry import file
+from tests.builder import chainkit
+from tests.builder.image import registrykit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.builder.image.registrykit import Answer, Served
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SECRET = "hunter2"  # noqa: S105 - what must not be published
+BOTH = ("amd64", "arm64")
+DAY = "2026-01-02"
+
+
+class Listing(registrykit.Memory):
+    """The registry of a few lines, with its tags listed `page` at a time; with `referrers` it lists what refers to an image itself."""
+
+    def __init__(self, *, referrers: bool = False, page: int = 3) -> None:
+        super().__init__()
+        self.referrers, self.page = referrers, page
+
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+        if found := re.fullmatch(r"/v2/(.+)/tags/list\?(?:.*&)?n=\d+(?:&last=(.*))?", target):
+            with self._lock:
+                return self._tags(found[1], found[2] or "")
+        if (found := re.fullmatch(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})", target)) and self.referrers:
+            with self._lock:
+                return self._referrers(found[1], found[2])
+        return super().answer(method, target, headers, body)
+
+    def _tags(self, name: str, last: str) -> Answer:
+        tags = sorted(tag for repository, tag in self.manifests if repository == name and ":" not in tag)
+        if not tags:
+            return 404, {}, b'{"errors": [{"code": "NAME_UNKNOWN", "message": ""}]}'
+        after = [tag for tag in tags if tag > last]
+        more = {"Link": f'</v2/{name}/tags/list?n=1000&last={after[self.page - 1]}>; rel="next"'} if len(after) > self.page else {}
+        return 200, {"Content-Type": "application/json", **more}, json.dumps({"name": name, "tags": after[: self.page]}).encode()
+
+    def _referrers(self, name: str, digest: str) -> Answer:
+        rows = []
+        for (repository, which), (kind, data) in self.manifests.items():
+            document = json.loads(data)
+            if repository == name and ":" in which and (document.get("subject") or {}).get("digest") == digest:
+                rows.append({**oci.descriptor(kind, data), "artifactType": document["artifactType"]})
+        return 200, {"Content-Type": oci.INDEX}, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
+
+
+@contextmanager
+def registry(kind: str, folder: Path) -> Iterator[Served]:
+    """"memory", "referrers" (memory too) or "docker-registry"."""
+    if kind == "docker-registry":
+        with registrykit.real(folder) as served:
+            yield served
+        return
+    kept = Listing(referrers=kind == "referrers")
+    with registrykit.serving(kept.answer, kept.lose) as served:
+        yield served
+
+
+@dataclass
+class Project:
+    """A repository with one distribution, `thing`, and the layouts of its images."""
+
+    folder: Path
+    cache: Cache
+    commit: str = COMMIT
+
+    def __post_init__(self) -> None:
+        for name in ("patches/thing", "locks/line"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "patches/thing/series").write_text("greet\n")
+        old, new = chainkit.blob(chainkit.SOURCE), chainkit.blob(chainkit.SOURCE.replace("hi", "good day"))
+        (self.folder / "patches/thing/greet.patch").write_text(chainkit.PATCH.format(old=old, new=new, greeting="good day"))
+        (self.folder / "locks/line/common.in").write_text("helper\n")
+        self.lock({"helper": "1.0", "other": "2.0"})
+        self.base(libc6="2.41-1", bash="5.2-1")
+        self.keys = {name: _key(self.folder, name) for name in ("ours", "theirs")}
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.yaml"
+
+    def lock(self, packages: dict[str, str]) -> None:
+        """Write the lock of the distribution, and the manifest."""
+        sums = {name: hashlib.sha256(f"{name}{version}".encode()).hexdigest() for name, version in packages.items()}
+        text = "".join(f"{name}=={version} \\\n    --hash=sha256:{sums[name]}\n" for name, version in packages.items())
+        (self.folder / "locks/thing-cpu.txt").write_text(text + f"only-arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:{'a' * 64}\n")
+        self.manifest.write_text(f"""version: 1
+sources:
+  thing: {{git: "https://example.invalid/group/thing.git", track: main, commit: {self.commit}, patches: patches/thing}}
+lines:
+  line: {{python: "3.11", pythons: ["3.11"], common: locks/line/common.in, base: any}}
+distributions:
+  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}}
+bases:
+  any: {{image: "debian:trixie-slim", bootstrap: trixie}}
+""")
+
+    def base(self, **packages: str) -> None:
+        """Write the locks of the base."""
+        self.bases = {}
+        for architecture in BOTH:
+            found = [Deb(name, version, architecture, f"pool/main/{name}.deb", hashlib.sha256(f"{name}{version}{architecture}".encode()).hexdigest(), 1, "base") for name, version in sorted(packages.items())]
+            lock = self.bases[architecture] = BaseLock("any", "trixie", architecture, "", (), tuple(found))
+            (self.folder / f"locks/base-any-{architecture}.json").write_text(debs.render(lock))
+
+    def record(self, architecture: str) -> dict[str, Any]:
+        """The lock.json of an image of this project as it stands now."""
+        patch = (self.folder / "patches/thing/greet.patch").read_bytes()
+        source = {
+            "name": "thing", "url": f"https://me:{SECRET}@example.invalid/group/thing.git", "commit": self.commit, "tree": "1" * 40, "patched_commit": "2" * 40, "patched_tree": "3" * 40,
+            "exported_tree": "3" * 40, "absent": [], "patches": [{"name": "greet", "sha256": hashlib.sha256(patch).hexdigest(), "subject": "s", "outcome": "applied"}],
+            "overlay": [], "date": 1_760_000_000,
+        }  # fmt: skip
+        base = {"name": "bootstrap:trixie", "digest": self.bases[architecture].digest, "python": "3.11.9", "glibc": "2.41"}
+        return {
+            "schema": 1, "distribution": "thing", "line": "line", "accelerator": "cpu", "architecture": architecture, "python": "3.11", "builder": __version__,
+            "sources": {"thing": source}, "requirements": {"file": "thing-cpu.txt", "sha256": hashlib.sha256((self.folder / "locks/thing-cpu.txt").read_bytes()).hexdigest()},
+            "transformer_engine": None, "transformer_engine_reason": "it needs CUDA", "base": base, "compression": "gzip", "layers": [],
+        }  # fmt: skip
+
+    def image(self, architecture: str, top: str, title: str = "") -> tuple[oci.Image, dict[str, str]]:
+        record = self.record(architecture)
+        texts = {"base.txt": "base", f"top-{architecture}": top * 50_000, "opt/rosetta/lock.json": parts.lock_text(record)}
+        made = [layer.write(self.cache, hashlib.sha256(f"{path}{text}".encode()).hexdigest(), path, "gzip", lambda path=path, text=text: [file(path, text)]) for path, text in texts.items()]  # type: ignore[misc]
+        noted = runtime.annotated(record) | ({"org.opencontainers.image.title": title} if title else {})
+        return oci.image(architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted), noted
+
+    def layout(self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = "") -> str:
+        """Write the image with the text `top` as a layout; the name that `publish` takes."""
+        images = [self.image(each, top, title) for each in architectures]
+        folder = self.folder / f"layout-{top}-{'-'.join(architectures)}{title}"
+        layout.write(self.cache, oci.index([image for image, _ in images], images[0][1]), folder, name="thing:1")
+        return f"oci:{folder}"
+
+    def digest(self, place: str) -> str:
+        return layout.read(Path(place.removeprefix("oci:"))).index.digest
+
+    def run(self, verb: str, *more: str, key: str = "ours") -> tuple[int, dict[str, Any]]:
+        """Run a verb in this process; its status and its JSON document."""
+        half = "pub" if verb in ("verify-published", "changelog") else "pem"
+        argv = [verb, *more, "--manifest", str(self.manifest), "--json", *(("--key", f"{self.keys[key]}.{half}") if key else ())]
+        out = _Out()
+        with contextlib.redirect_stdout(out):
+            status = cli.main(argv)
+        return status, json.loads(out.text())
+
+    def publish(self, served: Served, *what: str, name: str = "team/thing", date: str = DAY, key: str = "ours") -> tuple[int, dict[str, Any]]:
+        return self.run("publish", *what, "--to", f"{served.host}/{name}", *(("--date", date) if date else ()), key=key)
+
+
+class _Out:
+    """A stdout for each thread that writes to it."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, list[str]] = {}
+
+    def write(self, text: str) -> int:
+        self._written.setdefault(threading.get_ident(), []).append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def text(self) -> str:
+        return "".join(self._written.get(threading.get_ident(), []))
+
+
+def _key(folder: Path, name: str) -> Path:
+    """A pair of keys, NAME.pem and NAME.pub."""
+    made = ec.generate_private_key(ec.SECP256R1())
+    place = folder / name
+    plain = made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    place.with_suffix(".pem").write_bytes(plain)
+    place.with_suffix(".pub").write_bytes(made.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return place
+
+
+def forgotten(served: Served, name: str = "team/thing") -> list[str]:
+    """The tags of a repository that a person may pull."""
+    status, _, data = served.answer("GET", f"/v2/{name}/tags/list?n=1000", {}, b"")
+    return sorted(tag for tag in json.loads(data)["tags"] if tag.startswith(("nightly", "latest"))) if status == 200 else []
