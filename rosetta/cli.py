@@ -144,7 +144,7 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
-ROOMS: tuple[str, ...] = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.pax.command", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command", "rosetta.convert.command", "rosetta.doctor.command")
+ROOMS: tuple[str, ...] = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.pax.command", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command", "rosetta.convert.command", "rosetta.doctor.command", "rosetta.launch.command")
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import home, status
 from rosetta.errors import UserError
-from rosetta.launch import progress
+from rosetta.launch import binding, progress
+from rosetta.launch.secrets import Mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,9 +67,11 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
 def execute(wanted: Command) -> NoReturn:
     """Become the trainer, so that its exit status and the signals sent to it are its own. Progress stays on our stderr; its log goes to the file."""
     env = dict(wanted.env)
-    for line in wanted.lines:
-        print(f"rosetta: {line}", file=sys.stderr)
-    print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
+    mask = Mask(env)
+    command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
+    for line in filter(None, [*wanted.lines, binding.apply(env)]):
+        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
+    print(command, file=sys.stderr, flush=True)
     if wanted.log:
         wanted.log.parent.mkdir(parents=True, exist_ok=True)
         terminal = os.dup(2)
@@ -78,7 +81,7 @@ def execute(wanted: Command) -> NoReturn:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        print("+ " + shlex.join(wanted.argv), file=sys.stderr, flush=True)
+        print(command, file=sys.stderr, flush=True)
     if wanted.begin:
         wanted.begin()
     os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
@@ -150,4 +153,6 @@ def script(name: str, words: Sequence[str], command: Callable[[list[str]], list[
 
 def shown(wanted: Command) -> dict[str, Any]:
     """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
-    return {"argv": wanted.argv, "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
+    found = {"argv": wanted.argv, "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
+    masked: dict[str, Any] = Mask(wanted.env).document(found)
+    return masked

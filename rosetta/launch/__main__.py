@@ -1,0 +1,12 @@
+"""`python -m rosetta.launch`: `rosetta run` and `rosetta submit` on a Python that is too old for the other commands, as a login node has it."""
+
+from __future__ import annotations
+
+import sys
+
+from rosetta import cli
+from rosetta.launch import command
+
+if __name__ == "__main__":
+    cli.ROOMS = (command.__name__,)
+    sys.exit(cli.main())

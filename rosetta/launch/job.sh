@@ -1,0 +1,30 @@
+#!/bin/bash
+# What `rosetta submit` gives to sbatch, always the same: it runs one step, whose srun arguments are its own. Nothing in it is evaluated.
+# Shortly before the time limit Slurm sends it USR1 (--signal=B:USR1@SECONDS), which the processes get through srun: they write a checkpoint
+# and end with status 75. With REQUEUE=1 the job is then started again, and goes on. Any other end is the job's own.
+set -u
+
+limit='' signalled=''
+forward() { # SIGNAL
+  signalled=1
+  kill -s "$1" "$step" 2>/dev/null
+}
+trap 'limit=1; forward USR1' USR1
+trap 'forward TERM' TERM
+trap 'forward INT' INT
+
+srun "$@" &
+step=$!
+status=0
+while :; do
+  signalled=''
+  wait "$step"
+  status=$?
+  [[ $status -gt 128 && -n $signalled ]] || break # a signal ends `wait` before the step has ended
+done
+
+if [[ $status == 75 && -n $limit && ${REQUEUE:-0} == 1 ]]; then
+  echo "rosetta: ended early at its time limit, with a checkpoint; requeued" >&2
+  scontrol requeue "$SLURM_JOB_ID" || exit 75
+fi
+exit "$status"

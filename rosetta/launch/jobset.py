@@ -1,0 +1,89 @@
+"""A run as a JobSet of Kubernetes' (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node, whose first one all of them meet at."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.launch import docker, node, rendering
+from rosetta.launch.rendering import Options, Rendering
+from rosetta.launch.secrets import secret
+
+if TYPE_CHECKING:
+    from rosetta.launch.description import Run
+
+PORT = 29400
+_JOB, _CONTAINER = "node", "rosetta"
+_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the names of pods, which begin with it, have 63 characters at most
+_CLAIM = re.compile(r"pvc:([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/[^:]*)?")
+_RESTARTS = 10
+
+
+def render(run: Run, options: Options) -> Rendering:
+    """Return kubectl's command, and the JobSet that it reads.
+
+    Variables that are secrets are taken from the Kubernetes secret that the options name, where each has its own name as its key.
+
+    Raises:
+      UserError: there is no image, the name is none that Kubernetes takes, or a mount cannot be.
+    """
+    kubectl = ["kubectl", "create", *([f"--namespace={options.namespace}"] if options.namespace else []), "--filename=-"]
+    return Rendering(kubectl, document=document(run, options), hidden=rendering.variables(run))
+
+
+def document(run: Run, options: Options) -> dict[str, Any]:
+    """Return the JobSet."""
+    name = rendering.job_name(run, options)
+    if not _LABEL.fullmatch(name):
+        raise UserError("Kubernetes takes no such name", f"--job-name={name}", "give up to 40 small letters, digits and dashes, the first of them a letter")
+    job: dict[str, Any] = {"parallelism": run.nodes, "completions": run.nodes, "completionMode": "Indexed", "backoffLimit": 0}
+    spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
+    if options.requeue:
+        # A run that ended early goes on without counting; one that failed, as often as that.
+        job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": [node.EARLY]}}]}
+        spec["failurePolicy"] = {"maxRestarts": _RESTARTS, "rules": [{"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}]}
+    spec["replicatedJobs"] = [{"name": _JOB, "replicas": 1, "template": {"spec": {**job, "template": {"spec": _pod(run, options, name)}}}}]
+    space = {"namespace": options.namespace} if options.namespace else {}
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name, **space}, "spec": spec}
+
+
+def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
+    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [{"name": "shm", "emptyDir": {"medium": "Memory"}}]  # noqa: S108 (the default of 64 MiB kills NCCL)
+    for index, (outside, inside) in enumerate(run.mounts):
+        mount, volume = _mount(f"mount-{index}", outside, inside)
+        mounts.append(mount)
+        volumes.append(volume)
+    command = docker.spawned(run)
+    if run.nodes > 1:  # which pod it is, Kubernetes tells rosetta spawn in JOB_COMPLETION_INDEX
+        command = ["rosetta", "spawn", f"--nodes={run.nodes}", f"--per-node={rendering.per_node(run)}", f"--coordinator={name}-{_JOB}-0-0.{name}:{PORT}", "--", *run.entry]
+    gpus = {} if rendering.on_cpu(run) else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
+    container = {
+        "name": _CONTAINER, "image": rendering.image(options, "--on jobset"), "command": [_literal(word) for word in command],
+        "env": [_variable(key, value, options) for key, value in rendering.variables(run).items()], **gpus,
+        "ports": [{"containerPort": PORT}], "volumeMounts": mounts, "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    }  # fmt: skip
+    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": options.warning, "containers": [container], "volumes": volumes}
+
+
+def _variable(name: str, value: str, options: Options) -> dict[str, Any]:
+    if secret(name, value):
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": options.secret, "key": name}}}
+    return {"name": name, "value": _literal(value)}
+
+
+def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A folder of the node, or pvc:CLAIM[/FOLDER] of a persistent volume."""
+    claim = _CLAIM.fullmatch(outside)
+    if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
+        raise UserError("Kubernetes cannot mount it", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it")
+    mount = {"name": name, "mountPath": inside}
+    if not claim:
+        return mount, {"name": name, "hostPath": {"path": outside}}
+    folder = (claim[3] or "").strip("/")
+    return {**mount, **({"subPath": folder} if folder else {})}, {"name": name, "persistentVolumeClaim": {"claimName": claim[1]}}
+
+
+def _literal(text: str) -> str:
+    """A text that Kubernetes leaves as it is: it would put variables in place of $(NAME)."""
+    return text.replace("$", "$$")

@@ -1,0 +1,143 @@
+"""A run description made into what starts it somewhere: an argument list, the variables that are added to ours, and what is read from standard input.
+
+No value of a user's passes through a shell on the way: values are whole arguments or variables of the environment, and nothing is a template.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rosetta import xlaflags
+from rosetta.errors import UserError
+from rosetta.launch import yamltext
+from rosetta.launch.secrets import Mask
+
+if TYPE_CHECKING:
+    from rosetta.launch.description import Run
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What is executed.
+
+    Attributes:
+      argv: never read by a shell.
+      env: added to the environment it is started in.
+      document: what it reads from standard input, as YAML; None for nothing.
+      hidden: variables besides env whose secrets may stand in it.
+    """
+
+    argv: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    document: dict[str, Any] | None = None
+    hidden: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def stdin(self) -> str:
+        """What it reads."""
+        return "" if self.document is None else yamltext.written(self.document)
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as JSON without secrets."""
+        mask = Mask({**self.env, **self.hidden})
+        found = {"argv": [mask.word(word) for word in self.argv], "env": mask.variables(self.env)}
+        return found if self.document is None else {**found, "document": mask.document(self.document)}
+
+    def text(self) -> str:
+        """Return it as a shell would be told, without secrets; a document for standard input instead of the command that reads it."""
+        found = self.shown()
+        if "document" in found:
+            return yamltext.written(found["document"]).rstrip()
+        settings = [f"{name}={shlex.quote(value)}" for name, value in found["env"].items()]
+        return " \\\n  ".join([*settings, shlex.join(found["argv"])])
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run description does not say: how it is put to a scheduler or an engine. An empty one is left to these.
+
+    Attributes:
+      image: of the container.
+      name: of the job.
+      account, partition, time, output, extra: sbatch's; extra are whole options of its own.
+      requeue: whether a run that ended early, at its time limit say, is started again.
+      warning: seconds before the time limit at which the run is told to end.
+      shared: whether others may use what is left of the nodes.
+      secret: Kubernetes' secret that holds the variables which are secrets.
+      namespace: Kubernetes'.
+    """
+
+    image: str = ""
+    name: str = ""
+    account: str = ""
+    partition: str = ""
+    time: str = ""
+    output: str = ""
+    extra: tuple[str, ...] = ()
+    requeue: bool = False
+    warning: int = 120
+    shared: bool = False
+    secret: str = "rosetta"  # noqa: S105 (a name)
+    namespace: str = ""
+
+
+def variables(run: Run) -> dict[str, str]:
+    """Return the environment that each process of a run is to have, XLA_FLAGS among it.
+
+    Raises:
+      UserError: a name is none of a variable, or a value cannot be one's.
+    """
+    found = dict(run.env)
+    if run.xla_flags:
+        found["XLA_FLAGS"] = xlaflags.joined(xlaflags.written(run.xla_flags))
+    for name, value in found.items():
+        if not _VARIABLE.fullmatch(name):
+            raise UserError(f"{name!r} is no variable's name", "env", "write letters, digits and underscores")
+        if "\0" in value:
+            raise UserError("it holds a zero byte", name, "take it out: no environment can hold one")
+    if any("\0" in word for word in run.entry):
+        raise UserError("it holds a zero byte", "entry", "take it out: no argument can hold one")
+    return found
+
+
+def on_cpu(run: Run) -> bool:
+    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says it."""
+    return run.env.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
+
+
+def per_node(run: Run) -> int:
+    """Return the processes of each node."""
+    return run.processes // run.nodes
+
+
+def image(options: Options, where: str) -> str:
+    """Return the image; UserError where there is none, or its name would be read as an option."""
+    if not options.image:
+        raise UserError("it takes an image", where, "name one: --image IMAGE, or CONTAINER=IMAGE in the environment")
+    if options.image.startswith("-"):
+        raise UserError("it is no image", f"--image={options.image}", "name one, as in t5x:cuda13")
+    return options.image
+
+
+def job_name(run: Run, options: Options) -> str:
+    """Return the job's name: the one that was given, else the framework's and the model's."""
+    return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip("-")
+
+
+def plain_mounts(run: Run, where: str) -> list[str]:
+    """Return OUTSIDE:INSIDE for each folder, for what takes lists with commas and colons and has no way to quote.
+
+    Raises:
+      UserError: a path has one of these in it, or is not absolute.
+    """
+    for pair in run.mounts:
+        for path in pair:
+            if not path.startswith("/") or any(mark in path for mark in ",:"):
+                raise UserError(f"{path!r} cannot be mounted there", where, "give absolute paths without commas and colons; a link may have another name")
+    return [":".join(pair) for pair in run.mounts]
+

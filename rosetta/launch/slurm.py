@@ -1,0 +1,68 @@
+"""A run as a job of Slurm's: without containers, with pyxis, or with apptainer.
+
+sbatch gets job.sh, which is the same for all, and srun's arguments as the script's own; variables travel in the environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.errors import UserError
+from rosetta.launch import rendering
+from rosetta.launch.rendering import Options, Rendering
+
+if TYPE_CHECKING:
+    from rosetta.launch.description import Run
+
+SCRIPT = Path(__file__).with_name("job.sh")
+REQUEUE = "REQUEUE"  # read by job.sh
+
+
+def plain(run: Run, options: Options) -> Rendering:
+    """Return the command that submits it to nodes which have the environment themselves."""
+    return _job(run, options, [], rendering.variables(run))
+
+
+def pyxis(run: Run, options: Options) -> Rendering:
+    """Return the command that submits it to run in an image by pyxis.
+
+    Each variable is named: the image's own would win otherwise (pyxis' --container-env).
+
+    Raises:
+      UserError: there is no image, or a mount's path has a comma or a colon.
+    """
+    env = rendering.variables(run)
+    words = [f"--container-image={rendering.image(options, '--on pyxis')}", f"--container-env={','.join(env)}"]
+    if run.mounts:
+        words.append(f"--container-mounts={','.join(rendering.plain_mounts(run, '--on pyxis'))}")
+    return _job(run, options, words, env)
+
+
+def apptainer(run: Run, options: Options) -> Rendering:
+    """Return the command that submits it to run in an image by apptainer.
+
+    --no-eval: otherwise its shell in the container would evaluate what stands in variables and arguments.
+
+    Raises:
+      UserError: there is no image, or a mount's path has a comma or a colon.
+    """
+    env = rendering.variables(run)
+    words = ["apptainer", "exec", "--no-eval", *([] if rendering.on_cpu(run) else ["--nv"])]
+    words += [f"--bind={each}" for each in rendering.plain_mounts(run, "--on apptainer")]
+    inside = {f"APPTAINERENV_{name}": value for name, value in env.items()}
+    return _job(run, options, [*words, rendering.image(options, "--on apptainer")], {**env, **inside})
+
+
+def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> Rendering:
+    """Options of a job, the script, options of its step, these words, and the entry."""
+    count = rendering.per_node(run)
+    if run.entry[0].startswith("-"):
+        raise UserError("it would be read as an option of srun's", f"entry {run.entry[0]}", "name a program")
+    batch = ["sbatch", f"--job-name={rendering.job_name(run, options)}", f"--nodes={run.nodes}", f"--ntasks-per-node={count}", "--export=ALL", "--open-mode=append", f"--signal=B:USR1@{options.warning}"]
+    batch += ["--requeue" if options.requeue else "--no-requeue"]
+    batch += [] if rendering.on_cpu(run) else [f"--gres=gpu:{run.gpus_per_node}"]
+    batch += [] if options.shared else ["--exclusive", "--mem=0"]
+    batch += [f"--{name}={value}" for name in ("account", "partition", "time", "output") if (value := getattr(options, name))]
+    step = [f"--nodes={run.nodes}", f"--ntasks={run.processes}", f"--ntasks-per-node={count}", "--kill-on-bad-exit=1", "--export=ALL", "--cpu-bind=none"]
+    return Rendering([*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry], {**env, REQUEUE: str(int(options.requeue))})
