@@ -39,6 +39,8 @@ VERBS = {
     "verify-published": ("publish.check", "check a published image with nothing but the public key"),
     "promote": ("publish.promote", "let latest-verified point to a digest that a suite has passed"),
     "changelog": ("publish.changelog", "say what changed between two published images"),
+    "nightly": ("nightly.command", "bump, build, train, publish and report, by one command"),
+    "status": ("status.command", "make the status page and badges of the reports of nights"),
     "reproduce": ("reproduce", "build an image again from its own lock and compare"),
     "cache": ("cachetool", "show or shrink the builder's cache"),
     "docs": ("docs", "write the pages that are generated from the code"),

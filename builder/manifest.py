@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,6 +29,15 @@ def _relative(value: str) -> str:
     if not parts or value.startswith(("/", "-")) or ".." in parts or "\\" in value or "\0" in value or ".git" in parts:
         raise ValueError("not a relative path that stays inside the repository")
     return value
+
+
+def _day(value: str) -> str:
+    try:
+        if dt.date.fromisoformat(value).isoformat() == value:
+            return value
+    except ValueError:
+        pass
+    raise ValueError("not a day such as '2027-06-30'")
 
 
 def _url(value: str) -> str:
@@ -127,6 +137,8 @@ class Line(_Model):
     pythons: tuple[PythonVersion, ...] = Field(description="Every Python the locks hold for.", min_length=1, strict=False)
     common: RepoPath = Field(description="What every distribution of the line has, in requirements format; its lock stands beside it as .txt.")
     base: Name | None = Field(None, description="The base its images stand on; without one it has no images.")
+    support: Why | None = Field(None, description="What it is promised, and for how long: docs/support.md says what the words mean.")
+    until: Annotated[str, AfterValidator(_day)] | None = Field(None, description="The last day of that, in quotes: 'YYYY-MM-DD'; absent while no day is set.")
 
     @model_validator(mode="after")
     def _listed(self) -> Line:
