@@ -72,7 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.here:
         (name,) = args.cases
-        target.prepare(CASES[name].get("switches", {}).get("fp8", "off"))
+        target.prepare(CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100")
         (args.out / f"{name}.json").write_text(json.dumps(plan(CASES[name])))
         return
     args.out.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import difflib
 import re
 import shlex
 import subprocess
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
@@ -13,25 +14,36 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Old name -> today's; "" where what it did is what happens now anyway, or nothing any more.
-RENAMED = {
-    "xla_gpu_enable_address_computation_fusion": "xla_gpu_enable_dynamic_slice_fusion",
-    "xla_gpu_simplify_all_fp_conversions": "",
-    "xla_gpu_enable_async_all_gather": "",
-    "xla_gpu_enable_async_all_reduce": "",
-    "xla_gpu_enable_async_reduce_scatter": "",
-    "xla_gpu_enable_async_collectives": "",
-    "xla_gpu_lhs_enable_gpu_async_tracker": "",
-    "xla_gpu_enable_triton_softmax_fusion": "",
-    "xla_gpu_enable_custom_fusions": "",
-    "xla_gpu_enable_nccl_per_stream_comms": "",
-    "xla_gpu_ensure_minor_dot_contraction_dims": "",
-    "xla_gpu_redzone_scratch_max_megabytes": "",
-    "xla_gpu_enable_triton_hopper": "",
-    "xla_gpu_enable_bf16_6way_gemm": "",
-    "xla_gpu_all_reduce_contiguous": "",
-}
+# Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens now anyway, or what does not exist any more.
+# Where another name follows, XLA has it from the next jaxlib on.
+GONE = {
+    **dict.fromkeys((
+        "xla_gpu_simplify_all_fp_conversions", "xla_gpu_enable_async_all_gather", "xla_gpu_enable_async_all_reduce", "xla_gpu_enable_async_all_to_all",
+        "xla_gpu_enable_async_collective_broadcast", "xla_gpu_enable_async_collective_permute", "xla_gpu_enable_async_reduce_scatter",
+        "xla_gpu_enable_async_collectives", "xla_gpu_all_reduce_contiguous", "xla_gpu_enable_bf16_3way_gemm", "xla_gpu_enable_cudnn_frontend",
+        "xla_gpu_enable_dot_strength_reduction", "xla_gpu_enable_mlir_emitters", "xla_gpu_enable_xla_runtime_executable", "xla_gpu_dump_autotuned_triton_fusions",
+        "xla_gpu_graph_eviction_timeout_seconds", "xla_gpu_graph_num_runs_to_instantiate", "xla_gpu_max_mlir_kernels", "xla_gpu_skip_mlir_kernels",
+        "xla_gpu_normalize_layouts", "xla_gpu_triton_fusion_level",
+    ), "0.4.26"),
+    "xla_gpu_enable_address_computation_fusion": "0.4.31",
+    **dict.fromkeys(("xla_gpu_lhs_enable_gpu_async_tracker", "xla_gpu_enable_triton_softmax_fusion", "xla_gpu_enable_bf16_6way_gemm", "xla_gpu_asm_extra_flags"), "0.4.35"),
+    **dict.fromkeys((
+        "xla_gpu_enable_nccl_per_stream_comms", "xla_gpu_ensure_minor_dot_contraction_dims", "xla_gpu_enable_pipelined_collectives",
+        "xla_gpu_enable_custom_fusions_re", "xla_gpu_enable_priority_fusion", "xla_gpu_enable_reduction_epilogue_fusion", "xla_gpu_enable_shared_constants",
+        "xla_gpu_triton_gemm_disable_reduced_precision_reduction",
+    ), "0.5.3"),
+    **dict.fromkeys(("xla_gpu_enable_custom_fusions", "xla_gpu_graph_level"), "0.6.2"),
+    **dict.fromkeys(("xla_gpu_redzone_scratch_max_megabytes", "xla_gpu_enable_triton_hopper"), "0.7.2"),
+    "xla_gpu_enable_split_k_autotuning": "0.9.2",
+    **dict.fromkeys(("xla_gpu_fused_attention_use_cudnn_rng", "xla_gpu_enable_llvm_module_compilation_parallelism", "xla_gpu_experimental_enable_nvshmem"), "0.10.2"),
+}  # fmt: skip
+RENAMED = {"xla_gpu_enable_address_computation_fusion": "xla_gpu_enable_dynamic_slice_fusion"}
+LOCKED = "0.10.2"  # the jaxlib that is meant where none is at hand
 PIPELINED = ("xla_gpu_enable_pipelined_all_gather", "xla_gpu_enable_pipelined_all_reduce", "xla_gpu_enable_pipelined_reduce_scatter")
+# XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to ...=default"; they are deprecated from this jaxlib on.
+PIPELINE_FROM = (0, 12)
+CACHE_MODE = "xla_gpu_experimental_autotune_cache_mode"
+CACHE_MODES = {"1": "AUTOTUNE_CACHE_MODE_UPDATE", "2": "AUTOTUNE_CACHE_MODE_READ"}  # by number, which XLA took once
 
 
 def written(options: Mapping[str, object]) -> list[str]:
@@ -66,33 +78,56 @@ def value(flags: Iterable[str], name: str) -> str | None:
     return found
 
 
-def today(text: str) -> tuple[list[str], tuple[str, ...]]:
-    """Return flags as today's XLA takes them, and a line for each that is another now.
+def jaxlib() -> str | None:
+    """Return the version of the jaxlib of this Python, None without one."""
+    try:
+        return metadata.version("jaxlib")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, to compare."""
+    return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0]))
+
+
+def today(text: str, version: str | None = None, where: str = "XLA_FLAGS") -> tuple[list[str], tuple[str, ...]]:
+    """Return flags as the XLA of a jaxlib takes them, and a line for each that is another there.
+
+    Args:
+      text: as a variable has them.
+      version: of jaxlib; None: the one that is locked.
+      where: the variable, for the lines.
 
     Raises:
       UserError: see split.
     """
     flags, said = list[str](), list[str]()
     for flag in split(text):
-        now = _today(flag)
+        now = _today(flag, version or LOCKED)
         flags += now
         if now != [flag]:
-            said.append(f"{flag} of XLA_FLAGS: " + (f"{' '.join(now)} today" if now else "left out, XLA has it no more"))
+            said.append(f"{flag} of {where}: " + (f"{' '.join(now)} today" if now else "left out, XLA has it no more"))
     return flags, tuple(said)
 
 
-def _today(flag: str) -> list[str]:
+def _today(flag: str, version: str) -> list[str]:
     name, equals, given = flag.removeprefix("--").partition("=")
     if name.startswith("set_xla_"):  # as it was once documented
         name = name.removeprefix("set_")
-    if name == "xla_gpu_graph_level":
-        return ["--xla_gpu_enable_command_buffer="] if given == "0" else []
-    if name == "xla_gpu_enable_pipelined_collectives":
-        return [f"--{each}={given or 'true'}" for each in PIPELINED]
-    name = RENAMED.get(name, name)
-    if not name:
-        return []
     given = given.lower() if given in ("True", "False") else given
+    if name == CACHE_MODE and given in CACHE_MODES and numbers(version) > (0, 4, 31):
+        given = CACHE_MODES[given]
+    if name in PIPELINED and numbers(version) >= PIPELINE_FROM:
+        return [f"--{name.replace('enable_pipelined', 'pipeline')}={'default' if given == 'false' else 'on'}"] if given in ("true", "false", "") else [flag]
+    if name in GONE and numbers(version) > numbers(GONE[name]):
+        if name == "xla_gpu_graph_level":
+            return ["--xla_gpu_enable_command_buffer="] if given == "0" else []
+        if name == "xla_gpu_enable_pipelined_collectives":
+            return [each for wanted in PIPELINED for each in _today(f"--{wanted}={given or 'true'}", version)]
+        if name not in RENAMED:
+            return []
+        name = RENAMED[name]
     return [f"--{name}{equals}{given}"] if flag.startswith("--") else [flag]
 
 
@@ -118,5 +153,5 @@ def require_known(flags: Iterable[str], python: str) -> None:
 
 
 def _nearest(flag: str) -> str:
-    near = difflib.get_close_matches(flag.lstrip("-").partition("=")[0], [*filter(None, RENAMED.values()), *PIPELINED], 1, 0.85)
+    near = difflib.get_close_matches(flag.lstrip("-").partition("=")[0], [*RENAMED.values(), *PIPELINED], 1, 0.85)
     return f"write --{near[0]}, or leave it out" if near else "leave it out: one such flag ends the process"

@@ -20,8 +20,10 @@ import optax
 from rosetta.bench import modes, timing
 from rosetta.errors import UserError
 from rosetta.launch import peaks, progress
+from rosetta.launch.card import Card
 from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
+from rosetta.presets import layers
 from rosetta.t5x import flops, switches
 from rosetta.t5x.config import T5Config
 from rosetta.t5x.network import Transformer, logits_scale
@@ -100,7 +102,7 @@ class Candidate:
         jitted = jax.jit(functools.partial(step, config), donate_argnums=(0, 1))
         begin = time.perf_counter()
         lowered = jitted.lower(run.state, self.own, run.batch, run.key)
-        options = switches.xla_options(config.fp8) if run.platform == "gpu" else {}
+        options = switches.xla_options(config.fp8, run.task.size, run.accelerator) if run.platform == "gpu" else {}
         self.compiled = lowered.compile(compiler_options=options)
         self.compile_seconds = time.perf_counter() - begin
         self.loss = float("nan")
@@ -132,6 +134,7 @@ class Shared:
         if task.batch % task.devices:
             raise UserError(f"a batch of {task.batch} does not divide by {task.devices} devices", "bench t5 --batch", f"give a multiple of {task.devices}")
         self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
+        self.accelerator = layers.accelerator([Card(self.card, capability(devices[0]))])
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
         self.everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from rosetta.pax.choose import Choice
     from rosetta.pax.settings import Settings
+    from rosetta.presets.use import Used
 
-MEMORY = {"run_pile_multinode": "0.85", "run_base_config_multinode": "0.9", "run_llama_boolq": "0.85"}
 LOGS = {"run_pile_singlenode": "pile_output.log", "run_lambada_singlenode": "lambada_output.log"}
 
 
@@ -43,17 +43,19 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     on_cpu = platforms.split(",")[0] == "cpu"
     given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
     experiment = preflight.experiment(given.config)
-    flags, renamed = _flags(given)
-    chosen = choose.choose(given, found, flags, on_cpu=on_cpu)
     env, notes = _devices(given, found, environment, on_cpu=on_cpu)
+    flags = xla.used(given, env, found, None, on_cpu=on_cpu).flags
+    chosen = choose.choose(given, found, flags, on_cpu=on_cpu)
+    used = xla.used(given, env, found, chosen, on_cpu=on_cpu)
+    xlaflags.require_known(used.typed, run.python(env))
     vocab, more = preflight.vocabulary(given)
     data = preflight.data(given)
     reads = preflight.of_script(given)
-    made = _environment(env, given, chosen, flags, on_cpu=on_cpu)
+    made = _environment(env, given, chosen, used)
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
-    lines = (_summary(given), *renamed, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
+    lines = (_summary(given), *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
@@ -99,17 +101,6 @@ def _summary(given: Settings) -> str:
     return f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in {given.log_dir}"
 
 
-def _flags(given: Settings) -> tuple[list[str], tuple[str, ...]]:
-    """The run's XLA flags: ours, in whose place BASE_XLA_FLAGS stands, then those of XLA_FLAGS, which win. The user's are checked."""
-    base, said = xlaflags.written(xla.options(given.config)), tuple[str, ...]()
-    if given.variables.get("BASE_XLA_FLAGS"):
-        base, said = xlaflags.today(given.variables["BASE_XLA_FLAGS"])
-    own, also = xlaflags.today(given.variables.get("XLA_FLAGS", ""))
-    typed = [*(base if given.variables.get("BASE_XLA_FLAGS") else ()), *own]
-    xlaflags.require_known([flag for flag in typed if "xla_force_host_platform_device_count" not in flag], given.variables.get("PYTHON") or sys.executable)
-    return [*base, *own], (*said, *also)
-
-
 def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment in which each process has its devices."""
     if given.processes == 1:
@@ -127,14 +118,10 @@ def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, 
     return {**environment, "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(given.gpus_per_process)))}, ()
 
 
-def _environment(env: Mapping[str, str], given: Settings, chosen: Choice, flags: Sequence[str], *, on_cpu: bool) -> dict[str, str]:
-    # share() may have added to XLA_FLAGS how many devices the CPU is to stand in for.
-    added = [flag for flag in xlaflags.today(env.get("XLA_FLAGS", ""))[0] if flag not in flags]
-    made = {**env, **_compiled(env, given), **chosen.env, "XLA_FLAGS": xlaflags.joined([*flags, *added])}
-    made.pop("BASE_XLA_FLAGS", None)
-    if given.script in MEMORY and not on_cpu:
-        made.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", MEMORY[given.script])
-    return made
+def _environment(env: Mapping[str, str], given: Settings, chosen: Choice, used: Used) -> dict[str, str]:
+    known = {**env, **used.env}
+    known.pop("BASE_XLA_FLAGS", None)
+    return {**known, **_compiled(known, given), **chosen.env, "XLA_FLAGS": xlaflags.joined(used.flags)}
 
 
 def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:

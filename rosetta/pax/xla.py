@@ -1,26 +1,56 @@
-"""Which flags of XLA a run of Pax has, by its experiment: those of the published runs, by the names they have today."""
+"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the cards at hand, in the precision that was chosen."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
-# Bytes up to which all-reduces are combined: small keeps each layer's apart, so that they hide behind the next layer's arithmetic; the 126M
-# model's are so small that they are dearer one by one. Both are the published runs' values.
-COMBINE, COMBINE_SMALL = 51200, 33554432
+from rosetta.pax import fdl, hyperread
+from rosetta.presets import use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.launch.card import Card
+    from rosetta.pax.choose import Choice
+    from rosetta.pax.settings import Settings
+    from rosetta.presets.use import Used
+
 _SMALL = re.compile(r"126M(?!64E)")
 
 
-def options(config: str) -> dict[str, int | bool | str]:
-    """Return XLA's options for an experiment, flag without dashes -> value. Command buffers are off: CUDA graphs cost memory that big models lack.
+def used(given: Settings, environment: Mapping[str, str], cards: Sequence[Card], chosen: Choice | None, *, on_cpu: bool) -> Used:
+    """Return what a run gets of its preset, see presets.use.
 
-    FP8 needs Triton's GEMMs off, which are never FP8 ones, and pipelined collectives off, as they are unless asked for.
+    Args:
+      given: the run.
+      environment: in which each process has its devices.
+      cards: that this process sees.
+      chosen: what the switches came to; None: not known yet, it is as in bfloat16.
+      on_cpu: whether it runs on the CPU.
+
+    Raises:
+      UserError: there is no such preset, or a file is wrong.
     """
-    return {
-        "xla_gpu_enable_latency_hiding_scheduler": True,
-        "xla_gpu_enable_triton_gemm": False,
-        "xla_gpu_all_reduce_combine_threshold_bytes": COMBINE_SMALL if _SMALL.search(config) else COMBINE,
-        "xla_gpu_enable_command_buffer": "",
-    }
+    precision = "bf16" if chosen is None else _precision(given, chosen)
+    return use.use("pax", given.config, environment, cards, on_cpu=on_cpu, precision=precision, mesh=_mesh(given), devices=given.gpus)
+
+
+def _precision(given: Settings, chosen: Choice) -> str:
+    if "True" in (given.hyper.get("USE_FP8"), chosen.hyper.get("USE_FP8")):
+        return "fp8-xla"
+    return "fp8-te" if chosen.env.get("ENABLE_FP8") == "1" else "fp32" if given.precision == "float32" else "bf16"
+
+
+def _mesh(given: Settings) -> dict[str, list[int]]:
+    """The run's meshes: as it sets them, else its experiment's; one that is not known is of one device."""
+    stated = hyperread.read(given.config)
+
+    def shape(name: str) -> list[int]:
+        found: Any = fdl.value(given.hyper[name]) if name in given.hyper else hyperread.value(stated, name)
+        return list(found) if found else [1, 1, 1]
+
+    return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}
 
 
 def small(config: str) -> bool:

@@ -118,7 +118,7 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 
     preflight.experiment(args.config)
     chosen = hyper(args.hyper)
-    pax.prepare(args.config)
+    pax.prepare(args.config, args.card, chosen)
     made = pax.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)
     planned = pax.plan(made, card=args.card, nodes=count, per_node=per_node)
@@ -145,7 +145,7 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     literals = {name: ginread.literal(value) for name, value in bound.items()}
     read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
     preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
-    target.prepare(str(chosen.get("fp8", "off")))
+    target.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
     compiled = target.t5x(
         files, [f"{name} = {value}" for name, value in literals.items()], card=args.card, nodes=count, per_node=per_node, tensor_parallel=args.tp,
         batch=batch, lengths={"inputs": args.inputs, "targets": args.targets}, fsdp=args.fsdp,

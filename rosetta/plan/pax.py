@@ -6,14 +6,13 @@ import importlib
 import importlib.util
 import itertools
 import math
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta import xlaflags
 from rosetta.errors import UserError
 from rosetta.plan import hlo, report, target, traffic
+from rosetta.presets import use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,18 +43,15 @@ def table(found: dict[str, Any]) -> str:
     return f"{report.table(found)}\n{traffic.table([traffic.Flow(**each) for each in moved['flows']], [traffic.Loop(**each) for each in moved['loops']])}"
 
 
-def prepare(config: str) -> None:
+def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
     """Set up JAX for compiling an experiment for a card that is not here; to be called before JAX is imported.
 
-    XLA gets the flags that the scripts give it for this experiment, and no autotuning; the user's own come last, where they win.
+    XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see target.without_a_card.
 
     Raises:
       UserError: this environment has no CUDA plugin, or no Pax.
     """
-    from rosetta.pax import xla  # noqa: PLC0415
-
-    given, _ = xlaflags.today(os.environ.get("XLA_FLAGS", ""))
-    target.without_a_card(xlaflags.joined([*xlaflags.written(xla.options(config)), target.UNTUNED, *given]))
+    target.without_a_card(use.options("pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card))
     if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
         raise UserError("this environment has no Pax", "paxml", "use an environment or image of the pax distribution")
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rosetta import xlaflags
 from rosetta.errors import UserError
 from rosetta.plan import cards
 from rosetta.t5x import switches
@@ -43,30 +44,34 @@ class Compiled:
         return self.arguments + self.outputs - self.aliased + self.temporaries
 
 
-def prepare(fp8: str) -> None:
+def prepare(fp8: str, size: str, card: str) -> None:
     """Set up JAX for compiling a T5X step for a card that is not here; to be called before JAX is imported.
 
-    XLA gets the flags that the scripts give it for this T5Config.fp8, and no autotuning; the user's own come last, where they win.
+    XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see without_a_card.
 
     Raises:
       UserError: this environment has no CUDA plugin.
     """
-    without_a_card(switches.xla_flags(fp8, os.environ.get("XLA_FLAGS", ""), UNTUNED))
+    without_a_card(switches.xla_options(fp8, size, card))
 
 
-def without_a_card(flags: str) -> None:
-    """Set up JAX's environment for compiling for a card that is not here, with these flags of XLA; to be called before JAX is imported.
+def without_a_card(options: Mapping[str, object]) -> None:
+    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX is imported.
+
+    XLA gets these options and no autotuning; the flags of XLA_FLAGS come last, where they win.
 
     Raises:
       UserError: this environment has no CUDA plugin.
     """
+    given, _ = xlaflags.today(os.environ.get("XLA_FLAGS", ""), xlaflags.jaxlib())
+    flags, _ = xlaflags.today(xlaflags.joined(xlaflags.written(options)), xlaflags.jaxlib())
     from importlib import metadata  # noqa: PLC0415
 
     if not any(re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower()) for each in metadata.distributions()):
         raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
     os.environ["JAX_PLATFORMS"] = "cuda,cpu"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = flags
+    os.environ["XLA_FLAGS"] = xlaflags.joined([*flags, UNTUNED, *given])
 
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:

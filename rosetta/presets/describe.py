@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 from rosetta.launch.description import Run
 from rosetta.launch.words import on
-from rosetta.presets import files, given, layers, schema
+from rosetta.presets import combine, files, given, layers
+from rosetta.presets.layers import Resolved
 from rosetta.presets.schema import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.presets.layers import Resolved, Settings
+    from rosetta.presets.layers import Settings
 
 ENTRY = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
 MODEL = {"t5x": "T5_SIZE", "pax": "CONFIG"}
@@ -40,7 +43,8 @@ def describe(
       name: of a preset, or the path of a file of one.
       accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's own.
       settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets.
-      nodes, gpus_per_node: None: the preset's.
+      nodes: None: the preset's.
+      gpus_per_node: None: the preset's.
       environment: variables; those that the scripts and what is below them read are taken.
       site: see files.site, which it is where it is left out.
 
@@ -69,7 +73,40 @@ def resolved(
         typed = {**typed, "precision": _precision(framework, found, asked)}
         found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site)
     _same_model(framework, found, chain, name)
-    return found
+    return combined(found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node"))
+
+
+def model(found: Settings) -> str:
+    """Return T5_SIZE, or the experiment."""
+    return str(found.get(f"settings.{MODEL[found.framework]}") or found.configs[0])
+
+
+def mesh(found: Settings) -> dict[str, list[int]]:
+    """Return "ici" and "dcn" of Pax in numbers. UserError where they are not of so many GPUs and nodes."""
+    sizes = {"gpus": found.get("gpus_per_node"), "nodes": found.get("nodes")}
+    made = {name: [sizes.get(each, each) for each in shape] for name in ("ici", "dcn") if (shape := found.get(f"mesh.{name}"))}
+    for name, word, what in (("ici", "gpus", "GPUs of a node"), ("dcn", "nodes", "nodes")):
+        if name in made and math.prod(made[name]) != sizes[word]:
+            raise UserError(f"it has {math.prod(made[name])} parts, and there are {sizes[word]} {what}", f"mesh.{name}={made[name]}", f"make its product {sizes[word]}, or write `{word}` for a number")
+    return made
+
+
+def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int) -> Settings:
+    """Return the values with the thresholds that `combine: layers` makes; one that is not of a preset that is shipped stands.
+
+    Raises:
+      UserError: the model's sizes are not known.
+    """
+    if found.get("combine") != "layers":
+        return found
+    origin = found.values["combine"].origin
+    values = dict(found.values)
+    for name, threshold in combine.of(found, model, mesh, devices).items():
+        before = values.get(f"xla_flags.{name}")
+        if before is None or before.origin.startswith("presets/"):
+            overrode = ((before.origin, before.value), *before.overrode) if before else ()
+            values[f"xla_flags.{name}"] = Resolved(threshold, origin, f"{combine.PLACE}: bytes of one layer", overrode)
+    return replace(found, values=values)
 
 
 def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -> Value:
@@ -88,34 +125,31 @@ def _same_model(framework: str, found: Settings, chain: list[files.Layer], name:
     variable = MODEL[framework]
     size = next((layer.values[f"settings.{variable}"].value for layer in reversed(chain) if f"settings.{variable}" in layer.values), None)
     known = (size,) if size else found.configs
-    model = found.values.get(f"settings.{variable}")
-    if not known and model is None:
+    asked = found.values.get(f"settings.{variable}")
+    if not known and asked is None:
         raise UserError("it is of no model", name, f"name one: {variable}=..., or take one of the presets for a model: {', '.join(files.presets())}")
-    if known and model and model.value not in known:
-        others = [each.name for each in files.presets().values() if model.value in each.configs or each.values.get(f"settings.{variable}", Value("", "")).value == model.value]
+    if known and asked and asked.value not in known:
+        others = [each.name for each in files.presets().values() if asked.value in each.configs or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value]
         do = f"name the preset {others[0]}, or unset it" if others else f"it is one of: {', '.join(known)}"
-        raise UserError(f"{name} is not its preset", f"{variable}={model.value}", do)
+        raise UserError(f"{name} is not its preset", f"{variable}={asked.value}", do)
 
 
 def run(found: Settings) -> Run:
     """Return the run that values in force describe.
 
     Raises:
-      UserError: a mesh is not of so many GPUs.
+      UserError: see mesh.
     """
     framework = found.framework
-    nodes, per_node = found.get("nodes"), found.get("gpus_per_node")
-    model = found.get(f"settings.{MODEL[framework]}") or found.configs[0]
-    mesh = {name: _sized(found.get(f"mesh.{name}"), nodes, per_node) for name in ("ici", "dcn") if found.get(f"mesh.{name}")}
+    nodes, per_node, what, shapes = found.get("nodes"), found.get("gpus_per_node"), model(found), mesh(found)
     batch = {name: value for name in ("per_gpu", "microbatches") if (value := found.get(f"batch.{name}")) is not None}
-    _mesh(mesh, nodes, per_node)
-    script = _script(framework, found, model)
-    settings = {MODEL[framework]: model, **_switches(framework, found), **found.group("settings")}
+    script = _script(framework, found, what)
+    settings = {MODEL[framework]: what, **_switches(framework, found), **found.group("settings")}
     if framework == "t5x":
         settings["NUM_GPUS"] = str(nodes * per_node)
     else:
         settings["NUM_GPUS"] = str(per_node)
-        settings.update({f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "") for name, shape in mesh.items()})
+        settings.update({f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "") for name, shape in shapes.items()})
         if script == "boolq":
             settings.setdefault("USE_MULTIPROCESS", "1")
     settings.update({name: str(found.get(path)) for name, path in given.FIELDS[framework].items() if path.startswith("batch.") and found.get(path) is not None})
@@ -125,37 +159,23 @@ def run(found: Settings) -> Run:
     for name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
         settings.pop(name, None)
     return Run(
-        framework=framework, entry=(*ENTRY[framework], script), model=model, precision=found.get("precision"), mesh=mesh, batch=batch, nodes=nodes, gpus_per_node=per_node,
+        framework=framework, entry=(*ENTRY[framework], script), model=what, precision=found.get("precision"), mesh=shapes, batch=batch, nodes=nodes, gpus_per_node=per_node,
         processes_per_node=found.get("processes_per_node"), xla_flags=found.group("xla_flags"), env={**found.group("env"), **settings, given.PRESET: given.GIVEN},
         mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())), fdl=fdl, origin={path: each.origin for path, each in found.values.items()},
     )  # fmt: skip
 
 
-def _script(framework: str, found: Settings, model: str) -> str:
+def _script(framework: str, found: Settings, of: str) -> str:
     """What of its framework runs: finetuning where a task is named; data that are made up are trained on, not evaluated."""
     runs: str = found.get("runs")
     if framework == "t5x" and found.get("settings.FT_TASK"):
         return "finetune"
-    if framework == "pax" and model.startswith("Lambada"):
+    if framework == "pax" and of.startswith("Lambada"):
         return "lambada"
-    return "train" if model.startswith("Synthetic") else runs
+    return "train" if of.startswith("Synthetic") else runs
 
 
 def _switches(framework: str, found: Settings) -> dict[str, str]:
     """The scripts' variables for the precision; those that were set one by one stay as they are, and leave the others to the scripts."""
     asked = [name for name in _ASKED if f"settings.{name}" in found.values]
     return {name: value for name, value in SWITCHES[framework][found.get("precision")].items() if not asked or name == "PREC"}
-
-
-def _sized(shape: list[Any], nodes: int, per_node: int) -> list[int]:
-    sizes = {"gpus": per_node, "nodes": nodes}
-    return [sizes.get(each, each) for each in shape]
-
-
-def _mesh(mesh: Mapping[str, list[int]], nodes: int, per_node: int) -> None:
-    for name, count, what in (("ici", per_node, "GPUs of a node"), ("dcn", nodes, "nodes")):
-        product = 1
-        for each in mesh.get(name, ()):
-            product *= each
-        if name in mesh and product != count:
-            raise UserError(f"it has {product} devices, and there are {count} {what}", f"mesh.{name}={mesh[name]}", f"make the product {count}, or write `{schema.SIZES[name == 'dcn']}`")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from rosetta import xlaflags
 from rosetta.errors import UserError
 from rosetta.presets import files
 
@@ -39,11 +39,15 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Settings:
-    """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and experiments of its preset."""
+    """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and experiments of its preset.
+
+    `left_out` has a line for each value that the versions at hand leave out: a workaround that has ended, or what they are too old for.
+    """
 
     framework: str
     configs: tuple[str, ...]
     values: Mapping[str, Resolved]
+    left_out: tuple[str, ...] = ()
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return a field's value."""
@@ -93,7 +97,7 @@ def resolve(
       typed: field -> what the command line sets.
       site: what the site sets.
       precision: what the run turned out to compute in, where that is known already.
-      versions: package -> its version, None where it is not known; a workaround that has ended there is left out.
+      versions: package -> its version, None where it is not known; what ended there, or is not there yet, is left out.
 
     Raises:
       UserError: there is no such preset, card, precision or switch.
@@ -109,8 +113,9 @@ def resolve(
     switches = [_switch(each, first["switches"].origin) for each in first["switches"].value]
     between = [files.named("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
-    merged = _merged([*below, *(each.values for each in switches), *between, *above], versions)
-    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(merged))
+    stack = [*below, *(each.values for each in switches), *between, *above]
+    left_out = tuple(f"{value.origin}: {path} is left out: {why}" for layer in stack for path, value in layer.items() if (why := _unfit(value, versions)))
+    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(_merged(stack, versions)), left_out)
 
 
 def _alike(accelerator: str | None) -> list[str]:
@@ -136,7 +141,7 @@ def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str
     found: dict[str, list[Value]] = {}
     for layer in layers:
         for path, value in layer.items():
-            if not _ended(value, versions):
+            if not _unfit(value, versions):
                 found.setdefault(path, []).append(value)
     return {
         path: Resolved(values[-1].value, values[-1].origin, values[-1].why, tuple((each.origin, each.value) for each in reversed(values[:-1])))
@@ -145,13 +150,17 @@ def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str
     }
 
 
-def _ended(value: Value, versions: Callable[[str], str | None]) -> bool:
-    return any((there := versions(package)) is not None and number(there) >= number(end) for package, end in value.until.items())
-
-
-def number(version: str) -> tuple[int, ...]:
-    """Return a version's numbers, to compare."""
-    return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0]))
+def _unfit(value: Value, versions: Callable[[str], str | None]) -> str:
+    """Why the versions at hand leave a value out, "" where they do not; a package that is not here leaves nothing out."""
+    for package, end in value.until.items():
+        there = versions(package)
+        if there is not None and xlaflags.numbers(there) >= xlaflags.numbers(end):
+            return f"with {package} {there} it is no longer needed, since {end}"
+    for package, start in value.since.items():
+        there = versions(package)
+        if there is not None and xlaflags.numbers(there) < xlaflags.numbers(start):
+            return f"{package} {there} has it not, before {start}"
+    return ""
 
 
 def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:

@@ -22,12 +22,16 @@ SIZES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
 
 @dataclass(frozen=True)
 class Value:
-    """A value where it is set: why it is, and package -> version that ends it, for a workaround. None takes out what was set below."""
+    """A value where it is set, and why. None takes out what was set below.
+
+    `until` is package -> version that ends a workaround, `since` package -> version that first has it.
+    """
 
     value: Any
     origin: str
     why: str = ""
     until: Mapping[str, str] = field(default_factory=dict)
+    since: Mapping[str, str] = field(default_factory=dict)
 
 
 def _whole(value: Any) -> str:
@@ -98,7 +102,7 @@ def wrong(path: str, value: Any) -> str:
 def values(document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Value]:
     """Return field -> value of what stands at a path of a document, in the order of the file.
 
-    A value stands by itself, or as {value, why, until}.
+    A value stands by itself, or as {value, why, until, since}.
 
     Args:
       document: of a file.
@@ -136,14 +140,16 @@ def _leaves(document: Document, at: tuple[str, ...], body: Mapping[str, Any], ot
 
 def _value(document: Document, where: tuple[str, ...], given: Any, path: str) -> Value:
     parts = given if isinstance(given, dict) else {"value": given}
-    odd = sorted(parts.keys() - {"value", "why", "until"})
+    odd = sorted(parts.keys() - {"value", "why", "until", "since"})
     if odd or "value" not in parts:
-        raise document.error(f"it has {odd[0]}" if odd else "it has no value", where, "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}}")
+        raise document.error(f"it has {odd[0]}" if odd else "it has no value", where, "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: {PACKAGE: VERSION}}")
     if advice := wrong(path, parts["value"]):
         raise document.error(f"it is {parts['value']!r}", where, advice)
-    why, until = parts.get("why", ""), parts.get("until", {})
+    why = parts.get("why", "")
     if not isinstance(why, str):
         raise document.error("why is no text", where, "give the reason in a line")
-    if not isinstance(until, dict) or any(_text(each) or not re.match(r"\d", each) for each in until.values()):
-        raise document.error("until names no versions", where, 'write until: {PACKAGE: "VERSION"}')
-    return Value(parts["value"], document.place(where), why, until)
+    for name in ("until", "since"):
+        versions = parts.get(name, {})
+        if not isinstance(versions, dict) or any(_text(each) or not re.match(r"\d", each) for each in versions.values()):
+            raise document.error(f"{name} names no versions", where, f'write {name}: {{PACKAGE: "VERSION"}}')
+    return Value(parts["value"], document.place(where), why, parts.get("until", {}), parts.get("since", {}))

@@ -35,7 +35,7 @@ class Document:
 
 
 def load(text: str, where: str) -> Document:
-    """Return the one document of a text.
+    """Return the one document of a text; its data are None where there is nothing in it.
 
     Raises:
       UserError: it is no plain data; with file, line and key.
@@ -51,10 +51,10 @@ def load(text: str, where: str) -> Document:
         raise UserError("it is nested too deeply", where, "write it flat") from None
     except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax") from None
-    if len(nodes) != 1:
+    if len(nodes) > 1:
         raise UserError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
     lines: dict[tuple[str, ...], int] = {}
-    return Document(_built(nodes[0], (), lines, where), lines, where)
+    return Document(_built(nodes[0], (), lines, where) if nodes else None, lines, where)
 
 
 def _at(where: str, mark: Any) -> str:

@@ -10,17 +10,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta import nsys
+from rosetta import nsys, xlaflags
 from rosetta.errors import UserError
 from rosetta.launch import card, devices, run
 from rosetta.launch.folders import absolute, writable
 from rosetta.launch.words import on, positive
+from rosetta.presets import use
 from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rosetta.presets.use import Used
     from rosetta.t5x.settings import Settings
+    from rosetta.t5x.switches import Switches
 
 BENCHMARK_STEPS = 500
 
@@ -80,9 +83,10 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     if on(variables, "WITH_NSYS"):
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile)
-    lines = (_summary(given, model_dir, log), *chosen.notes, *notes, *more)
+    used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
+    lines = (_summary(given, model_dir, log), *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
-    env = {**surroundings(env, chosen.fp8, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
+    env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None)
 
 
@@ -155,13 +159,23 @@ def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None)
     return {} if more is None else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
 
 
-def surroundings(environment: Mapping[str, str], fp8: str, platforms: str, processes: int = 1) -> dict[str, str]:
-    """Return a program's environment, for a model with this T5Config.fp8 on these of JAX's platforms; see run.compiled."""
+def of_preset(environment: Mapping[str, str], size: str, chosen: Switches, found: Sequence[card.Card], *, on_cpu: bool, devices: int = 1) -> Used:
+    """Return the flags and variables of a size's preset, see presets.use. UserError where XLA does not take a flag of the user's."""
+    precision = switches.PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
+    used = use.use("t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices)
+    xlaflags.require_known(used.typed, run.python(environment))
+    return used
+
+
+def surroundings(environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1) -> dict[str, str]:
+    """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see run.compiled."""
+    known = {**environment, **used.env}
+    known.pop("BASE_XLA_FLAGS", None)
     return {
-        **environment,
-        **run.compiled(environment, processes),
+        **known,
+        **run.compiled(known, processes),
         "TFDS_DATA_DIR": preflight.datasets(environment),
-        "XLA_FLAGS": switches.xla_flags(fp8, environment.get("XLA_FLAGS", "")),
+        "XLA_FLAGS": xlaflags.joined(used.flags),
         "JAX_PLATFORMS": platforms,
     }
 

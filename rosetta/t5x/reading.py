@@ -68,4 +68,5 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     preflight.data(bound, environment)
     writable(str(bindings[OUTPUTS[what]]))
     argv = launch.trainer(environment, [*names, *map(str, own)], bindings, program=what)
-    return Command(argv, launch.surroundings(environment, chosen.fp8, platforms), None, chosen.notes)
+    used = launch.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
+    return Command(argv, launch.surroundings(environment, used, platforms), None, (*used.lines, *chosen.notes))

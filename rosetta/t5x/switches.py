@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rosetta import te
 from rosetta.errors import UserError
 from rosetta.launch import card
 from rosetta.launch.words import on, one_of
+from rosetta.presets import use
 from rosetta.t5x.config import ATTENTION, REMAT, T5Config
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 REDUCED_IN = ("bfloat16", "float32")
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
-COMBINE = 136314880  # bytes: all-reduces are combined up to this size, the published T5X runs' value
+PRECISIONS = {"xla": "fp8-xla", "te": "fp8-te", "off": "bf16"}  # T5Config.fp8 -> what presets call it
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,9 @@ class Switches:
         return {**self.reading(), "partitioning.PjitPartitioner.fsdp": self.fsdp, "PACK": self.pack, **reduced}
 
 
-def xla_options(fp8: str) -> dict[str, int | bool]:
-    """Return the options of XLA that a model with this T5Config.fp8 runs with."""
-    # Triton's GEMMs are never FP8 ones, and XLA prefers them.
-    return {"xla_gpu_all_reduce_combine_threshold_bytes": COMBINE, **({"xla_gpu_enable_triton_gemm": False} if fp8 == "xla" else {})}
-
-
-def xla_flags(fp8: str, given: str, *more: str) -> str:
-    """Return XLA_FLAGS for a model with this T5Config.fp8: xla_options, more flags, and those that the user gave, last, where they win."""
-    ours = [f"--{name}={str(value).lower()}" for name, value in xla_options(fp8).items()]
-    return " ".join([*ours, *more, given]).strip()
+def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
+    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a card; see presets.use.options."""
+    return use.options("t5x", size, precision=PRECISIONS[fp8], accelerator=accelerator)
 
 
 def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:

@@ -45,7 +45,7 @@ def test_singlenode_pretraining(place: Place) -> None:
         "network.T5Config.scan_layers": "False",
     }
     # What the caller gives comes last, where it wins.
-    assert ran.env["XLA_FLAGS"] == "--xla_gpu_all_reduce_combine_threshold_bytes=136314880 --mine=1 --xla_force_host_platform_device_count=8"
+    assert ran.env["XLA_FLAGS"] == "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_all_reduce_combine_threshold_bytes=136314880 --mine=1 --xla_force_host_platform_device_count=8"
     assert ran.env["JAX_COMPILATION_CACHE_DIR"] == f"{place.work}/.rosetta/compiled"
     assert ran.env["PYTHONPATH"].split(os.pathsep)[0] == str(place.tree)
     assert ran.env["TFDS_DATA_DIR"] == str(place.work / "data")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         ("--xla_gpu_enable_async_all_gather=true", []),
         ("--xla_gpu_enable_address_computation_fusion=false", ["--xla_gpu_enable_dynamic_slice_fusion=false"]),
         ("--xla_gpu_enable_pipelined_collectives=false", [f"--{name}=false" for name in xlaflags.PIPELINED]),
+        ("--xla_gpu_experimental_autotune_cache_mode=1", ["--xla_gpu_experimental_autotune_cache_mode=AUTOTUNE_CACHE_MODE_UPDATE"]),
+        ("--xla_gpu_enable_split_k_autotuning=false", []),
     ],
 )
 def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) -> None:
@@ -31,6 +33,28 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
     assert flags == new
     assert len(said) == 1
     assert said[0].startswith(f"{old} of XLA_FLAGS: ")
+
+
+@pytest.mark.parametrize(
+    ("version", "flag", "flags"),
+    [
+        ("0.4.26", "--xla_gpu_graph_level=0", ["--xla_gpu_graph_level=0"]),
+        ("0.4.26", "--xla_gpu_enable_async_all_gather=true", ["--xla_gpu_enable_async_all_gather=true"]),
+        ("0.4.26", "--xla_gpu_enable_address_computation_fusion=false", ["--xla_gpu_enable_address_computation_fusion=false"]),
+        ("0.4.26", "--xla_gpu_enable_pipelined_collectives=false", ["--xla_gpu_enable_pipelined_collectives=false"]),
+        ("0.10.2", "--xla_gpu_enable_pipelined_all_gather=true", ["--xla_gpu_enable_pipelined_all_gather=true"]),
+        ("0.12.0.1", "--xla_gpu_enable_pipelined_all_gather=true", ["--xla_gpu_pipeline_all_gather=on"]),
+        ("0.12.0.1", "--xla_gpu_enable_pipelined_all_reduce", ["--xla_gpu_pipeline_all_reduce=on"]),
+        ("0.12.0.1", "--xla_gpu_enable_pipelined_all_reduce=maybe", ["--xla_gpu_enable_pipelined_all_reduce=maybe"]),
+        ("0.12.0.1", "--xla_gpu_enable_pipelined_collectives=false", [f"--xla_gpu_pipeline_{each}=default" for each in ("all_gather", "all_reduce", "reduce_scatter")]),
+        ("0.10.2", "--xla_gpu_enable_llvm_module_compilation_parallelism=true", ["--xla_gpu_enable_llvm_module_compilation_parallelism=true"]),
+        ("0.12.0.1", "--xla_gpu_enable_llvm_module_compilation_parallelism=true", []),
+    ],
+)
+def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(version: str, flag: str, flags: list[str]) -> None:
+    found, said = xlaflags.today(flag, version)
+    assert found == flags
+    assert len(said) == (flags != [flag])
 
 
 def test_what_is_todays_stays_as_it_is() -> None:
@@ -80,5 +104,5 @@ class TestWithJax:
         xlaflags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
     def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
-        names = [*filter(None, xlaflags.RENAMED.values()), *xlaflags.PIPELINED]
+        names = [*xlaflags.RENAMED.values(), *xlaflags.PIPELINED]
         xlaflags.require_known([f"--{name}=true" for name in names] + ["--xla_gpu_enable_command_buffer="], sys.executable)

@@ -106,15 +106,15 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
     run = t5.Shared(TASK, T5Config(**modes.size("tiny")))
     run.platform = "gpu"
 
-    def options(fp8: str) -> dict[str, Any]:
-        seen.append(fp8)
+    def options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
+        seen.append((fp8, size, accelerator))
         return {}
 
     monkeypatch.setattr(switches, "xla_options", options)
     for name in ("f32", "f32+fp8"):
         mode = modes.parse(name)
         t5.Candidate(mode, T5Config(**modes.size("tiny") | mode.fields), run)
-    assert seen == ["off", "xla"]
+    assert seen == [("off", "tiny", None), ("xla", "tiny", None)]
 
 
 def test_fp8_state_belongs_to_its_mode_and_moves_on(ran: dict[str, Any]) -> None:

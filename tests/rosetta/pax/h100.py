@@ -8,7 +8,7 @@ from typing import Any
 
 from rosetta.plan import target
 
-target.prepare("xla")
+target.prepare("xla", "large", "h100")
 
 import jax
 import jax.numpy as jnp

@@ -212,7 +212,7 @@ class TestFlags:
         assert ran.env["XLA_FLAGS"] == OURS.format(33554432) + " --xla_gpu_enable_cudnn_fmha=false"
         assert "BASE_XLA_FLAGS" not in ran.env
         assert ran.said[1:] == [
-            "rosetta: --xla_gpu_graph_level=0 of XLA_FLAGS: --xla_gpu_enable_command_buffer= today",
+            "rosetta: --xla_gpu_graph_level=0 of BASE_XLA_FLAGS: --xla_gpu_enable_command_buffer= today",
             "rosetta: --set_xla_gpu_enable_cudnn_fmha=False of XLA_FLAGS: --xla_gpu_enable_cudnn_fmha=false today",
         ]
 

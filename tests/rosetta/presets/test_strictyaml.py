@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.presets import strictyaml
+
+
+def test_every_path_has_its_line() -> None:
+    found = strictyaml.load("a: 1\nb:\n  c: [x, y]\n  d: true\n", "f.yaml")
+    assert found.data == {"a": 1, "b": {"c": ["x", "y"], "d": True}}
+    assert (found.place(("b", "d")), found.place(("nowhere",))) == ("f.yaml:4", "f.yaml:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "f.yaml:2: a: it is there twice; keep one of them"),
+        ("a:\n  b: 1\n  b: 2\n", "f.yaml:3: a.b: it is there twice; keep one of them"),
+        ("a: &x 1\nb: *x\n", "f.yaml:1: anchors and aliases are not allowed; write the value out"),
+        ("a: 1.5\n", "f.yaml:1: a: '1.5' is read as a float; put it in quotes"),
+        ("a: yes\n", "f.yaml:1: a: 'yes' is read as a bool; write true or false, or put it in quotes"),
+        ("a: 017\n", "f.yaml:1: a: '017' is read as a int; write a plain decimal number, or put it in quotes"),
+        ("a: 2026-11-28\n", "f.yaml:1: a: '2026-11-28' is read as a timestamp; put it in quotes"),
+        ("1: a\n", "f.yaml:1: a key is no string; put it in quotes; merge keys (<<) are written out"),
+        ("a: !!python/name:os.system x\n", "f.yaml:1: a: 'x' is read as a python/name:os.system; put it in quotes"),
+        ("a: {b: 1\n", "f.yaml:2: not valid YAML: expected ',' or '}', but got '<stream end>'; mend the syntax"),
+        ("a: 1\n---\nb: 2\n", "f.yaml: 2 YAML documents where one belongs; keep exactly one"),
+        ("a: \x07\n", "f.yaml: not valid YAML: unacceptable character #x0007: special characters are not allowed; mend the syntax"),
+    ],
+)
+def test_what_is_not_plain_data_is_one_line(text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        strictyaml.load(text, "f.yaml")
+    assert str(error.value) == message
+
+
+def test_an_empty_file_has_no_data() -> None:
+    assert strictyaml.load("# nothing yet\n", "f.yaml").data is None
+
+
+def test_nesting_without_end_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"f\.yaml: it is nested too deeply"):
+        strictyaml.load("[" * 5000 + "]" * 5000, "f.yaml")
