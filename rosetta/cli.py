@@ -25,8 +25,20 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse, which takes a list of words that stands in one piece only."""
         if args is not None and self.get_default("flags_first"):
-            args = sorted(args, key=lambda word: not word.startswith("-"))
+            args = self._flags_first(list(args))
         return super().parse_known_args(args, namespace)
+
+    def _flags_first(self, words: list[str]) -> list[str]:
+        """The words, with options and their values before the others."""
+        valued = {name for action in self._actions if action.nargs is None for name in action.option_strings}
+        first, rest = list[str](), list[str]()
+        while words:
+            word = words.pop(0)
+            into = first if word.startswith("-") else rest
+            into.append(word)
+            if word in valued and words:
+                into.append(words.pop(0))
+        return [*first, *rest]
 
     def error(self, message: str) -> Any:
         raise UserError(message, self.prog, f"see {self.prog} --help")
@@ -46,8 +58,8 @@ def _steps(text: str) -> int:
     return steps
 
 
-def parser() -> Parser:
-    """Return the command line's grammar."""
+def parser(command: str | None = None) -> Parser:
+    """Return the command line's grammar; for a command of another room, that room's alone, which is the faster."""
     top = Parser(prog="rosetta", description="What is baked into this environment, and does it work.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
@@ -76,14 +88,15 @@ def parser() -> Parser:
     part.add_argument("--no-imports", action="store_true", help="train, import nothing")
     test.add_argument("--keep", action="store_true", help="keep the temporary folder when all is well")
     test.add_argument("--jobs", type=arguments.positive, help="processes at once (default: one a core, at most 3)")
-    for module in _rooms():
+    for module in _rooms(command):
         module.add(commands, common)
     return top
 
 
-def _rooms() -> list[Any]:
-    """The modules of other rooms that bring commands of their own; each loads what it needs when it runs."""
-    return [import_module(name) for name in ROOMS]
+def _rooms(command: str | None = None) -> list[Any]:
+    """The modules of other rooms that bring commands of their own, or that which brings this one; each loads what it needs when it runs."""
+    names = [name for name, brings in ROOMS.items() if command in brings]
+    return [import_module(name) for name in (names or ROOMS)]
 
 
 def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -144,7 +157,19 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
-ROOMS: tuple[str, ...] = ("rosetta.t5x.command", "rosetta.t5x.new", "rosetta.pax.command", "rosetta.data.command", "rosetta.plan.command", "rosetta.bench.command", "rosetta.convert.command", "rosetta.doctor.command", "rosetta.launch.command")
+# Module -> the commands that it brings.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "rosetta.t5x.command": ("t5x",),
+    "rosetta.t5x.new": ("new",),
+    "rosetta.pax.command": ("pax",),
+    "rosetta.data.command": ("data", "vocab"),
+    "rosetta.plan.command": ("plan",),
+    "rosetta.bench.command": ("bench",),
+    "rosetta.convert.command": ("convert",),
+    "rosetta.doctor.command": ("doctor",),
+    "rosetta.launch.command": ("run", "submit", "spawn"),
+    "rosetta.presets.command": ("explain",),
+}
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
@@ -157,12 +182,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
-    known = COMMANDS | {name: function for room in _rooms() for name, function in room.RUN.items()}
+    first = next((word for word in words if not word.startswith("-")), None)
+    known = COMMANDS | {name: function for room in _rooms(first) for name, function in room.RUN.items()}
     command = next((word for word in words if word in known), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        args = parser().parse_args(words)
+        args = parser(first).parse_args(words)
         result, text = known[args.command](args)
         ok = bool(result.get("ok", True))
         status.say(_document(command, ok=ok, result=result) if as_json else text)

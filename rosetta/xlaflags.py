@@ -6,7 +6,6 @@ import difflib
 import re
 import shlex
 import subprocess
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
@@ -80,6 +79,8 @@ def value(flags: Iterable[str], name: str) -> str | None:
 
 def jaxlib() -> str | None:
     """Return the version of the jaxlib of this Python, None without one."""
+    from importlib import metadata  # noqa: PLC0415 (a tenth of what rosetta --help takes)
+
     try:
         return metadata.version("jaxlib")
     except metadata.PackageNotFoundError:

@@ -8,5 +8,5 @@ from rosetta import cli
 from rosetta.launch import command
 
 if __name__ == "__main__":
-    cli.ROOMS = (command.__name__,)
+    cli.ROOMS = {command.__name__: tuple(command.RUN)}
     sys.exit(cli.main())

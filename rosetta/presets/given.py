@@ -24,9 +24,12 @@ FIELDS = {
     "t5x": {"BSIZE_PER_GPU": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches"},
     "pax": {"PERCORE_BATCH_SIZE": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches", "ICI_MESH_SHAPE": "mesh.ici", "DCN_MESH_SHAPE": "mesh.dcn"},
 }
-# Those of programs below ours: what begins so is passed on.
-_PASSED = re.compile(r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|TF|UCX|FI|OMP|WANDB|HF|ROSETTA|NVIDIA|TENSORSTORE|GOOGLE|AWS)_[A-Z0-9_]+")
-_NOT_PASSED = ("ROSETTA_SITE", "ROSETTA_CACHE", "ROSETTA_HOME", PRESET)
+# Those of programs below ours: what begins so is passed on, but for what is of one machine or one process.
+_PASSED = re.compile(r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS")
+_NOT_PASSED = (
+    "ROSETTA_SITE", "ROSETTA_CACHE", "ROSETTA_HOME", PRESET, "CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS", "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT",
+    "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "NUM_GPUS",
+)  # fmt: skip
 
 
 def variables(framework: str) -> tuple[str, ...]:
@@ -57,11 +60,9 @@ def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
       UserError: a value is none of its field's.
     """
     found = flags(given)
-    for name in variables(framework):
-        if given.get(name):
-            found.update(_variable(framework, name, given[name], name))
+    known = variables(framework)
     for name, value in given.items():
-        if _PASSED.fullmatch(name) and name not in (*_NOT_PASSED, *variables(framework)):
+        if name not in _NOT_PASSED and ((name in known and value) or (name not in known and _PASSED.fullmatch(name))):
             found.update(_variable(framework, name, value, name))
     return found
 
@@ -81,6 +82,8 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
     for name, value in words.items():
         if name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
             continue
+        if name == "NUM_GPUS":
+            raise UserError("it follows from nodes, and GPUs of a node", f"NUM_GPUS={value}", "give --nodes and --gpus-per-node")
         if name.startswith("xla_") and schema.known(f"xla_flags.{name}"):
             found[f"xla_flags.{name}"] = Value(value, TYPED)
         elif schema.known(name) and not name.startswith(("env.", "settings.", "xla_flags.")) and (framework == "pax" or not name.startswith("fdl.")):

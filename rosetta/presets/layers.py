@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from rosetta import xlaflags
@@ -60,6 +59,8 @@ class Settings:
 
 def installed(package: str) -> str | None:
     """Return the version of a package that is installed."""
+    from importlib import metadata  # noqa: PLC0415 (see xlaflags.jaxlib)
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

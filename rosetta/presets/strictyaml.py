@@ -13,6 +13,8 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may have been built without libyaml
+_DEEPEST = 20
 _TAG = "tag:yaml.org,2002:"
 _ADVICE = {"float": "put it in quotes", "int": "write a plain decimal number, or put it in quotes", "bool": "write true or false, or put it in quotes"}
 
@@ -41,14 +43,14 @@ def load(text: str, where: str) -> Document:
       UserError: it is no plain data; with file, line and key.
     """
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=_LOADER) if "&" in text or "*" in text else ():
             if getattr(event, "anchor", None):
                 raise UserError("anchors and aliases are not allowed", _at(where, event.start_mark), "write the value out")
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        nodes = list(yaml.compose_all(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
         raise UserError(f"not valid YAML: {error.problem or error.context}", _at(where, error.problem_mark or error.context_mark), "mend the syntax") from None
     except RecursionError:
-        raise UserError("it is nested too deeply", where, "write it flat") from None
+        raise UserError("not valid YAML: it is nested too deeply", where, "mend the syntax") from None
     except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax") from None
     if len(nodes) > 1:
@@ -61,8 +63,10 @@ def _at(where: str, mark: Any) -> str:
     return f"{where}:{mark.line + 1}" if mark else where
 
 
-def _built(node: Any, path: tuple[str, ...], lines: dict[tuple[str, ...], int], where: str) -> Any:
+def _built(node: Any, path: tuple[str, ...], lines: dict[tuple[str, ...], int], where: str, depth: int = 0) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
+    if depth > _DEEPEST:
+        raise UserError("it is nested too deeply", _at(where, node.start_mark), "write it flat")
 
     def error(what: str, at: Any, do: str, *more: str) -> UserError:
         return UserError(what, ": ".join(filter(None, [_at(where, at.start_mark), ".".join([*path, *more])])), do)
@@ -77,12 +81,12 @@ def _built(node: Any, path: tuple[str, ...], lines: dict[tuple[str, ...], int], 
             if key.value in made:
                 raise error("it is there twice", key, "keep one of them", key.value)
             lines[(*path, key.value)] = key.start_mark.line + 1
-            made[key.value] = _built(value, (*path, key.value), lines, where)
+            made[key.value] = _built(value, (*path, key.value), lines, where, depth + 1)
         return made
     if isinstance(node, yaml.SequenceNode):
         if node.tag != f"{_TAG}seq":
             raise error(f"tag {node.tag} is not allowed", node, "remove it")
-        return [_built(item, path, lines, where) for item in node.value]
+        return [_built(item, path, lines, where, depth + 1) for item in node.value]
     kind, text = node.tag.replace(_TAG, ""), node.value
     if kind == "str":
         return text

@@ -33,15 +33,23 @@ def read(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, str]:
       files: in the order gin parses them; what they include is read where they include it.
       roots: folders that includes are looked for in. One that is in none of them is left out.
     """
-    found: dict[str, str] = {}
+    return {name: text for name, (text, _) in placed(files, roots).items()}
+
+
+def placed(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, tuple[str, str]]:
+    """Return, by full name as written, the text that each macro and parameter is bound to at the end of these files, and its file:line; see read.
+
+    Of a value that goes over several lines the text is the first.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for file in files:
         _read(file, roots, found)
     return found
 
 
-def _read(file: Path, roots: Sequence[Path], found: dict[str, str]) -> None:
+def _read(file: Path, roots: Sequence[Path], found: dict[str, tuple[str, str]]) -> None:
     block = ""
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
             there = next((root / include[1] for root in roots if (root / include[1]).is_file()), None)
             if there:
@@ -49,7 +57,7 @@ def _read(file: Path, roots: Sequence[Path], found: dict[str, str]) -> None:
         elif heads := _BLOCK.match(line):
             block = heads[1]
         elif binding := _BINDING.match(line):
-            found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = binding[3]
+            found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = (binding[3], f"{file}:{number}")
 
 
 def value(bound: dict[str, str], name: str) -> object | None:

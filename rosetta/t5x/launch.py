@@ -58,7 +58,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     chosen = switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = ginread.read(files, (root, ginfiles.HOME, Path.cwd()))
-    bindings = {**_size(given, bound), **chosen.training()}
+    bindings = {**sizes(given, bound), **chosen.training()}
     benchmark = on(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
@@ -111,8 +111,8 @@ def trainer(environment: Mapping[str, str], files: Sequence[str], bindings: Mapp
     return argv + [f"--gin.{name}={ginread.literal(value)}" for name, value in bindings.items()]
 
 
-def _size(given: Settings, bound: dict[str, str]) -> dict[str, object]:
-    """The bindings for batch, lengths and layout."""
+def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+    """Return the bindings for batch, lengths and layout."""
     bindings: dict[str, object] = {
         "BATCH_SIZE": given.batch,
         "EVAL_BATCH_SIZE": given.batch,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -193,7 +194,7 @@ def test_help_is_fine(baked: Path) -> None:
     assert "--workdir" in done.stdout
 
 
-HEAVY = ("jax", "jaxlib", "flax", "tensorflow", "numpy", "seqio", "gin", "t5x")
+HEAVY = ("jax", "paxml", "praxis", "fiddle", "jaxlib", "flax", "tensorflow", "numpy", "seqio", "gin", "t5x")
 SAYS_WHAT_IS_LOADED = f"""
 import sys
 from rosetta import cli
@@ -204,7 +205,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info"], *([name, "--help"] for name in ("info", "selftest", "te", "profile", "t5x", "new", "data", "vocab", "plan", "bench"))])
+@pytest.mark.parametrize("words", [["--help"], ["info"], ["explain"], ["explain", "t5x-large", "--accelerator", "h100"], ["explain", "gpt-5b"], *([name, "--help"] for name in (*cli.COMMANDS, *(name for brings in cli.ROOMS.values() for name in brings)))])
 def test_help_is_there_for_every_command_and_loads_no_framework(baked: Path, words: list[str]) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", SAYS_WHAT_IS_LOADED, *words], env={**os.environ, "PYTHONPATH": str(baked)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -214,9 +215,14 @@ def test_help_is_there_for_every_command_and_loads_no_framework(baked: Path, wor
 
 def test_help_names_every_command(baked: Path) -> None:
     text = rosetta(baked, "--help").stdout
-    commands = {*cli.COMMANDS, *(name for room in cli._rooms() for name in room.RUN)}
+    commands = {*cli.COMMANDS, *(name for brings in cli.ROOMS.values() for name in brings)}
     assert {"info", "t5x", "new", "data", "vocab", "bench"} <= commands
     assert all(f"    {name}" in text for name in commands)
+
+
+def test_rooms_bring_what_the_table_says() -> None:
+    for room, brings in cli.ROOMS.items():
+        assert tuple(importlib.import_module(room).RUN) == brings
 
 
 def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append((files, dict(line.split(" = ", 1) for line in bindings), cluster))
         return Compiled(TEXT, 1, 1, 0, 1, 1.0, 1)
 
-    monkeypatch.setattr(target, "prepare", seen.append)
+    monkeypatch.setattr(target, "prepare", lambda fp8, size, card: seen.append((fp8, size, card)))
     monkeypatch.setattr(target, "t5x", t5x)
     return seen
 
@@ -63,8 +63,8 @@ def test_refused_in_one_line_before_anything_is_set_up(words: list[str], complai
 def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--size", "large", "--gpus", "16", "--tp", "2", "--batch-per-gpu", "4", "--fsdp", "--microbatches", "2"]
     assert cli.main(["plan", "t5x", "--json", *words, "--with", "fp8=xla", "remat=minimal", "--with", "fuse_qkv=true", "num_heads=8", "loss_chunks=8"]) == 0
-    fp8, (files, bindings, cluster) = asked
-    assert fp8 == "xla"
+    prepared, (files, bindings, cluster) = asked
+    assert prepared == ("xla", "large", "h100")
     assert files == ["rosetta/t5x/gin/t5_1_1/large.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
     assert (bindings["BATCH_SIZE"], bindings["trainer.Trainer.num_microbatches"], bindings["DROPOUT_RATE"]) == ("32", "2", "0.0")
     switches = {name.rpartition(".")[2]: value for name, value in bindings.items() if "T5Config" in name}
@@ -76,7 +76,7 @@ def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) 
 
 def test_one_node_need_not_be_full(asked: list[Any]) -> None:
     assert cli.main(["plan", "t5x", "--gpus", "3"]) == 0
-    assert asked[0] == "off"
+    assert asked[0] == ("off", "large", "h100")
     assert (asked[1][2]["nodes"], asked[1][2]["per_node"]) == (1, 3)
     assert command.nodes(24, 4) == (6, 4)
 
