@@ -130,8 +130,7 @@ def _manifest(connection: Connection, subject: Subject, artifact: str, tag: str,
             "subject": oci.descriptor(subject.media_type, subject.data),
         }
     )  # fmt: skip
-    registry.tag(connection, oci.sha256(document), document)
-    registry.tag(connection, tag, document)
+    registry.tag(connection, tag, document)  # which puts it under its digest too
     return {**oci.descriptor(oci.MANIFEST, document), "artifactType": artifact}
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import io
 import json
 import re
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from builder.cache import Cache
 from builder.env import parts
 from builder.image import layer, layout, oci, runtime
 from builder.image.entry import file
+from builder.verb import Context, Result
 from tests.builder import chainkit
 from tests.builder.image import registrykit
 
@@ -88,6 +90,7 @@ class Project:
     folder: Path
     cache: Cache
     commit: str = COMMIT
+    architectures: tuple[str, ...] = BOTH
 
     def __post_init__(self) -> None:
         for name in ("patches/thing", "locks/line"):
@@ -115,7 +118,7 @@ sources:
 lines:
   line: {{python: "3.11", pythons: ["3.11"], common: locks/line/common.in, base: any}}
 distributions:
-  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}}
+  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [{', '.join(self.architectures)}]}}
 bases:
   any: {{image: "debian:trixie-slim", bootstrap: trixie}}
 """)
@@ -164,30 +167,20 @@ bases:
         """Run a verb in this process; its status and its JSON document."""
         half = "pub" if verb in ("verify-published", "changelog") else "pem"
         argv = [verb, *more, "--manifest", str(self.manifest), "--json", *(("--key", f"{self.keys[key]}.{half}") if key else ())]
-        out = _Out()
+        out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status = cli.main(argv)
-        return status, json.loads(out.text())
+        return status, json.loads(out.getvalue())
+
+    def call(self, verb: str, *more: str) -> Result:
+        """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
+        module = importlib.import_module(f"builder.{cli.VERBS[verb][0]}")
+        context = Context(chainkit.ROOT, self.manifest, self.cache)
+        found: Result = module.run(context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"]))
+        return found
 
     def publish(self, served: Served, *what: str, name: str = "team/thing", date: str = DAY, key: str = "ours") -> tuple[int, dict[str, Any]]:
         return self.run("publish", *what, "--to", f"{served.host}/{name}", *(("--date", date) if date else ()), key=key)
-
-
-class _Out:
-    """A stdout for each thread that writes to it."""
-
-    def __init__(self) -> None:
-        self._written: dict[int, list[str]] = {}
-
-    def write(self, text: str) -> int:
-        self._written.setdefault(threading.get_ident(), []).append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def text(self) -> str:
-        return "".join(self._written.get(threading.get_ident(), []))
 
 
 def _key(folder: Path, name: str) -> Path:
@@ -200,7 +193,7 @@ def _key(folder: Path, name: str) -> Path:
     return place
 
 
-def forgotten(served: Served, name: str = "team/thing") -> list[str]:
+def pullable(served: Served, name: str = "team/thing") -> list[str]:
     """The tags of a repository that a person may pull."""
     status, _, data = served.answer("GET", f"/v2/{name}/tags/list?n=1000", {}, b"")
     return sorted(tag for tag in json.loads(data)["tags"] if tag.startswith(("nightly", "latest"))) if status == 200 else []

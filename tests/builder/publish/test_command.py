@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import layout
+from builder.image import transport
+from tests.builder.image.registrykit import Fault
 from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, SECRET, Project
+from tests.builder.publish.publishkit import DAY, Project
 
 if TYPE_CHECKING:
     from tests.builder.image.registrykit import Served
@@ -32,3 +33,64 @@ def test_published_and_verified(project: Project, served: Served) -> None:
             *(f"index: {what}" for what in ("signature", "SBOM", "provenance", "platforms")),
             *(f"linux/{arch}: {what}" for arch in publishkit.BOTH for what in ("image", "signature", "SBOM", "provenance")),
         ]
+
+
+class Failing:
+    """In place of a registry's own faults: the request number `at` (from 0), and with `onward` all after it, fails."""
+
+    def __init__(self, kind: str, at: int, *, onward: bool) -> None:
+        self.kind, self.at, self.onward = kind, at, onward
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, method: str, _path: str, _length: int) -> Fault | None:
+        with self._lock:
+            number, self.count = self.count, self.count + 1
+        return Fault(self.kind, method) if number == self.at or (self.onward and number > self.at) else None
+
+
+def _whole(project: Project, served: Served, name: str) -> list[str]:
+    """The tags that may be pulled, each of which must be of an image that is all there, and signed."""
+    found = publishkit.pullable(served, name)
+    for tag in found:
+        status, document = project.run("verify-published", f"{served.host}/{name}:{tag}")
+        assert status == 0, (tag, document)
+    return found
+
+
+def _points(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
+    """A layout of one platform, and the numbers of the requests that publishing it takes: all of them in memory, some on the others, which are slow."""
+    project.architectures = ("amd64",)
+    project.lock({"helper": "1.0"})
+    place, counted = project.layout(architectures=("amd64",)), Failing("500", -1, onward=False)
+    monkeypatch.setattr(served, "fault", counted)
+    assert project.publish(served, place, name="count/thing")[0] == 0
+    kept = getattr(served.answer, "__self__", None)
+    return place, list(range(0, counted.count, 1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 9))
+
+
+def test_every_request_in_turn_is_the_last(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry goes away at one request after the other: no tag is of anything that is not whole, and the rerun ends right."""
+    monkeypatch.setattr(transport, "TRIES", 2)
+    place, points = _points(project, served, monkeypatch)
+    for at in points:
+        name = f"down/at-{at}"
+        monkeypatch.setattr(served, "fault", Failing("cut" if at % 2 else "500", at, onward=True))
+        status, document = project.publish(served, place, name=name)
+        assert status == 2, (at, document)
+        monkeypatch.setattr(served, "fault", lambda *_: None)
+        _whole(project, served, name)
+        status, document = project.publish(served, place, name=name)
+        assert status == 0, (at, document)
+        assert _whole(project, served, name) == ["latest", f"nightly-{DAY}"], at
+
+
+def test_every_request_in_turn_fails_once(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, points = _points(project, served, monkeypatch)
+    for at in points:
+        name = f"once/at-{at}"
+        monkeypatch.setattr(served, "fault", Failing("500" if at % 2 else "cut", at, onward=False))
+        status, document = project.publish(served, place, name=name)
+        assert status == 0, (at, document)
+        monkeypatch.setattr(served, "fault", lambda *_: None)
+        assert _whole(project, served, name) == ["latest", f"nightly-{DAY}"], at

@@ -1,0 +1,170 @@
+"""Which tags move, which stay, and that the first build of a day owns its tag however many publish at once."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.image import layer, oci, reference, registry
+from builder.image.transport import Connection
+from builder.publish import tags
+from builder.publish.tags import TakenError
+from tests.builder.image import registrykit
+from tests.builder.publish.publishkit import DAY, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.cache import Cache
+    from tests.builder.image.registrykit import Served
+
+NEXT = "2026-01-03"
+NAME = "team/thing"
+
+
+def test_the_first_build_of_a_day_owns_its_tag(project: Project, served: Served) -> None:
+    one, two = project.layout("one"), project.layout("two")
+    for _ in range(2):  # the same digest again is fine
+        assert project.publish(served, one)[0] == 0
+    status, document = project.publish(served, two)
+    assert status == 2
+    assert f"nightly-{DAY} is {project.digest(one)[:19]}… already" in document["error"]["what"]
+    assert {served.tag(NAME, tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(one)}
+    assert project.publish(served, two, date=NEXT)[0] == 0
+    assert (served.tag(NAME, f"nightly-{DAY}"), served.tag(NAME, f"nightly-{NEXT}")) == (project.digest(one), project.digest(two))
+    assert served.tag(NAME, "latest") == project.digest(two)
+
+
+def test_latest_does_not_go_back_but_by_digest(project: Project, served: Served) -> None:
+    one, two = project.layout("one"), project.layout("two")
+    assert project.publish(served, one, date=NEXT)[0] == 0
+    status, document = project.publish(served, two)
+    assert status == 0
+    assert (document["result"]["tags"], document["result"]["held"]) == ([f"nightly-{DAY}"], ["latest"])
+    assert served.tag(NAME, "latest") == project.digest(one)
+
+    status, document = project.run("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(two), "--tag", "latest")
+    assert status == 0, document
+    assert document["result"]["previous"] == {"latest": project.digest(one)}
+    assert served.tag(NAME, "latest") == project.digest(two)
+
+
+def test_only_what_this_key_signed_comes_back(project: Project, served: Served) -> None:
+    one, two = project.layout("one"), project.layout("two")
+    assert project.publish(served, one)[0] == 0
+    assert project.publish(served, two, date=NEXT)[0] == 0
+    status, document = project.run("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(one), "--tag", "latest", key="theirs")
+    assert status == 2
+    assert "index: signature" in document["error"]["what"]
+    assert served.tag(NAME, "latest") == project.digest(two)
+
+
+@pytest.fixture(name="registry_with_two")
+def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connection, bytes, bytes]]:
+    """Two indexes in one repository, the first with the smaller digest, and no tag on either."""
+    with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:
+        made = [registrykit.image(cache, top=top, size=3200) for top in ("one", "two")]
+        for each in made:
+            registry.upload(connection, functools.partial(layer.blob, cache), each)
+        first, second = sorted((each.document for each in made), key=oci.sha256)
+        yield connection, first, second
+
+
+def test_two_at_once_and_only_one_wins(registry_with_two: tuple[Connection, bytes, bytes], served: Served) -> None:
+    connection, first, second = registry_with_two
+    for day in range(1, 21):
+        date, outcome = f"2025-12-{day:02}", dict[bytes, str]()
+        start = threading.Barrier(2)
+
+        def one(index: bytes, date: str = date, start: threading.Barrier = start, outcome: dict[bytes, str] = outcome) -> None:
+            start.wait()
+            try:
+                tags.own(connection, date, index)
+                outcome[index] = "won"
+            except TakenError as problem:
+                outcome[index] = problem.what
+
+        threads = [threading.Thread(target=one, args=(each,)) for each in (first, second)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        won = [index for index, what in outcome.items() if what == "won"]
+        assert len(won) == 1, outcome
+        assert served.tag(NAME, tags.nightly(date)) == oci.sha256(won[0])
+        (said,) = (what for what in outcome.values() if what != "won")
+        assert f"nightly-{date}" in said
+
+
+@pytest.mark.parametrize("early", ["first", "second"])
+@pytest.mark.parametrize("at", range(12))
+def test_another_comes_between_any_two_requests(registry_with_two: tuple[Connection, bytes, bytes], served: Served, early: str, at: int) -> None:
+    """One publisher starts and finishes before request number `at` of the other: one digest owns the day, whichever it is."""
+    connection, *both = registry_with_two
+    mine, theirs = both if early == "first" else reversed(both)
+    date, count, within = "2025-12-24", 0, False
+    outcome: dict[bytes, str] = {}
+
+    def own(index: bytes) -> None:
+        try:
+            tags.own(connection, date, index)
+            outcome[index] = "won"
+        except TakenError as problem:
+            outcome[index] = problem.what
+
+    def before(_method: str, _path: str) -> None:
+        nonlocal count, within
+        if not within:
+            if count == at:
+                within = True
+                thread = threading.Thread(target=own, args=(theirs,))
+                thread.start()
+                thread.join()
+            count += 1
+
+    served.before = before
+    own(mine)
+    served.before = lambda _method, _path: None
+    if within:
+        won = [index for index, what in outcome.items() if what == "won"]
+        assert len(won) <= 1, outcome
+        if not won:  # the other waited for us in vain, since we could not go on meanwhile: it stood back, and we for it
+            tags.own(connection, date, mine)
+            won = [mine]
+        assert served.tag(NAME, tags.nightly(date)) == oci.sha256(won[0])
+
+
+def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+    connection, first, second = registry_with_two
+    for mine, theirs in ((first, second), (second, first)):
+        date = "2025-12-01" if mine is first else "2025-12-02"
+        digest = oci.sha256(theirs)
+        tags._put_claim(connection, date, digest, "standing")
+        with pytest.raises(TakenError) as problem:
+            tags.own(connection, date, mine)
+        assert digest in problem.value.do
+        assert served.tag(NAME, tags.nightly(date)) == ""
+        tags.withdraw(connection, date, digest)
+        tags.own(connection, date, mine)
+        assert served.tag(NAME, tags.nightly(date)) == oci.sha256(mine)
+    with pytest.raises(FatalError, match="has no claim"):
+        tags.withdraw(connection, "2025-12-03", oci.sha256(first))
+
+
+def test_the_rerun_of_a_dead_publisher_goes_on(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+    connection, first, _ = registry_with_two
+    tags._put_claim(connection, "2025-12-01", oci.sha256(first), "standing")
+    tags.own(connection, "2025-12-01", first)
+    assert served.tag(NAME, "nightly-2025-12-01") == oci.sha256(first)
+
+
+def test_a_list_of_tags_that_lags_is_noticed(monkeypatch: pytest.MonkeyPatch, served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+    connection, first, _ = registry_with_two
+    monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
+    with pytest.raises(FatalError, match="lacks one that was just put"):
+        tags.own(connection, "2025-12-01", first)
+    assert served.tag(NAME, "nightly-2025-12-01") == ""
