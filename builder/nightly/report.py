@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from builder.nightly.night import Night, Record
 
 
+_UNASKED = "not-asked"
+_HELD = ("held", "part-way", "unreachable", "branch-lost", "rewritten", "tag-moved", "unreadable", "error")
+
 
 def document(night: Night, shipped: Manifest, commit: str | None) -> dict[str, Any]:
     """The report. `shipped` is the manifest as this night has moved it, `commit` that of our checkout."""
@@ -52,17 +55,17 @@ def _order(record: Record) -> tuple[int, str]:
 def _source(name: str, shipped: Manifest, records: Mapping[str, Record]) -> dict[str, Any]:
     """Where a pin stands, what the bump said of each patch, and how much of ours there is."""
     entry = shipped.sources[name]
-    moved, stats = records.get(f"bump-{name}"), records.get("stats")
+    moved = records.get(f"bump-{name}")
     found = ((moved.result.get("sources") or {}).get(name) if moved else None) or {}
-    debt = ((stats.result.get("sources") or {}).get(name) if stats else None) or {}
-    state = (moved.result.get("summary") or {}).get(name, moved.state) if moved else "not-asked"
+    now, past = (((record.result.get("sources") or {}).get(name) if (record := records.get(which)) else None) or {} for which in ("debt", "stats"))
+    state = (moved.result.get("summary") or {}).get(name, moved.state) if moved else "release" if entry.wheel else _UNASKED
     problem = found.get("taken_back") or found.get("problem") or (found.get("finding") or {}).get("what") or (str(FatalError(**moved.error)) if moved and moved.error else None)
     return {
         "url": entry.git, "wheel": entry.wheel, "pin": entry.commit or entry.sha256, "state": state, "from": found.get("from"), "tip": found.get("tip"),
         "commits": found.get("commits"), "problem": problem,
         "patches": [{"name": one["name"], "outcome": one["outcome"], "detail": one["detail"], "culprit": _culprit(one)} for one in found.get("patches", [])],
-        "debt": {part: debt.get(part) for part in ("count", "added", "removed", "oldest_days", "behind", "upstream_status")},
-        "over_time": [{part: one.get(part) for part in ("date", "count", "added", "removed", "behind")} for one in debt.get("over_time", [])],
+        "debt": {**{part: now.get(part) for part in ("count", "added", "removed", "behind", "upstream_status")}, "oldest_days": past.get("oldest_days")},
+        "over_time": [{part: one.get(part) for part in ("date", "count", "added", "removed", "behind")} for one in past.get("over_time", [])],
     }  # fmt: skip
 
 
@@ -86,7 +89,7 @@ def _image(image: stages.Image, records: Mapping[str, Record]) -> dict[str, Any]
 
 def _state(record: Record | None) -> dict[str, Any]:
     if record is None:
-        return {"state": "not-asked", "seconds": None, "why": None}
+        return {"state": _UNASKED, "seconds": None, "why": None}
     return {"state": record.state, "seconds": record.seconds, "why": str(FatalError(**record.error)) if record.error else None}
 
 
@@ -110,22 +113,19 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines += [f"- **{step['name']}** {step['state']}: {FatalError(**step['error']) if step['error'] else 'a check said no; see its log'}" for step in red]
     lines += [*held, *([""] if red or held else [])]
     lines += _rows(("source", "pin", "state", "commits", "patches"), [
-        (name, str(one["pin"])[:12], one["state"], "" if one["commits"] is None else str(one["commits"]), _patches(one)) for name, one in report["sources"].items()
+        (name, one["wheel"] or one["pin"][:12], one["state"], "" if one["commits"] is None else str(one["commits"]), _patches(one)) for name, one in report["sources"].items()
     ])  # fmt: skip
     for name, one in report["sources"].items():
         lines += [f"- {name}, {patch['name']}: {patch['outcome']}" + (f": {patch['culprit']['commit'][:12]} ({patch['culprit']['author']}, {patch['culprit']['date']}, {patch['culprit']['subject']!r})" if patch["culprit"] else "") for patch in one["patches"] if patch["outcome"] != "applies"]
     lines += ["", *_rows(("image", "built", "size", "trained", "last loss"), [
         (f"{one['distribution']} {one['accelerator']} {one['architecture']}", one["built"]["state"], f"{one['size'] / 1e6:,.1f} MB" if one["size"] else "", one["trained"]["state"], _loss(one))
-        for one in report["images"]
+        for one in report["images"] if one["built"]["state"] != _UNASKED
     ])]  # fmt: skip
     lines += ["", *_rows(("published", "state", "digest", "tags"), [
-        (one["title"], one["state"], one["digest"] or one["why"] or "", " ".join(one["tags"])) for one in report["published"]
+        (one["title"], one["state"], one["digest"] or one["why"] or "", " ".join(one["tags"])) for one in report["published"] if one["state"] != _UNASKED
     ])]  # fmt: skip
     lines += ["", *_rows(("stage", "seconds"), [(name, f"{value:.1f}") for name, value in report["seconds"].items()])]
     return "\n".join(lines) + "\n"
-
-
-_HELD = ("held", "part-way", "unreachable", "branch-lost", "rewritten", "tag-moved", "unreadable", "error")
 
 
 def _patches(source: Mapping[str, Any]) -> str:

@@ -101,13 +101,14 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
 
 
 def patches(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Each distribution's patches and overlays at the pins of this night; and how much of ours there is, from our own history."""
+    """Each distribution's patches and overlays at the pins of this night; how much of ours there is now, and over time by our own history."""
     for name in dict.fromkeys(image.distribution for image in asked.images):
         sources = shipped.distribution(name).sources
         key = nights.key(night, context, step="patches", sources=list(sources))
         yield nights.run(context, night, Step(f"patches-{name}", "patches", {"distribution": name}, (("patches", "check", *sources, "--manifest", str(night.manifest)),), key))
-    command = ("patches", "stats", *asked.sources, "--manifest", str(context.manifest_path))
-    yield nights.run(context, night, Step("stats", "patches", {}, (command,), nights.key(night, context, step="stats")))
+    for name, file in (("debt", night.manifest), ("stats", context.manifest_path)):
+        command = ("patches", "stats", *asked.sources, "--manifest", str(file))
+        yield nights.run(context, night, Step(name, "patches", {}, (command,), nights.key(night, context, step=name)))
 
 
 def build_images(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:

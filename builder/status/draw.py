@@ -56,11 +56,11 @@ def _ticks(steps: Sequence[int]) -> list[tuple[int, str, str]]:
 
 
 def behind(moments: Sequence[Moment], title: str) -> Markup:
-    """How many commits the pin of a source was behind, at each of our commits that changed it or its patches."""
+    """How many commits the pin of a source was behind, at each of our commits that changed it or its patches; empty where that never changed."""
     known = [moment.behind.commits for moment in moments if moment.behind]
-    if len(known) < 2:
+    if len(set(known)) < 2:
         return Markup()
-    width, height, most = 120, 24, max(known) or 1
+    width, height, most = 120, 24, max(known)
     points = " ".join(f"{2 + (width - 4) * number / (len(known) - 1):.1f},{2 + (height - 4) * (1 - value / most):.1f}" for number, value in enumerate(known))
     said = f"Commits {title} was behind over time: {', '.join(map(str, known))}."
     return Markup('<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><polyline class="run run0" points="{}"/></svg>').format(width, height, said, points)

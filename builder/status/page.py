@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 30  # nights in a history
 _GOOD = ("ok", "left-out", "not-asked")
-_AT_EASE = ("at-tip", "moved", "not-asked", "ok")
+_AT_EASE = ("at-tip", "moved", "release", "not-asked", "ok")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class View:
     newest: Report
     shown: tuple[Shown, ...]
     held: tuple[tuple[str, Source], ...]
+
+    @property
+    def unknown(self) -> list[str]:
+        """The titles of which no night at hand tells anything."""
+        return [each.title for each in self.shown if each.verdict == "quiet" and not each.last_green]
 
 
 def view(reports: Sequence[Report]) -> View:
@@ -98,7 +103,7 @@ def html(shown: View) -> str:
     """The whole page."""
     # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an error.
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"mb": _megabytes, "curve": _curve, "behind": draw.behind, "end_of": _end, "commit_url": _commit_url, "patches": _patches}
+    environment.filters |= {"mb": _megabytes, "curve": _curve, "behind": draw.behind, "end_of": _end, "commit_url": _commit_url, "patches": _patches, "sentence": _sentence}
     return environment.get_template("page.html.j2").render(view=shown, night=shown.newest)
 
 
@@ -112,6 +117,11 @@ def _curve(image: Image) -> Markup:
 
 def _end(line: Line) -> str:
     return f"until {line.until}" if line.until else "no end set"
+
+
+def _sentence(error: str) -> str:
+    """An error as the command line says it, for people who are not at one."""
+    return error.replace(" -> ", "; ")
 
 
 def _patches(number: int) -> str:
