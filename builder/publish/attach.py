@@ -46,13 +46,14 @@ class Subject:
 
 def items(connection: Connection, digest: str) -> list[Item]:
     """All signatures and attestations attached to an image, whoever made them; none where nothing is attached."""
-    found = []
+    found: list[dict[str, Any]] = []
     for each in _listed(connection, digest)[0]:
         if each.get("artifactType") in _SUFFIX:
             manifest = pull.document(connection, str(each.get("digest"))).json()
             if (manifest.get("subject") or {}).get("digest") == digest:
-                found += [_item(connection, layer) for layer in _layers(manifest) if layer.get("mediaType") in (SIMPLE, ENVELOPE)]
-    return found
+                # An earlier manifest of ours, which a registry that keeps the list goes on to name, holds the same ones.
+                found += [layer for layer in _layers(manifest) if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in found]
+    return [_item(connection, layer) for layer in found]
 
 
 def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> None:
@@ -117,8 +118,7 @@ def _manifest(connection: Connection, subject: Subject, artifact: str, tag: str,
     """Put the manifest of one kind, with all that the earlier one had; returns what an index says of it."""
     earlier = known(connection, tag)
     layers = _layers(earlier.json()) if earlier else []
-    held = {each.get("digest") for each in layers}
-    layers += [each.descriptor for each in wanted if each.descriptor["digest"] not in held]
+    layers += [each.descriptor for each in wanted if each.descriptor not in layers]  # two keys' signatures of one payload are one blob
     blobs = {oci.sha256(each): each for each in (EMPTY, *(item.data for item in wanted))}
     with Meter(f"attach to {subject.digest[7:19]}…", 0) as meter:
         for digest, data in blobs.items():

@@ -1,0 +1,192 @@
+"""Whatever is changed in what was published is refused, and named."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.image import layout, oci, pull, reference, registry
+from builder.image.send import Meter, send
+from builder.image.transport import Connection
+from builder.publish import attach, key, statement, tags
+from tests.builder.publish import publishkit
+from tests.builder.publish.publishkit import DAY, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from builder.publish.statement import Item
+    from tests.builder.image.registrykit import Served
+
+NAME = "team/thing"
+
+
+class Published:
+    """Two published images, and what someone who may push can do to the first."""
+
+    def __init__(self, project: Project, served: Served) -> None:
+        self.project, self.served = project, served
+        places = [project.layout("one"), project.layout("two")]
+        for date, place in zip(("2026-01-01", DAY), places, strict=True):
+            assert project.publish(served, place, date=date)[0] == 0
+        self.other, self.index = (layout.read(Path(place.removeprefix("oci:"))).index for place in places)
+        self.connection = Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push")
+        self.key = key.private(f"{project.keys['ours']}.pem")
+
+    def verify(self, tag: str = "latest", *more: str) -> tuple[int, list[str]]:
+        """Status, and what failed."""
+        status, document = self.project.run("verify-published", f"{self.served.host}/{NAME}:{tag}", *more)
+        return status, [f"{row['what']}: {row['problem']}" for row in document["result"]["checks"] if not row["ok"]]
+
+    def refused(self, what: str, tag: str = "latest") -> None:
+        status, failed = self.verify(tag)
+        assert status == 1
+        assert any(each.startswith(what) for each in failed), failed
+
+    def attached(self, digest: str, kind: str) -> Item:
+        """What is attached under this predicate's type, or with "" the signature."""
+        return next(each for each in attach.items(self.connection, digest) if each.annotations.get("predicateType", "") == kind)
+
+    def replace(self, subject: bytes, artifact: str, items: list[Item]) -> None:
+        """Attach these in place of all of the kind, as our own manifest would be."""
+        empty = oci.descriptor(attach.EMPTY_KIND, attach.EMPTY)
+        about = oci.descriptor(json.loads(subject)["mediaType"], subject)
+        document = oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": artifact, "config": empty, "layers": [each.descriptor for each in items], "subject": about})
+        with Meter("", 0) as meter:
+            for each in items:
+                send(self.connection, oci.sha256(each.data), len(each.data), each.data, "", meter)
+        registry.tag(self.connection, f"sha256-{oci.sha256(subject)[7:]}.{attach._SUFFIX[artifact]}", document)
+        listed, by_registry = attach._listed(self.connection, oci.sha256(subject))
+        kept = [row for row in listed if row["artifactType"] != artifact]
+        if by_registry:
+            for row in listed:
+                if row["artifactType"] == artifact and row["digest"] != oci.sha256(document):
+                    publishkit.overwrite(self.served, row["digest"], document)  # a registry that lists by itself has to be told behind its back
+        else:
+            rows = [*kept, {**oci.descriptor(oci.MANIFEST, document), "artifactType": artifact}]
+            registry.tag(self.connection, f"sha256-{oci.sha256(subject)[7:]}", oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}))
+
+
+@pytest.fixture
+def published(project: Project, served: Served) -> Iterator[Published]:
+    made = Published(project, served)
+    with made.connection:
+        yield made
+
+
+def test_a_layer_that_was_changed(published: Published, served: Served) -> None:
+    wanted = published.index.images[1].layers[1]
+    blob = layout.blob(Path(published.project.layout("two").removeprefix("oci:")), wanted)
+    data = bytearray(blob.read_bytes())
+    data[50] ^= 1
+    publishkit.overwrite(served, wanted.digest, bytes(data))
+    published.refused("linux/arm64: image: reading blob " + wanted.digest[7:19])
+    assert published.verify("latest", "--quick")[0] == 0  # sizes alone do not show it, which is what --quick says
+
+
+@pytest.mark.parametrize("which", ["config", "manifest", "index"])
+def test_a_document_that_was_changed(published: Published, served: Served, which: str) -> None:
+    image = published.index.images[0]
+    digest, data = {"config": (image.config_digest, image.config), "manifest": (image.digest, image.manifest), "index": (published.index.digest, published.index.document)}[which]
+    publishkit.overwrite(served, digest, data.replace(b"linux", b"minix") if which != "manifest" else data.replace(b'"schemaVersion":2', b'"schemaVersion":3'))
+    if which == "index":
+        status, document = published.project.run("verify-published", f"{served.host}/{NAME}@{digest}")
+        assert status in (1, 2), document
+        return
+    published.refused("linux/amd64: image: reading")
+
+
+def test_another_index_under_the_tag(published: Published) -> None:
+    """One platform was dropped: all that is left is whole and signed."""
+    document = json.loads(published.index.document)
+    document["manifests"] = document["manifests"][:1]
+    registry.tag(published.connection, "latest", oci.canonical(document))
+    published.refused("index: signature: there is none")
+
+
+def test_an_index_signed_with_the_provenance_of_more_platforms(published: Published) -> None:
+    """Even one that holds the key cannot forget a platform and keep the provenance."""
+    document = json.loads(published.index.document)
+    document["manifests"] = document["manifests"][:1]
+    small = oci.canonical(document)
+    digest = oci.sha256(small)
+    _, said = statement.opened(published.attached(published.index.digest, statement.PROVENANCE), published.key.public, published.index.digest)
+    registry.tag(published.connection, "latest", small)
+    attach.attach(published.connection, attach.Subject(oci.INDEX, small), [statement.signature(published.key, "x/y", digest), statement.attestation(published.key, "x/y", digest, statement.PROVENANCE, said)])
+    published.refused("index: platforms: linux/arm64 is missing")
+
+
+def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
+    """The envelope with another payload under the old signature."""
+    envelope = json.loads(item.data)
+    said = json.loads(base64.b64decode(envelope["payload"]))
+    change(said)
+    envelope["payload"] = base64.b64encode(oci.canonical(said)).decode()
+    return statement.Item(item.media_type, oci.canonical(envelope), item.annotations)
+
+
+@pytest.mark.parametrize("where", ["index", "linux/arm64"])
+@pytest.mark.parametrize("kind", [statement.SBOM, statement.PROVENANCE])
+def test_an_attestation_that_was_changed(published: Published, kind: str, where: str) -> None:
+    subject = published.index.document if where == "index" else published.index.images[1].manifest
+    held = {each: published.attached(oci.sha256(subject), each) for each in (statement.SBOM, statement.PROVENANCE)}
+    held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
+    published.replace(subject, attach.ATTESTATIONS, list(held.values()))
+    published.refused(f"{where}: {statement.NAMES[kind]}: it was not signed by this key, or was changed since")
+    status, failed = published.verify()
+    assert (status, len([each for each in failed if "platforms" not in each])) == (1, 1), failed  # and nothing else is blamed
+
+
+def test_the_attestations_of_another_image(published: Published) -> None:
+    held = [published.attached(published.other.digest, each) for each in (statement.SBOM, statement.PROVENANCE)]
+    published.replace(published.index.document, attach.ATTESTATIONS, held)
+    published.refused("index: SBOM: it speaks of another image")
+    published.refused("index: provenance: it speaks of another image")
+
+
+def test_the_signature_of_another_image(published: Published) -> None:
+    published.replace(published.index.document, attach.SIGNATURES, [published.attached(published.other.digest, "")])
+    published.refused("index: signature: it is that of another image")
+
+
+def test_a_signature_by_another_key(published: Published) -> None:
+    theirs = key.private(f"{published.project.keys['theirs']}.pem")
+    published.replace(published.index.document, attach.SIGNATURES, [statement.signature(theirs, NAME, published.index.digest)])
+    published.refused("index: signature: it was not made by this key, or was changed since")
+
+
+def test_an_sbom_that_describes_another_image_inside(published: Published) -> None:
+    digest = published.index.digest
+    _, said = statement.opened(published.attached(published.other.digest, statement.SBOM), published.key.public, published.other.digest)
+    wrong = statement.attestation(published.key, NAME, digest, statement.SBOM, said)
+    published.replace(published.index.document, attach.ATTESTATIONS, [wrong, published.attached(digest, statement.PROVENANCE)])
+    published.refused("index: SBOM: its metadata describes another image")
+
+
+def test_countersigned_by_others_is_fine(published: Published) -> None:
+    theirs = key.private(f"{published.project.keys['theirs']}.pem")
+    subject = attach.Subject(oci.INDEX, published.index.document)
+    repository = f"{published.served.host}/{NAME}"  # as ours has it: the same payload, so one blob with two signatures
+    attach.attach(published.connection, subject, [statement.signature(theirs, repository, subject.digest), statement.attestation(theirs, NAME, subject.digest, statement.SBOM, {"of": "theirs"})])
+    assert published.verify() == (0, [])
+    assert len([each for each in attach.items(published.connection, subject.digest) if each.media_type == statement.SIMPLE]) == 2
+
+
+def test_latest_verified_needs_a_signed_test(published: Published) -> None:
+    registry.tag(published.connection, tags.VERIFIED, published.index.document)
+    published.refused("index: test result: there is none", tags.VERIFIED)
+
+
+def test_the_image_of_one_platform_is_no_index(published: Published, served: Served) -> None:
+    status, document = published.project.run("verify-published", f"{served.host}/{NAME}@{published.index.images[0].digest}")
+    assert (status, document["result"]["checks"][0]["problem"]) == (1, "it is the image of one platform, not an index over all")
+
+
+def test_what_is_not_there(published: Published, served: Served) -> None:
+    status, document = published.project.run("verify-published", f"{served.host}/{NAME}:nightly-2020-01-01")
+    assert (status, document["ok"]) == (2, False)
+    assert pull.pull_manifest(f"{served.host}/{NAME}:latest").digest == published.index.digest
