@@ -6,12 +6,13 @@ import difflib
 import re
 import shlex
 import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 # Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens now anyway, or what does not exist any more.
 # Where another name follows, XLA has it from the next jaxlib on.
@@ -41,6 +42,7 @@ LOCKED = "0.10.2"  # the jaxlib that is meant where none is at hand
 PIPELINED = ("xla_gpu_enable_pipelined_all_gather", "xla_gpu_enable_pipelined_all_reduce", "xla_gpu_enable_pipelined_reduce_scatter")
 # XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to ...=default"; they are deprecated from this jaxlib on.
 PIPELINE_FROM = (0, 12)
+_LAST = "xla_rosetta_is_the_last"
 CACHE_MODE = "xla_gpu_experimental_autotune_cache_mode"
 CACHE_MODES = {"1": "AUTOTUNE_CACHE_MODE_UPDATE", "2": "AUTOTUNE_CACHE_MODE_READ"}  # by number, which XLA took once
 
@@ -132,25 +134,52 @@ def _today(flag: str, version: str) -> list[str]:
     return [f"--{name}{equals}{given}"] if flag.startswith("--") else [flag]
 
 
-def require_known(flags: Iterable[str], python: str) -> None:
-    """UserError for the first flag that the XLA of an interpreter does not take. Takes half a second, and no device.
+@dataclass(frozen=True)
+class Refused:
+    """A flag that XLA does not take: its name without dashes, what is wrong with it, and what to do."""
 
-    Where that interpreter has no JAX, nothing is known, and nothing is said.
+    name: str
+    what: str
+    do: str
+
+
+def refused(flags: Sequence[str], python: str) -> Refused | None:
+    """Return a flag that the XLA of an interpreter does not take, None where it takes all. Takes half a second, and no device.
+
+    Raises:
+      LookupError: that interpreter has no JAX, or cannot be asked.
     """
-    wanted = list(flags)
-    if not wanted:
-        return
-    code = "import jax; jax.devices()"
-    environment = {"XLA_FLAGS": joined(wanted), "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    # An old XLA stops reading at a value that it does not take, and says nothing: a last flag that there is not says whether it came so far.
+    environment = {"XLA_FLAGS": joined([*flags, f"--{_LAST}"]), "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
     try:
-        done = subprocess.run([python, "-P", "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    where = "XLA_FLAGS"
+        done = subprocess.run([python, "-P", "-c", "import jax; jax.devices()"], env=environment, capture_output=True, text=True, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LookupError(str(error)) from None
+    if bad := re.search(r"Couldn't interpret value (?P<value>\S*) for flag (?P<name>\S+?)\.?$|Illegal value for --(?P<set>\S+) '(?P<word>.*)'$", done.stderr, re.MULTILINE):
+        return _value_refused(bad["name"] or bad["set"], bad["word"] if bad["set"] else bad["value"])
     if unknown := re.search(r"Unknown flags? in XLA_FLAGS: (\S+)", done.stderr):
-        raise UserError(f"XLA has no flag {unknown[1]}", where, _nearest(unknown[1]))
-    if bad := re.search(r"Couldn't interpret value (\S*) for flag (\S+?)\.?$", done.stderr, re.MULTILINE):
-        raise UserError(f"XLA takes no {bad[1]!r} for {bad[2]}", where, "give another value, or leave the flag out")
+        name = unknown[1].lstrip("-").partition("=")[0]
+        return None if name == _LAST else Refused(name, f"XLA has no flag {unknown[1]}", _nearest(unknown[1]))
+    if done.returncode and "Flag parsing failed" not in done.stderr:
+        raise LookupError((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
+    if len(flags) > 1:  # there is one, and XLA does not say which
+        half = len(flags) // 2
+        return refused(flags[:half], python) or refused(flags[half:], python)
+    return _value_refused(*flags[0].lstrip("-").partition("=")[::2])
+
+
+def _value_refused(name: str, value: str) -> Refused:
+    return Refused(name, f"XLA takes no {value!r} for {name}", "give another value, or leave the flag out")
+
+
+def require_known(flags: Sequence[str], python: str) -> None:
+    """UserError for a flag that the XLA of an interpreter does not take. Where that has no JAX, nothing is known, and nothing is said."""
+    try:
+        found = refused(flags, python) if flags else None
+    except LookupError:
+        return
+    if found:
+        raise UserError(found.what, "XLA_FLAGS", found.do)
 
 
 def _nearest(flag: str) -> str:

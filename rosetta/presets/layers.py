@@ -115,7 +115,7 @@ def resolve(
     between = [files.named("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
     stack = [*below, *(each.values for each in switches), *between, *above]
-    left_out = tuple(f"{value.origin}: {path} is left out: {why}" for layer in stack for path, value in layer.items() if (why := _unfit(value, versions)))
+    left_out = tuple(f"{value.origin}: {path} is left out: {why}" for layer in stack for path, value in layer.items() if (why := unfit(value, versions)))
     return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(_merged(stack, versions)), left_out)
 
 
@@ -142,7 +142,7 @@ def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str
     found: dict[str, list[Value]] = {}
     for layer in layers:
         for path, value in layer.items():
-            if not _unfit(value, versions):
+            if not unfit(value, versions):
                 found.setdefault(path, []).append(value)
     return {
         path: Resolved(values[-1].value, values[-1].origin, values[-1].why, tuple((each.origin, each.value) for each in reversed(values[:-1])))
@@ -151,8 +151,8 @@ def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str
     }
 
 
-def _unfit(value: Value, versions: Callable[[str], str | None]) -> str:
-    """Why the versions at hand leave a value out, "" where they do not; a package that is not here leaves nothing out."""
+def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
+    """Return why the versions at hand leave a value out, "" where they do not; a package that is not here leaves nothing out."""
     for package, end in value.until.items():
         there = versions(package)
         if there is not None and xlaflags.numbers(there) >= xlaflags.numbers(end):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+from rosetta.presets import check as presets
 from rosetta.selftest import imports, modules, training, workload_of
 from rosetta.selftest.process import Context
 
@@ -63,6 +64,14 @@ def import_all(context: Context, tiny: Workload, known: dict[str, str], place: P
     return total
 
 
+def preset_flags(framework: str) -> tuple[int, list[str]]:
+    """Return how many flags of XLA a framework's presets set, and a line for each that XLA does not take."""
+    try:
+        return len(presets.flags(framework)), presets.problems(framework)
+    except LookupError as error:
+        return 0, [f"JAX could not be asked: {error}"]
+
+
 def run_all(
     context: Context, tiny: Workload, known: dict[str, str], place: Path, options: Options
 ) -> tuple[list[training.Run], imports.Imports]:
@@ -97,7 +106,9 @@ def selftest(options: Options) -> dict[str, Any]:
         if not keep:
             shutil.rmtree(place)
         raise
+    flags, refused = preset_flags(tiny.framework) if options.with_imports else (0, [])
     problems = [f"cannot import {name}: {error}" for name, error in found.failed.items()]
+    problems += [f"a preset's flag: {line}" for line in refused]
     problems += [f"{run.devices} device(s): {problem}" for run in runs for problem in run.problems]
     if not problems and not keep:
         shutil.rmtree(place)
@@ -106,6 +117,7 @@ def selftest(options: Options) -> dict[str, Any]:
     return {
         "framework": options.framework,
         "imports": {"modules": found.modules, "skipped": found.skipped, "failed": found.failed},
+        "presets": {"flags": flags, "refused": refused},
         "runs": [run.as_json() for run in runs],
         "workdir": str(place) if place.exists() else None,
         "ok": not problems,

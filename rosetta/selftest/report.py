@@ -23,6 +23,8 @@ def table(result: dict[str, Any]) -> str:
         counts = f"{len(imports['failed'])} failed, {len(imports['skipped'])} skipped"
         lines.append(f"{result['framework']}: {imports['modules']} modules, {counts}")
     lines += [f"  skipped {name}: {reason}" for name, reason in imports["skipped"].items()]
+    if result["presets"]["flags"]:
+        lines.append(f"presets: {result['presets']['flags']} flags of XLA, {len(result['presets']['refused'])} refused")
     for run in result["runs"]:
         lines += _run(run)
     lines += [f"PROBLEM {problem}" for problem in result["problems"]]

@@ -12,6 +12,13 @@ from tests.rosetta import jaxkit
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Flags that take a number or a text, and one of them.
+NUMBERS = {
+    "xla_gpu_graph_level": "0", "xla_gpu_redzone_scratch_max_megabytes": "1", "xla_gpu_graph_eviction_timeout_seconds": "1", "xla_gpu_graph_num_runs_to_instantiate": "1",
+    "xla_gpu_max_mlir_kernels": "1", "xla_gpu_skip_mlir_kernels": "1", "xla_gpu_triton_fusion_level": "1", "xla_gpu_asm_extra_flags": "", "xla_gpu_enable_custom_fusions_re": "",
+}  # fmt: skip
+SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not have it yet
+
 
 @pytest.mark.parametrize(
     ("old", "new"),
@@ -104,5 +111,16 @@ class TestWithJax:
         xlaflags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
     def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
-        names = [*xlaflags.RENAMED.values(), *xlaflags.PIPELINED]
-        xlaflags.require_known([f"--{name}=true" for name in names] + ["--xla_gpu_enable_command_buffer="], sys.executable)
+        text = " ".join(f"--{name}=true" for name in (*xlaflags.GONE, *xlaflags.PIPELINED) if name not in (*NUMBERS, SHORT_LIVED))
+        flags, _ = xlaflags.today(f"{text} --xla_gpu_graph_level=0", xlaflags.jaxlib())
+        assert flags
+        xlaflags.require_known(flags, sys.executable)
+
+    def test_what_is_gone_is_gone_and_what_is_not_is_not(self) -> None:
+        """The table against the parser that is here: a flag is left as it is where XLA takes it, and only there."""
+        version = xlaflags.jaxlib()
+        kept = [flag for name in xlaflags.GONE if (flag := f"--{name}={NUMBERS.get(name, 'true')}") and xlaflags.today(flag, version)[0] == [flag]]
+        gone = [name for name in xlaflags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept]
+        xlaflags.require_known([flag for flag in kept if SHORT_LIVED not in flag], sys.executable)
+        for name in gone[:: max(1, len(gone) // 4)]:
+            assert xlaflags.refused([f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable)
