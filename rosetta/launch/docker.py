@@ -64,5 +64,5 @@ def _mount(outside: str, inside: str) -> str:
     if not (outside.startswith("/") and inside.startswith("/")):
         raise UserError("it is no pair of absolute paths", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE")
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(["type=bind", f"source={outside}", f"target={inside}"])
-    return text.getvalue()
+    csv.writer(text).writerow(["type=bind", f"source={outside}", f"target={inside}"])
+    return text.getvalue().removesuffix("\r\n")
