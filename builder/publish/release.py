@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from builder.errors import FatalError
 from builder.image import command, inspect, layer, layout, make, oci, output, runtime
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from builder.image.oci import Index
@@ -44,7 +44,7 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
     if all(name.startswith("oci:") for name in names):
         found = of_layouts(loaded, [Path(name.removeprefix("oci:")).absolute() for name in names])
     elif len(names) == 1:
-        asked = command.request(context, arguments, output.Output("registry", ""))
+        asked = command.request(context, argparse.Namespace(**vars(arguments), distribution=names[0]), output.Output("registry", ""))
         complete(loaded, asked.distribution, asked.accelerator, asked.architectures)
         built = make.build(asked)
         found = Release(loaded, built.index, built.records, functools.partial(layer.blob, context.cache))

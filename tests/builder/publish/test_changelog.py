@@ -1,0 +1,90 @@
+"""What changed between two published images: pins with upstream's log, patches, packages; as JSON and in Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from builder.errors import FatalError
+from builder.publish import changelog
+from tests.builder import gitkit
+from tests.builder.publish import publishkit
+from tests.builder.publish.publishkit import Project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.builder.image.registrykit import Served
+
+
+@pytest.fixture(name="local")
+def local_(tmp_path: Path) -> Iterator[Served]:
+    with publishkit.registry("memory", tmp_path) as served:
+        yield served
+
+
+def _upstream(folder: Path) -> list[str]:
+    repository = gitkit.init(folder / "mirrors/thing.git")
+    commits: list[str] = []
+    for number, message in enumerate(("first", "second: faster", "third: *not* [markup](x)")):
+        tree = gitkit.tree(repository, {"thing/__init__.py": f"x = {number}\n".encode()})
+        commits.append(gitkit.commit(repository, tree, *commits[-1:], message=message))
+    gitkit.branch(repository, commits[-1])
+    return commits
+
+
+def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) -> None:
+    first, second, third = _upstream(tmp_path)
+    project.commit = first
+    project.lock({"helper": "1.0", "other": "2.0"})
+    old = project.layout("one")
+    assert project.publish(local, old, date="2026-01-01")[0] == 0
+    project.commit = third
+    project.lock({"helper": "1.1", "fresh": "3.0"})
+    project.base(libc6="2.42-1", bash="5.2-1")
+    patch = project.folder / "patches/thing/greet.patch"
+    patch.write_text(patch.read_text().replace("the test needs a change that can be seen", "because"))
+    new = project.layout("two")
+    assert project.publish(local, new)[0] == 0
+
+    names = [f"{local.host}/team/thing:{tag}" for tag in ("nightly-2026-01-01", "latest")]
+    status, document = project.run("changelog", *names, "--mirror", str(tmp_path / "mirrors"))
+    assert status == 0, document
+    found: dict[str, Any] = document["result"]
+    source = found["sources"]["thing"]
+    assert (source["from"], source["to"], source["patches"]) == (first, third, {"added": [], "removed": [], "changed": ["greet"]})
+    assert [(each["commit"], each["subject"]) for each in source["log"]] == [(third, "third: *not* [markup](x)"), (second, "second: faster")]
+    assert found["python"] == [
+        {"name": "fresh", "from": [], "to": ["3.0"]}, {"name": "helper", "from": ["1.0"], "to": ["1.1"]}, {"name": "other", "from": ["2.0"], "to": []},
+    ]  # fmt: skip
+    assert [each["name"] for each in found["system"]] == ["libc6"]
+    shown = changelog.text(found)
+    assert f"* `{first[:12]}` -> `{third[:12]}`" in shown
+    assert r"third: \*not\* \[markup\](x)" in shown
+    assert "* helper: 1.0 -> 1.1" in shown
+    assert "* libc6: 2.41-1 (amd64), 2.41-1 (arm64) -> 2.42-1 (amd64), 2.42-1 (arm64)" in shown
+
+    found = project.run("changelog", *names)[1]["result"]
+    assert found["sources"]["thing"]["log"] is None
+    assert "--mirror DIR" in changelog.text(found)
+    found = project.run("changelog", names[1], names[1])[1]["result"]
+    assert "Nothing of it changed." in changelog.text(found)
+    status, document = project.run("changelog", *names, key="theirs")
+    assert status == 2
+    assert "signed by this key" in document["error"]["do"]
+
+
+def test_what_was_not_published_here(project: Project, local: Served) -> None:
+    assert project.publish(local, project.layout())[0] == 0
+    status, document = project.run("changelog", f"{local.host}/team/thing:latest", f"{local.host}/team/thing", key="")
+    assert (status, document["error"]["what"]) == (2, "needs a tag or a digest")
+
+
+@pytest.mark.parametrize("commit", ["--output=/tmp/x", "abc", ""])
+def test_a_commit_that_is_none(commit: str) -> None:
+    ancestor = {"version": commit, "externalReferences": [{"url": "https://x"}], "properties": []}
+    said = {"components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]}
+    with pytest.raises(FatalError, match="not one of rosetta's"):
+        changelog.taken_apart("name", "sha256:0", said)

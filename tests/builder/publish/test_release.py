@@ -1,0 +1,122 @@
+"""What may be published: all architectures, of one build, into a repository of their own; anything else is refused before a request is sent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.builder import chainkit, indexkit
+from tests.builder.chainkit import ROOT
+from tests.builder.image import imagekit
+from tests.builder.publish import publishkit
+from tests.builder.publish.publishkit import DAY, Project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.builder.image.registrykit import Served
+
+NAME = "team/thing"
+
+
+@pytest.fixture(name="local")
+def local_(tmp_path: Path) -> Iterator[Served]:
+    with publishkit.registry("memory", tmp_path) as served:
+        yield served
+
+
+def test_an_architecture_that_is_missing(project: Project, local: Served) -> None:
+    status, document = project.publish(local, project.layout(architectures=("amd64",)))
+    assert status == 2
+    assert document["error"]["what"] == "linux/arm64 of thing-cpu is missing"
+    assert local.log == []
+
+
+def test_layouts_of_one_architecture_each_give_the_same_as_one_of_both(project: Project, local: Served) -> None:
+    both = project.layout()
+    apart = [project.layout(architectures=(each,)) for each in publishkit.BOTH]
+    status, document = project.publish(local, *apart[::-1])
+    assert status == 0, document
+    assert document["result"]["digest"] == project.digest(both) == local.tag(NAME, "latest")
+
+
+def test_architectures_of_two_builds(project: Project, local: Served) -> None:
+    first = project.layout(architectures=("amd64",))
+    project.lock({"helper": "1.1"})
+    status, document = project.publish(local, first, project.layout(architectures=("arm64",)))
+    assert status == 2
+    assert document["error"]["what"] == "linux/arm64 is of another build than linux/amd64: requirements differs"
+    status, document = project.publish(local, first, first)
+    assert "as another of the layouts does" in document["error"]["what"]
+    assert local.log == []
+
+
+def test_a_repository_is_for_one_distribution(project: Project, local: Served) -> None:
+    assert project.publish(local, project.layout("two", title="other-cuda13"))[0] == 0
+    status, document = project.publish(local, project.layout(), date="2026-01-03")
+    assert status == 2
+    assert document["error"]["what"] == "latest is other-cuda13 there, and this is thing-cpu"
+    assert publishkit.pullable(local, NAME) == ["latest", f"nightly-{DAY}"]
+
+
+def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
+    place = project.layout()
+    status, document = project.run("publish", place, "--to", f"{local.host}/{NAME}", "--date", DAY, "--dry-run", key="")
+    assert (status, document["result"]["digest"]) == (0, project.digest(place))
+    assert document["result"]["tags"] == [f"nightly-{DAY}", "latest"]
+    assert set(document["result"]["attached"][project.digest(place)]) == {"SBOM", "provenance"}
+    assert local.log == []
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (("--date", "2026-13-01"), "no day"), (("--date", "2999-01-01"), "no day"), (("--date", "20260101"), "no day"), (("--tag", "nightly-2026-01-01"), "kept for"),
+        (("--tag", "sha256-00"), "kept for"), (("--tag", "a b"), "no tag"), (("--digest", "sha256:" + "0" * 64), "brings a published image back"),
+        (("--withdraw", "x"), "no digest"), (("--builder-id", "me"), "no URI"), (("oci:nowhere",), "index.json"), (("--offline",), "--offline"), (("--to", "host:1/a:tag"), "has a tag"),
+    ],
+)  # fmt: skip
+def test_bad_requests(project: Project, local: Served, more: tuple[str, ...], word: str) -> None:
+    what = () if more[0].startswith("oci:") else (project.layout(),)
+    status, document = project.run("publish", *what, *more, *(() if "--to" in more else ("--to", f"{local.host}/{NAME}")))
+    assert status == 2
+    assert word in document["error"]["what"]
+    assert local.log == []
+
+
+def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -> None:
+    status, document = project.run("publish", project.layout(), "--to", f"{local.host}/{NAME}", key="")
+    assert (status, document["error"]["what"]) == (2, "needs a key to sign with")
+    status, document = project.run("publish", "--to", f"{local.host}/{NAME}")
+    assert (status, document["error"]["what"]) == (2, "nothing to publish is named")
+
+
+def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
+    """From a distribution's name to its tags; then another home with an empty cache makes the published digest again from the lock in the image."""
+    keys = publishkit._key(tmp_path, "ours")
+    with indexkit.serving() as index, publishkit.registry("docker-registry", tmp_path) as served:
+        chain = chainkit.make(tmp_path / "chain", index)
+        base = imagekit.base(chain.folder)
+        manifest = chain.folder / "manifest.yaml"
+        text = manifest.read_text().replace("common: locks/line/common.in}", "common: locks/line/common.in, base: any}")
+        manifest.write_text(text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n')
+
+        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+            common = ["--manifest", str(manifest), "--mirror", str(chain.mirror), "--base", f"oci:{base}"]
+            argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *arguments, *common]
+            return subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment() | more, cwd=chain.folder)
+
+        done = run("publish", "thing", "--to", f"{served.host}/{NAME}", "--date", DAY, "--key", f"{keys}.pem")
+        assert done.returncode == 0, done.stderr
+        digest = served.tag(NAME, f"nightly-{DAY}")
+        (tmp_path / "home").mkdir()
+        elsewhere = {"HOME": str(tmp_path / "home"), "ROSETTA_CACHE": str(tmp_path / "cache"), "UV_CACHE_DIR": str(tmp_path / "uv"), "TZ": "Asia/Tokyo"}
+        done = run("reproduce", f"registry:{served.host}/{NAME}@{digest}", **elsewhere)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == f"the same, byte for byte: {digest}"
+    assert os.path.isdir(tmp_path / "cache/layers")
