@@ -5,24 +5,44 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from builder import log
-from builder.engine.engine import Limits, choose
+from builder import build, log
+from builder.cache import write_atomic
+from builder.engine.engine import TEMPORARY, Limits, choose
 from builder.errors import FatalError
+from builder.image import reference
 from builder.verb import Context, Result
+
+if TYPE_CHECKING:
+    from builder.engine.engine import Engine
+
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="env:DIR|image:NAME", help="the bare environment, or the engine's image, to verify")
+    parser.add_argument("what", metavar="env:DIR|image:NAME|registry:REF", help="the bare environment, the engine's image or, as HOST/NAME@sha256:DIGEST, the published image to verify")
     parser.add_argument("--engine", default="", choices=["docker", "buildah"], help="whose image it is (default: the first engine that answers)")
     parser.add_argument("--user", type=_user, default="12345", help="image: the UID it runs as, on a read-only root without network (default: 12345)")
     parser.add_argument("--steps", type=_steps, default=20, help="training steps before the restore (default: 20)")
     parser.add_argument("--devices", type=_devices, default="1,4", help="numbers of virtual devices to train on (default: 1,4)")
+    parser.add_argument("--gpu", action="store_true", help="image: train on the first GPU of this machine, and on nothing else (needs docker with NVIDIA's runtime)")
+    parser.add_argument("--write", metavar="FILE", default="", help="also write the JSON document there, as `build.py promote --result` takes it")
     parser.add_argument("--workdir", metavar="DIR", default="", help="keep checkpoints and logs there (default: a temporary folder)")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How an image is verified: as which UID, how many steps on which numbers of devices, and whether on a GPU."""
+
+    user: str
+    steps: int
+    devices: str
+    gpu: bool = False
 
 
 def _steps(text: str) -> int:
@@ -45,13 +65,23 @@ def _user(text: str) -> str:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
-    kind, _, folder = arguments.what.partition(":")
-    if kind not in ("env", "image") or not folder:
-        raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR or image:NAME")
-    if kind == "image":
-        data = verify_image(folder, arguments.engine, arguments.user, steps=arguments.steps, devices=arguments.devices)
-        return Result(data, table(data), ok=bool(data["ok"]))
-    data = verify(Path(folder).absolute(), steps=arguments.steps, devices=arguments.devices, workdir=arguments.workdir, root=context.root)
+    kind, _, name = arguments.what.partition(":")
+    if kind not in ("env", "image", "registry") or not name:
+        raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR, image:NAME or registry:HOST/NAME@sha256:DIGEST")
+    if kind == "env" and arguments.gpu:
+        raise FatalError("is for images", "--gpu", "leave it out, or give image:NAME")
+    asked = Asked(arguments.user, arguments.steps, "1" if arguments.gpu else arguments.devices, arguments.gpu)
+    if kind == "registry":
+        if context.offline:
+            raise FatalError("a registry cannot be reached with --offline", "verify", "leave it out, or give image:NAME")
+        data = verify_published(name, arguments.engine, asked)
+    elif kind == "image":
+        data = verify_image(name, choose(arguments.engine), asked)
+    else:
+        data = verify(Path(name).absolute(), steps=arguments.steps, devices=arguments.devices, workdir=arguments.workdir, root=context.root)
+    if arguments.write:
+        document = {"schema": 1, "command": "verify", "ok": bool(data["ok"]), "result": data, "error": None}
+        write_atomic(Path(arguments.write).absolute(), json.dumps(document, indent=1) + "\n")
     return Result(data, table(data), ok=bool(data["ok"]))
 
 
@@ -66,16 +96,34 @@ def verify(environment: Path, *, steps: int, devices: str, workdir: str, root: P
     return _report(done.stdout, done.returncode, str(environment))
 
 
-def verify_image(name: str, engine: str, user: str, *, steps: int, devices: str) -> dict[str, Any]:
+def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
+    """The same of an image in a registry, which is named by its digest: that stands in the report."""
+    wanted = reference.parse(name)
+    if not wanted.digest or wanted.tag:
+        raise FatalError("is not named by its digest", str(wanted), "give registry:HOST/NAME@sha256:DIGEST: a tag may move while it is tested")
+    taken, tag = choose(engine), f"{TEMPORARY}:{wanted.digest[7:39]}"
+    own = build.ARCHITECTURES.get(platform.machine(), platform.machine())
+    try:
+        with log.stage(f"pull {wanted}"):
+            taken.pull(str(wanted), own, tag)
+        return {**verify_image(tag, taken, asked), "reference": f"{wanted.host}/{wanted.name}", "digest": wanted.digest, "architecture": own}
+    finally:
+        taken.remove([tag])
+
+
+def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
     """Run an image's own self-test as a user that the image does not know, on a read-only root without network."""
-    taken = choose(engine)
     if not taken.digest(name):
         raise FatalError("is no image of the engine's", f"image:{name}", f"give a name that {taken.name} has, or make one: --output image:{name}")
-    limits = Limits(user=user, read_only=True, memory_folders=("/tmp",))  # noqa: S108 - inside the container
-    done = taken.run(name, ["rosetta", "selftest", "--json", "--steps", str(steps), "--devices", devices], limits)
+    env = {"ROSETTA_SELFTEST_PLATFORM": "cuda"} if asked.gpu else {}
+    limits = Limits(user=asked.user, read_only=True, memory_folders=("/tmp",), env=env, gpus=asked.gpu)  # noqa: S108 - inside the container
+    done = taken.run(name, ["rosetta", "selftest", "--json", "--steps", str(asked.steps), "--devices", asked.devices], limits)
     for line in done.stderr.splitlines():
         log.info(line)
-    return _report(done.stdout, done.returncode, f"image:{name}")
+    report = _report(done.stdout, done.returncode, f"image:{name}")
+    if asked.gpu and (found := sorted({str(run_.get("platform")) for run_ in report.get("runs", [])})) != ["cuda"]:
+        raise FatalError(f"it trained on {', '.join(found) or 'nothing'}, not on a GPU", f"image:{name}", "its self-test is of a release before --gpu: verify a newer image")
+    return report
 
 
 def _report(stdout: str, status: int, where: str) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder import log, manifest
-from builder.bump import journal, plan, records, report
+from builder.bump import forecast, journal, plan, records, report, tree
 from builder.errors import FatalError
 from builder.manifest import GitSource
 from builder.sources.source import access
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--forecast", action="store_true", help="change nothing; status 1 if a stack does not apply at its tip")
     what.add_argument("--continue", dest="proceed", action="store_true", help="go on to the same commits after patches were mended")
     what.add_argument("--abort", action="store_true", help="put everything back as it was before a bump that is not at its end")
+    parser.add_argument("--jax", action="store_true", help="forecast: also on the newest JAX: resolve, bake and import what T5X and Pax would be, in build/forecast")
+    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="forecast: the Python to try that on (default: the line's own, else the newest at hand that fits)")
     parser.add_argument("--tip-only", action="store_true", help="leave a pin where it is unless the stack applies at the tip")
     parser.add_argument("--accept", action="store_true", help="make what is proposed: drop what upstream took, take merges that leave other lines")
     parser.add_argument("--log", type=_count, default=30, metavar="N", help="how many of upstream's commits to show for a source (default: 30)")
@@ -41,11 +44,15 @@ def _count(text: str) -> int:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
+    for option in ("jax", "python"):
+        if getattr(arguments, option) and not (arguments.forecast and arguments.jax):
+            raise FatalError("goes with --forecast" + (" --jax" if option == "python" else ""), f"--{option}", "give both")
     if arguments.forecast:
         shipped = manifest.load(context.manifest_path)
         reach = access(context, shipped)
         reports = [plan.examine(source, reach, accept=arguments.accept) for source in _sources(shipped, arguments.sources)]
-        return _result(reports, records.Changes({}), arguments)
+        result = _result(reports, records.Changes({}), arguments)
+        return _on_newest_jax(context, shipped, reports, result, arguments) if arguments.jax else result
     with context.cache.lock(f"bump-{journal.new(context.cache, context.manifest_path).file.stem}"):
         shipped = manifest.load(context.manifest_path)
         kept = journal.load(context.cache, context.manifest_path)
@@ -61,6 +68,22 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         if kept and not (arguments.proceed or kept.running):
             kept = kept.without(source.name for source in sources)
         return _moved(context, shipped, sources, kept or journal.new(context.cache, context.manifest_path), targets, arguments)
+
+
+def _on_newest_jax(context: Context, shipped: Manifest, reports: Sequence[Report], result: Result, arguments: argparse.Namespace) -> Result:
+    """The forecast of the packages: a copy is bumped as far as its stacks apply, and tried on the newest JAX."""
+    folder = context.root / "build" / "forecast"
+    with context.cache.lock("forecast"):
+        there = replace(context, manifest_path=folder / "tree" / tree.FILE)
+        tree.copy(shipped, context.manifest_path, folder / "tree")
+        if old := journal.load(context.cache, there.manifest_path):
+            old.close()  # of a copy that is gone
+        copied = manifest.load(there.manifest_path)
+        moving = [source for name in (one.source.name for one in reports) if isinstance(source := copied.source(name), GitSource)]
+        _moved(there, copied, moving, journal.new(context.cache, there.manifest_path), {}, arguments)
+        names = [name for name, entry in shipped.distributions.items() if {one.source.name for one in reports} & set(entry.sources)]
+        found = forecast.run(there, names, folder, arguments.python)
+    return Result({**result.data, "newest_jax": found}, f"{result.text}\n{forecast.text(found)}", ok=result.ok and all(one["ok"] for one in found.values()))
 
 
 def _sources(shipped: Manifest, names: Sequence[str]) -> list[GitSource]:

@@ -138,6 +138,8 @@ class Buildah:
         return f"sha256:{image}" if image else ""
 
     def run(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+        if limits.gpus:
+            raise FatalError("buildah and podman are not given GPUs here", image, "give --engine docker, with NVIDIA's runtime")
         if limits.architecture and self.digest(own := f"{image}-{limits.architecture}"):
             image = own  # of a list podman 4.3 takes the machine's own architecture, whatever it was asked for
         if shutil.which("podman"):

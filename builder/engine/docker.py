@@ -167,7 +167,8 @@ class Docker:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def run(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
-        return command.run("docker", "run", "--rm", "--pull", "never", *options(limits), "--", image, *command_, check=False, where=image)
+        gpus = ("--gpus", "all") if limits.gpus else ()
+        return command.run("docker", "run", "--rm", "--pull", "never", *gpus, *options(limits), "--", image, *command_, check=False, where=image)
 
 
 def options(limits: Limits) -> list[str]:

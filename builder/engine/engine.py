@@ -53,6 +53,7 @@ class Limits:
     env: Mapping[str, str] = field(default_factory=dict)
     entrypoint: str | None = None  # in the image's stead; "" for none
     architecture: str = ""
+    gpus: bool = False  # all of the machine's
 
 
 class Engine(Protocol):

@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from builder import log
-from builder.bump import journal
+from builder.bump import journal, tree
 from builder.cache import remove, stage_key, write_atomic
 from builder.errors import FatalError
-from builder.nightly import tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

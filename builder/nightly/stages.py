@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from builder import build, log
+from builder.bump import tree
 from builder.cache import remove
 from builder.manifest import GitSource
 from builder.nightly import night as nights
-from builder.nightly import tree
 from builder.nightly.night import Record, Step
 
 if TYPE_CHECKING:

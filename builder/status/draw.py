@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -19,7 +20,7 @@ COLOURS = {"green": "#1a7f37", "red": "#b42318", "amber": "#8a5a00", "grey": "#5
 
 def curve(runs: Sequence[Run], title: str) -> Markup:
     """The loss curves of one image; empty where there is none. A dotted line marks the step that was restored."""
-    lines = [(run, [(int(step), loss) for step, loss in run.losses.items() if loss is not None]) for run in runs]
+    lines = [(run, [(int(step), loss) for step, loss in run.losses.items() if loss is not None and math.isfinite(loss)]) for run in runs]
     lines = [(run, points) for run, points in lines if len(points) > 1]
     if not lines:
         return Markup()
@@ -39,7 +40,7 @@ def curve(runs: Sequence[Run], title: str) -> Markup:
         rows.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(_LEFT, _WIDTH - _RIGHT, y(loss), y(loss)))
         rows.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">{:.2f}</text>').format(_LEFT - 5, y(loss) + 4, loss))
     rows += [Markup('<text x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(x(step), _HEIGHT - 7, anchor, text) for step, anchor, text in _ticks(steps)]
-    for step in sorted({run.resumed_from for run, _ in lines if min(steps) <= run.resumed_from <= max(steps)}):
+    for step in sorted({run.resumed_from for run, _ in lines if run.resumed_from is not None and min(steps) <= run.resumed_from <= max(steps)}):
         rows.append(Markup('<line class="restored" x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}"/>').format(x(step), _TOP, _HEIGHT - _BOTTOM))
     for number, (_, points) in enumerate(lines):
         path = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in points)

@@ -45,7 +45,7 @@ class Run(_Model):
     devices: int
     mesh: str = ""
     steps_per_second: float
-    resumed_from: int
+    resumed_from: int | None
     losses: dict[str, float | None]
 
 

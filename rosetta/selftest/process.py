@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rosetta import home
+from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 POLL = 0.25  # seconds
+PLATFORM = "ROSETTA_SELFTEST_PLATFORM"
 
 
 class Stopped(Exception):  # noqa: N818 (no error: someone asked for it)
@@ -33,12 +35,24 @@ class Context:
     stop: threading.Event = field(default_factory=threading.Event)
 
 
+def platform() -> str:
+    """Return what the children run on: "cpu", or "cuda" where $ROSETTA_SELFTEST_PLATFORM says so; UserError for anything else."""
+    name = os.environ.get(PLATFORM) or "cpu"
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"{name!r} is nothing that the self-test runs on", PLATFORM, "set it to cpu or cuda, or leave it out")
+    return name
+
+
 def environment(cache: Path) -> dict[str, str]:
-    """Return what every child gets: the CPU alone, no flags of the caller's, one compilation cache for all."""
+    """Return what every child gets: the CPU or the first GPU alone, no flags of the caller's, one compilation cache for all.
+
+    JAX stops where JAX_PLATFORMS names what is not there: nothing falls back to the CPU.
+    """
+    own = {"CUDA_VISIBLE_DEVICES": ""} if platform() == "cpu" else {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     return {
-        "JAX_PLATFORMS": "cpu",
+        "JAX_PLATFORMS": platform(),
         "XLA_FLAGS": "",
-        "CUDA_VISIBLE_DEVICES": "",
+        **own,
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -38,6 +38,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         return {
             "devices": self.devices,
+            "platform": process.platform(),
             "mesh": " ".join(f"{axis}={size}" for axis, size in self.mesh.items()) or "unknown",
             "losses": {str(step): loss for step, loss in self.losses.items()},
             "resumed_from": self.resumed_from,
