@@ -72,6 +72,8 @@ def resolved(
     if asked:
         typed = {**typed, "precision": _precision(framework, found, asked)}
         found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site)
+    if settings.get(given.BASE) or environment.get(given.BASE):
+        found = replace(found, values={path: each for path, each in found.values.items() if not path.startswith("xla_flags.") or path in around or path in typed})
     _same_model(framework, found, chain, name)
     return combined(found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node"))
 
@@ -156,7 +158,7 @@ def run(found: Settings) -> Run:
     fdl = found.group("fdl")
     if fdl:
         settings["ROSETTA_FDL"] = " ".join([settings.get("ROSETTA_FDL", ""), *(f"--fdl.{name}={value!r}" for name, value in fdl.items())]).strip()
-    for name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+    for name in ("XLA_FLAGS", given.BASE):
         settings.pop(name, None)
     return Run(
         framework=framework, entry=(*ENTRY[framework], script), model=what, precision=found.get("precision"), mesh=shapes, batch=batch, nodes=nodes, gpus_per_node=per_node,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TYPED = "command line"
 PRESET = "ROSETTA_PRESET"
+BASE = "BASE_XLA_FLAGS"  # in the place of the preset's flags
 GIVEN = "given"  # as the preset's name: flags and variables stand in the environment already
 # Variables of the scripts that are fields of a preset, by framework.
 FIELDS = {
@@ -46,7 +47,7 @@ def variables(framework: str) -> tuple[str, ...]:
 def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
     """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former. UserError where a quote is not closed."""
     found: dict[str, Value] = {}
-    for variable in ("BASE_XLA_FLAGS", "XLA_FLAGS"):
+    for variable in (BASE, "XLA_FLAGS"):
         for flag in xlaflags.split(environment.get(variable, "")):
             name, equals, value = flag.lstrip("-").partition("=")
             found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
@@ -80,7 +81,7 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
     """
     found = flags(words, TYPED)
     for name, value in words.items():
-        if name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+        if name in ("XLA_FLAGS", BASE):
             continue
         if name == "NUM_GPUS":
             raise UserError("it follows from nodes, and GPUs of a node", f"NUM_GPUS={value}", "give --nodes and --gpus-per-node")
@@ -99,7 +100,7 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
 
 
 def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, Value]:
-    if name in ("XLA_FLAGS", "BASE_XLA_FLAGS"):
+    if name in ("XLA_FLAGS", BASE):
         return {}
     if name == WITH:
         return {"switches": Value([each.strip() for each in value.split(",") if each.strip()], WITH if origin == name else origin)}

@@ -92,8 +92,8 @@ def use(
     found = values(framework, model, environment, cards, precision=precision, mesh=mesh, devices=devices)
     base, _ = xlaflags.today(xlaflags.joined(xlaflags.written(found.group("xla_flags"))), version)
     typed, before = tuple[str, ...](own), tuple[str, ...]()
-    if environment.get("BASE_XLA_FLAGS"):
-        base, before = xlaflags.today(environment["BASE_XLA_FLAGS"], version, "BASE_XLA_FLAGS")
+    if environment.get(given.BASE):
+        base, before = xlaflags.today(environment[given.BASE], version, given.BASE)
         typed = (*base, *own)
     flags = (*base, *own)
     env = {name: value for name, value in found.group("env").items() if name not in environment and (not on_cpu or name.startswith("JAX_"))}

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.presets import combine
+from tests.rosetta.presets import presetkit
+
+PAX = {"ici": [1, 8, 1], "dcn": [1, 2, 1]}
+
+
+def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
+    assert list(combine.thresholds(1000, 1, 1).values()) == [4000, 2000, 4000]
+    assert list(combine.thresholds(1000, 2, 5).values()) == [2000, 1000, 400]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "parameters"),
+    [
+        ("t5x-large", "large", 8 * 1024 * 16 * 64 + 3 * 1024 * 2816),
+        ("t5x", "xxl", 8 * 4096 * 64 * 64 + 3 * 4096 * 10240),
+        ("gpt-126m", "Pile126M", 4 * 768 * 768 + 2 * 768 * 3072),
+        ("gpt-175b", "Synthetic175B", 4 * 12288 * 12288 + 2 * 12288 * 49152),
+        ("llama-7b", "LLaMA7B", 4 * 4096 * 4096 + 3 * 4096 * 11008),
+        ("llama-70b", "LLaMA70B", 2 * 8192 * 128 * (64 + 8) + 3 * 8192 * 28672),
+        ("glam-64b-64e", "PileGLaM64B64E", 4 * 8192 * 64 * 128 + 3 * 8192 * 32768),
+    ],
+)
+def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> None:
+    found = presetkit.resolve(name)
+    assert combine.of(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)["xla_gpu_all_reduce_combine_threshold_bytes"] == 4 * parameters
+
+
+def test_meshes_and_switches_split_them() -> None:
+    whole = combine.of(presetkit.resolve("gpt-5b"), "Pile5B", {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)
+    split = combine.of(presetkit.resolve("gpt-5b"), "Pile5B", PAX, 16)
+    name = "xla_gpu_reduce_scatter_combine_threshold_bytes"
+    assert split[name] == whole[name] // 16
+    plain, sharded = combine.of(presetkit.resolved("t5x-large"), "large", {}, 64), combine.of(presetkit.resolved("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64)
+    assert sharded[name] == plain[name] // 2 // 32
+
+
+def test_an_experiment_of_ones_own_has_no_known_layers() -> None:
+    with pytest.raises(UserError, match=r"combine: layers: the size of mine\.Big's layers is not known: it states no MODEL_DIMS; set the thresholds themselves"):
+        combine.of(presetkit.resolve("gpt-5b"), "mine.Big", PAX, 16)
