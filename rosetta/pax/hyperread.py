@@ -30,20 +30,21 @@ class _Class:
 
 
 @functools.lru_cache(maxsize=1)
-def _classes() -> tuple[dict[str, _Class], dict[str, str]]:
-    """All classes of the modules by name, which no two of them share; and other names of experiments, which may be a base class's, too."""
+def _classes() -> dict[str, _Class]:
+    """All classes of the modules by "module.name"; another name of an experiment is a class of nothing but that experiment."""
     found: dict[str, _Class] = {}
-    others: dict[str, str] = {}
     for module in MODULES:
         body = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
         constants = {name: value for node in body for name, value in _assigned(node)}
+        # What a bare name means there: a class of this module, or of the one that it is imported from.
+        known = {each.name: f"{(node.module or '').rpartition('.')[2]}.{each.name}" for node in body if isinstance(node, ast.ImportFrom) for each in node.names}
         for node in body:
             if isinstance(node, ast.ClassDef):
-                bases = tuple(ast.unparse(each).rpartition(".")[2] for each in node.bases)
-                found[node.name] = _Class(bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants)))
-        if module == "configs":
-            others = {name: value.id for name, value in constants.items() if isinstance(value, ast.Name)}
-    return found, others
+                bases = tuple(known.get(text, text) for text in map(ast.unparse, node.bases))
+                found[f"{module}.{node.name}"] = _Class(bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants)))
+                known[node.name] = f"{module}.{node.name}"
+        found.update({f"{module}.{name}": _Class((known[value.id],), {}) for name, value in constants.items() if isinstance(value, ast.Name) and value.id in known})
+    return found
 
 
 def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
@@ -62,21 +63,20 @@ def _stated(node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]) ->
 
 def names() -> list[str]:
     """Return every hyper-parameter that some experiment states, but for those of Paxml's own base classes alone."""
-    return sorted({name for each in _classes()[0].values() for name in each.stated})
+    return sorted({name for each in _classes().values() for name in each.stated})
 
 
 def read(config: str) -> dict[str, Stated]:
     """Return an experiment's hyper-parameters by name; empty for one that is none of ours. Values of Paxml's own base classes are left out."""
-    classes, others = _classes()
     found: dict[str, Stated] = {}
-    for name in reversed(_order(others.get(config, config))):
-        found.update(classes[name].stated)
+    for name in reversed(_order(f"{MODULES[0]}.{config}")):
+        found.update(_classes()[name].stated)
     return found
 
 
 def _order(name: str) -> list[str]:
     """Ours of the classes in Python's order of resolution (https://www.python.org/download/releases/2.3/mro/), the experiment's own first."""
-    known, _ = _classes()
+    known = _classes()
     if name not in known:
         return []
     chains = [_order(base) for base in known[name].bases]
