@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import log, manifest
@@ -72,7 +73,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 def _on_newest_jax(context: Context, shipped: Manifest, reports: Sequence[Report], result: Result, arguments: argparse.Namespace) -> Result:
     """The forecast of the packages: a copy is bumped as far as its stacks apply, and tried on the newest JAX."""
-    folder = context.root / "build" / "forecast"
+    folder = Path("build/forecast").absolute()
     with context.cache.lock("forecast"):
         there = replace(context, manifest_path=folder / "tree" / tree.FILE)
         tree.copy(shipped, context.manifest_path, folder / "tree")

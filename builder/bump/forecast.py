@@ -19,7 +19,7 @@ from builder import build, lock, log, manifest, python
 from builder.bump.report import count
 from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
-from builder.locks import declared, lockfile, marker, resolve
+from builder.locks import declared, marker, resolve
 from builder.locks.resolve import Request, Rules
 from builder.sources import source
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.locks.lockfile import Pin
+    from builder.locks.marker import Environment
     from builder.manifest import Manifest
     from builder.verb import Context
 
@@ -67,10 +68,10 @@ def _tried(context: Context, copy: Manifest, name: str, output: Path, asked_pyth
     pinned = next((pin.version for pin in now if pin.name == "jax"), None)
     data: dict[str, Any] = {"python": own, "pinned": pinned, "jax": by_python[own], "newest": by_python, "lifted": [], "changed": [], "imports": None, "problem": None, "ok": False}
     try:
-        pins, data["lifted"] = _resolved(replace(wanted, environments=places), by_python[own], now, offline=context.offline)
+        pins, data["lifted"] = resolved(replace(wanted, environments=places), by_python[own], now, offline=context.offline)
     except FatalError as error:
         return {**data, "problem": str(error)}
-    data["changed"] = lockfile.difference(now, pins)
+    data["changed"] = changed(now, pins, places[0])
     write_atomic(copy.root / wanted.where, lock.render(pins, stage_key("forecast", wanted.inputs())))
     made = build.bake_environment(build.plan(context, name, "cpu", output, asked_python))
     data["imports"] = imported(output)
@@ -90,7 +91,7 @@ def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
     return next(each.request for each in lock.plan(copy, line, read.declared).wanted if each.path == path)
 
 
-def _resolved(wanted: Request, jax: str, now: Iterable[Pin], *, offline: bool) -> tuple[list[Pin], list[str]]:
+def resolved(wanted: Request, jax: str, now: Iterable[Pin], *, offline: bool) -> tuple[list[Pin], list[str]]:
     """The packages with this JAX, and which exact pins of ours had to be lifted for it. Raises FatalError where nothing fits at all."""
     kept = [pin for pin in now if pin.name not in JAX]
     strict = replace(wanted, requirements=lifted(wanted.requirements, jax, JAX))
@@ -113,6 +114,12 @@ def lifted(requirements: Iterable[str], jax: str, names: Iterable[str]) -> tuple
             wanted.specifier = SpecifierSet()
         out.append(str(wanted))
     return tuple(dict.fromkeys(out))
+
+
+def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[str]:
+    """What another version of a package, or another package, would be installed in one environment."""
+    before, after = ({pin.name: pin.version for pin in pins if marker.holds(pin.marker, place)} for pins in (old, new))
+    return [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
 
 
 def imported(environment: Path) -> dict[str, Any]:

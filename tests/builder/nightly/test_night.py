@@ -1,0 +1,84 @@
+"""The folder of a night: what is kept, what begins anew, and what a killed step leaves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from builder.errors import FatalError
+from tests.builder.nightly.nightkit import Place
+
+
+def test_another_day_begins_anew_and_keeps_the_reports(place: Place) -> None:
+    place.run("--only", "bump")
+    place.calls()
+    place.run("--only", "bump", date="2026-11-29")
+    assert len(place.calls()) == 2
+    assert sorted(file.name for file in (place.folder / "reports").iterdir()) == ["2026-11-28.json", "2026-11-29.json"]
+
+
+def test_another_manifest_begins_anew(place: Place) -> None:
+    place.run("--only", "bump")
+    place.calls()
+    (place.root / "checkout/locks/line/common.in").write_text("jax==2\n")
+    place.run("--only", "bump")
+    assert len(place.calls()) == 2
+    assert (place.folder / "tree/locks/line/common.in").read_text() == "jax==2\n"
+
+
+def test_fresh_begins_anew(place: Place) -> None:
+    place.run("--only", "bump")
+    place.calls()
+    place.run("--only", "bump", "--fresh")
+    assert len(place.calls()) == 2
+
+
+def test_a_later_stage_needs_a_night(place: Place) -> None:
+    with pytest.raises(FatalError, match="no night to go on with"):
+        place.run("--only", "images", date="")
+    assert place.calls() == []
+
+
+def test_a_folder_of_others_is_left_alone(place: Place) -> None:
+    place.folder.mkdir()
+    (place.folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(FatalError, match="no night of ours"):
+        place.run()
+    assert [file.name for file in place.folder.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
+def test_a_record_that_cannot_be_read_is_none(place: Place, damage: str) -> None:
+    place.run("--only", "bump", "--only", "patches", "--distribution", "first")
+    place.calls()
+    (place.folder / "steps/patches-first.json").write_text(damage)
+    place.run("--only", "patches", "--distribution", "first", date="")
+    assert [call for call in place.calls() if "check" in call] == ["patches check one --manifest night/tree/manifest.yaml"]
+
+
+def test_a_kill_between_a_bump_and_its_lock_is_taken_up_there(place: Place) -> None:
+    place.run("--only", "bump", "--distribution", "first")
+    place.calls()
+    record = place.folder / "steps/bump-one.json"
+    data = json.loads(record.read_text())
+    data["result"]["locks"]["lines"] = ["line"]
+    record.write_text(json.dumps(data))
+    (place.folder / "before-one").mkdir()  # what is there until a source is done
+    place.run("--only", "bump", "--distribution", "first")
+    assert place.calls() == ["lock line --manifest night/tree/manifest.yaml"]
+    assert not (place.folder / "before-one").exists()
+
+
+def test_what_a_step_says_is_kept_and_no_report_is_an_error(place: Place) -> None:
+    place.answer(("patches check", {"raw": "no JSON", "status": 3}))
+    assert not place.run("--only", "bump", "--only", "patches", "--distribution", "first").ok
+    assert place.states()["patches-first"] == "error"
+    assert (place.folder / "steps/patches-first.log").read_text() == "words of patches\n"
+
+
+def test_an_interrupted_step_ends_the_night_and_leaves_no_record(place: Place) -> None:
+    place.answer(("patches check", {"status": 130}))
+    with pytest.raises(KeyboardInterrupt):
+        place.run("--distribution", "first")
+    assert sorted(place.states()) == ["bump-one"]
