@@ -5,6 +5,9 @@ NumPy and SentencePiece only: no TensorFlow, no JAX. `rosetta.t5x.dataset` hands
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import TypeAlias  # Python 3.9, which login nodes have, has none
 
 Array: TypeAlias = Any  # a NumPy array: docstrings give types and shapes, which its stubs cannot
