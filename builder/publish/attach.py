@@ -6,13 +6,13 @@ sha256-HEX does, as the OCI distribution specification has it. cosign looks for 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import FatalError
 from builder.image import oci, pull, registry
 from builder.image.send import Meter, has, send
+from builder.publish import listing
 from builder.publish.statement import ENVELOPE, SIMPLE, Item
 
 if TYPE_CHECKING:
@@ -99,19 +99,12 @@ def small(connection: Connection, digest: str) -> bytes:
 
 def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], bool]:
     """The descriptors of what refers to an image, and whether the registry keeps the list itself."""
-
-    def ask() -> bytes | None:
-        answer = connection.call("GET", connection.url(f"referrers/{digest}"), (200, *_NONE), headers={"Accept": oci.INDEX}, follow=True, stream=True)
-        if answer.status_code == 200 and answer.headers.get("Content-Type", "").partition(";")[0].strip() == oci.INDEX:
-            return connection.document(answer)
-        answer.close()
-        return None
-
-    raw = connection.again("asking what refers to an image", ask)
-    if raw is not None:
-        return _rows(raw, connection), True
-    tagged = known(connection, f"sha256-{digest[7:]}")
-    return (_rows(tagged.data, connection) if tagged else []), False
+    found = listing.rows(connection, f"referrers/{digest}", "manifests", absent=_NONE, kind=oci.INDEX)
+    by_registry = found is not None
+    if found is None:
+        tagged = known(connection, f"sha256-{digest[7:]}")
+        found = listing.read(connection, tagged.data, "manifests") if tagged else []
+    return [each for each in found if isinstance(each, dict)], by_registry
 
 
 def _manifest(connection: Connection, subject: Subject, artifact: str, tag: str, wanted: Sequence[Item]) -> dict[str, Any]:
@@ -143,13 +136,3 @@ def _item(connection: Connection, layer: dict[str, Any]) -> Item:
 def _layers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     found = manifest.get("layers")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _rows(raw: bytes, connection: Connection) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads(raw)["manifests"]
-        if not all(isinstance(each, dict) for each in rows):
-            raise TypeError(rows)
-        return list(rows)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError("its list of what refers to an image is none", str(connection.reference), "check the registry") from error

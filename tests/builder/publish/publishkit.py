@@ -39,7 +39,7 @@ DAY = "2026-01-02"
 
 
 class Listing(registrykit.Memory):
-    """The registry of a few lines, with its tags listed `page` at a time; with `referrers` it lists what refers to an image itself."""
+    """The registry of a few lines, with its tags listed `page` at a time; with `referrers` it lists what refers to an image itself, one at a time."""
 
     def __init__(self, *, referrers: bool = False, page: int = 3) -> None:
         super().__init__()
@@ -49,9 +49,9 @@ class Listing(registrykit.Memory):
         if found := re.fullmatch(r"/v2/(.+)/tags/list\?(?:.*&)?n=\d+(?:&last=(.*))?", target):
             with self._lock:
                 return self._tags(found[1], found[2] or "")
-        if (found := re.fullmatch(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})", target)) and self.referrers:
+        if (found := re.fullmatch(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})(?:\?page=(\d+))?", target)) and self.referrers:
             with self._lock:
-                return self._referrers(found[1], found[2])
+                return self._referrers(found[1], found[2], int(found[3] or 0))
         return super().answer(method, target, headers, body)
 
     def _tags(self, name: str, last: str) -> Answer:
@@ -62,13 +62,14 @@ class Listing(registrykit.Memory):
         more = {"Link": f'</v2/{name}/tags/list?n=1000&last={after[self.page - 1]}>; rel="next"'} if len(after) > self.page else {}
         return 200, {"Content-Type": "application/json", **more}, json.dumps({"name": name, "tags": after[: self.page]}).encode()
 
-    def _referrers(self, name: str, digest: str) -> Answer:
+    def _referrers(self, name: str, digest: str, page: int) -> Answer:
         rows = []
         for (repository, which), (kind, data) in self.manifests.items():
             document = json.loads(data)
             if repository == name and ":" in which and (document.get("subject") or {}).get("digest") == digest:
                 rows.append({**oci.descriptor(kind, data), "artifactType": document["artifactType"]})
-        return 200, {"Content-Type": oci.INDEX}, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows})
+        more = {"Link": f'</v2/{name}/referrers/{digest}?page={page + 1}>; rel="next"'} if len(rows) > page + 1 else {}
+        return 200, {"Content-Type": oci.INDEX, **more}, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[page : page + 1]})
 
 
 _PLACES: dict[str, Path] = {}  # of the real registries, by their hosts

@@ -101,7 +101,7 @@ def test_two_at_once_and_only_one_wins(registry_with_two: tuple[Connection, byte
 
 
 @pytest.mark.parametrize("early", ["first", "second"])
-@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("at", range(18))
 def test_another_comes_between_any_two_requests(registry_with_two: tuple[Connection, bytes, bytes], served: Served, early: str, at: int) -> None:
     """One publisher starts and finishes before request number `at` of the other: one digest owns the day, whichever it is."""
     connection, *both = registry_with_two
@@ -143,7 +143,7 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(served
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
         digest = oci.sha256(theirs)
-        tags._put_claim(connection, date, digest, "standing")
+        tags._claim(connection, date, digest)
         with pytest.raises(TakenError) as problem:
             tags.own(connection, date, mine)
         assert digest in problem.value.do
@@ -151,13 +151,15 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(served
         tags.withdraw(connection, date, digest)
         tags.own(connection, date, mine)
         assert served.tag(NAME, tags.nightly(date)) == oci.sha256(mine)
+        with pytest.raises(TakenError, match="already"):
+            tags.own(connection, date, theirs)
     with pytest.raises(FatalError, match="has no claim"):
         tags.withdraw(connection, "2025-12-03", oci.sha256(first))
 
 
 def test_the_rerun_of_a_dead_publisher_goes_on(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
     connection, first, _ = registry_with_two
-    tags._put_claim(connection, "2025-12-01", oci.sha256(first), "standing")
+    tags._claim(connection, "2025-12-01", oci.sha256(first))
     tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == oci.sha256(first)
 

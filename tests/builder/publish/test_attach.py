@@ -1,0 +1,105 @@
+"""What is attached is found the way the OCI specification and cosign look for it, and nothing that others attached is lost."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.image import layer, oci, pull, reference, registry
+from builder.image.transport import Connection
+from builder.publish import attach
+from builder.publish.statement import ENVELOPE, SIMPLE, Item
+from tests.builder.image import registrykit
+from tests.builder.image.registrykit import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from builder.cache import Cache
+    from tests.builder.image.registrykit import Served
+
+SIGNED, SAID, MORE = Item(SIMPLE, b"payload", {"a": "1"}), Item(ENVELOPE, b"said", {"predicateType": "x"}), Item(ENVELOPE, b"more", {"predicateType": "y"})
+
+
+@pytest.fixture(name="there")
+def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attach.Subject]]:
+    """An image in a registry, without anything attached."""
+    index = registrykit.image(cache, size=3200)
+    with Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
+        registry.upload(connection, functools.partial(layer.blob, cache), index)
+        yield connection, attach.Subject(oci.INDEX, index.document)
+
+
+def test_found_again_and_added_to(there: tuple[Connection, attach.Subject]) -> None:
+    connection, subject = there
+    assert attach.items(connection, subject.digest) == []
+    attach.attach(connection, subject, [SIGNED, SAID])
+    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
+    attach.attach(connection, subject, [SAID, MORE])
+    assert sorted(each.data for each in attach.items(connection, subject.digest)) == [b"more", b"payload", b"said"]
+    for suffix, artifact in (("sig", attach.SIGNATURES), ("att", attach.ATTESTATIONS)):
+        manifest = pull.document(connection, f"sha256-{subject.digest[7:]}.{suffix}").json()
+        assert (manifest["subject"]["digest"], manifest["artifactType"]) == (subject.digest, artifact)
+
+
+def test_the_list_is_kept_where_the_specification_says(there: tuple[Connection, attach.Subject], served: Served) -> None:
+    connection, subject = there
+    attach.attach(connection, subject, [SIGNED, SAID])
+    status, _, _ = served.answer("GET", f"/v2/team/thing/referrers/{subject.digest}", {}, b"")
+    tagged = attach.known(connection, f"sha256-{subject.digest[7:]}")
+    assert (status == 200) is (tagged is None)
+    if tagged:
+        assert {row["artifactType"] for row in tagged.json()["manifests"]} == {attach.SIGNATURES, attach.ATTESTATIONS}
+
+
+def test_what_others_attached_stays(there: tuple[Connection, attach.Subject]) -> None:
+    connection, subject = there
+    attach.attach(connection, subject, [SIGNED])
+    listed, by_registry = attach._listed(connection, subject.digest)
+    about, empty = oci.descriptor(subject.media_type, subject.data), oci.descriptor(attach.EMPTY_KIND, attach.EMPTY)
+    theirs = oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": "application/vnd.scan", "config": empty, "layers": [empty], "subject": about})
+    registry.tag(connection, oci.sha256(theirs), theirs)
+    if not by_registry:
+        row = {**oci.descriptor(oci.MANIFEST, theirs), "artifactType": "application/vnd.scan"}
+        registry.tag(connection, subject.tag, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*listed, row]}))
+    attach.attach(connection, subject, [SAID])
+    assert oci.sha256(theirs) in [row["digest"] for row in attach._listed(connection, subject.digest)[0]]
+    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
+
+
+def test_a_list_that_another_writes_over_is_noticed(there: tuple[Connection, attach.Subject], served: Served) -> None:
+    connection, subject = there
+    if attach._listed(connection, subject.digest)[1]:
+        pytest.skip("a registry that keeps the list itself loses nothing of it")
+    attach.attach(connection, subject, [SIGNED])
+    before = pull.document(connection, subject.tag).data
+    done: list[str] = []
+
+    def lose(method: str, path: str) -> None:
+        """Another publisher's list, made before ours, arrives after ours was read back."""
+        if method == "GET" and path.endswith(f"referrers/{subject.digest}") and f"/v2/team/thing/manifests/{subject.tag}" in served.sent("PUT")[1:] and not done:
+            done.append(path)
+            served.answer("PUT", f"/v2/team/thing/manifests/{subject.tag}", {"Content-Type": oci.INDEX}, before)
+
+    served.log.clear()
+    served.log.append(("PUT", "", 0, 0))
+    served.before = lose
+    with pytest.raises(FatalError, match="is not listed") as problem:
+        attach.attach(connection, subject, [SAID])
+    assert done
+    assert "run again" in problem.value.do
+    served.before = lambda _method, _path: None
+    attach.attach(connection, subject, [SAID])
+    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
+
+
+def test_a_web_page_in_place_of_the_list_is_no_list(there: tuple[Connection, attach.Subject], served: Served) -> None:
+    """A proxy's page for an unknown address: what the tag lists counts, if there is one."""
+    connection, subject = there
+    attach.attach(connection, subject, [SIGNED])
+    by_registry = attach._listed(connection, subject.digest)[1]
+    served.faults.append(Fault("html", "GET", "referrers", times=9))
+    assert attach.items(connection, subject.digest) == ([] if by_registry else [SIGNED])
