@@ -177,6 +177,13 @@ class Batches:
         own = self.batch // self.shards
         return self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
 
+    def told(self, step: int) -> dict[str, Any] | None:
+        """Return what names this host's rows of a step: their hash and the running numbers of their examples. None for a stream's, which cannot be read again."""
+        if self.streams:
+            return None
+        examples = self.examples(step)
+        return {"step": step, "hash": batch_hash(self.at(step), self.shard * len(examples)), "shard": self.shard, "shards": self.shards, "examples": examples.tolist()}
+
     def arrays(self, made: rows.Rows) -> dict[str, Array]:
         """Return what a model reads of the rows."""
         return (features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder)(made, pack=self.recipe.pack)

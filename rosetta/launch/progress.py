@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rosetta.launch import peaks
@@ -29,6 +29,8 @@ class Report:
       mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass over the peak of all devices.
       input_wait: share of the time that the loop waited for data.
       seconds_left: at this speed.
+      more: what else is known, name -> value: goodput, and the host that holds up the others (rosetta.health).
+      said: of these, what people should read, at the end of the line.
     """
 
     step: int
@@ -39,6 +41,19 @@ class Report:
     mfu: float | None
     input_wait: float
     seconds_left: float | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    def scalars(self) -> dict[str, float]:
+        """Return what is drawn over the steps, of what is known."""
+        names = ("loss", "mfu", "input_wait", "tokens_per_second")
+        found = {name: getattr(self, name) for name in names} | {name: self.more.get(name) for name in ("goodput",)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def json(self) -> dict[str, Any]:
+        """Return it for programs."""
+        found = {name: value for name, value in asdict(self).items() if name not in ("more", "said")} | dict(self.more)
+        return {name: finite(value) for name, value in found.items()}
 
     def line(self) -> str:
         """Return it for people."""
@@ -51,7 +66,7 @@ class Report:
         parts.append(f"input wait {100 * self.input_wait:.1f} %")
         if self.seconds_left is not None:
             parts.append(f"{duration(self.seconds_left)} left")
-        return "  ".join(parts)
+        return "  ".join([*parts, *self.said])
 
 
 def duration(seconds: float) -> str:
@@ -75,12 +90,14 @@ class Work:
     peak: float | None
 
 
-def report(work_: Work, step: int, total: int | None, steps: int, seconds: float, waited: float, loss: float | None) -> Report:
-    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data."""
+def report(
+    work_: Work, step: int, total: int | None, steps: int, seconds: float, waited: float, loss: float | None, more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ())
+) -> Report:
+    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data; `more` and what is said of it are Report's."""
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
     used = peaks.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
-    return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left)
+    return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more)
 
 
 def tell(line: str) -> None:
@@ -102,7 +119,7 @@ class Reporter:
         tell(found.line())
         if self._file:
             try:
-                append(self._file, {name: finite(value) for name, value in asdict(found).items()})
+                append(self._file, found.json())
             except OSError as error:
                 print(f"rosetta: {self._file}: {error.strerror}: progress is not written any more", file=sys.stderr, flush=True)
                 self._file = None

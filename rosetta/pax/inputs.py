@@ -135,6 +135,11 @@ class Input(base_input.BaseInput):
         self._step += 1
         return py_utils.NestedMap(**found, eval_sample_weights=weights)
 
+    def told(self, behind: int) -> dict[str, Any] | None:
+        """Return what names this host's rows of the batch that was read so many before the last one, see pipeline.Batches.told."""
+        found: dict[str, Any] | None = self._batches.told(self._loader.step - 1 - (self._peek is not None) - behind)
+        return found
+
     def reset(self) -> None:
         super().reset()
         self._go_to(0)

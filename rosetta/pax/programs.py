@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -14,6 +15,8 @@ import jax
 import numpy as np
 from paxml import programs
 
+from rosetta.health import run as healths
+from rosetta.health import settings
 from rosetta.launch import progress
 from rosetta.launch.peaks import peak_flops
 from rosetta.pax import flops
@@ -60,17 +63,53 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._since: float | None = None  # when the period began; None before the first step
         self._waited = 0.0
         self._work: progress.Work | None = None
+        self._state: Any = None  # after the last step that was begun
+        self._next = -1
+        source = healths.Source(self._told, self._scales)
+        self._health = healths.Health(str(job_log_dir), settings.read(os.environ), jax.process_index(), jax.process_count(), source)
+
+    def should_run(self, state: Any, step: int) -> bool:
+        """Return whether a step follows, see upstream's; where the run is to end before its time, Paxml saves and ends as at its last step.
+
+        Raises:
+          Stopped: it is to end without a checkpoint.
+        """
+        if self._next < 0 and self._health.goodput:
+            self._health.goodput.begins(step)
+        if not super().should_run(state, step):
+            self._health.close()
+            return False
+        try:
+            self._health.before(step)
+        except healths.Stopped as stopped:
+            if stopped.bad:
+                raise
+            self._health.close()
+            return False
+        return True
+
+    def _told(self, step: int) -> Any:
+        told = getattr(self._train_input, "told", None)
+        return told and told(self._next - 1 - step)
+
+    def _scales(self) -> dict[str, list[float]]:
+        found = jax.tree_util.tree_leaves_with_path(self._state.mdl_vars if self._state is not None else {})
+        named = {jax.tree_util.keystr(path): leaf for path, leaf in found}
+        return {name: np.asarray(leaf.addressable_data(0)).ravel().tolist() for name, leaf in named.items() if _FP8 in name and "scale" in name}
 
     def run(self, state: Any, step: int) -> Any:
         """Train one step, see upstream's."""
+        if self._since is not None and not self._losses:  # evaluation or a checkpoint may have come between
+            self._since, self._waited = time.monotonic(), self._timed.waited
+            self._health.begin()
+        ended = super().run(state, step)
+        self._health.given(step, functools.partial(_number, ended.loss))
+        self._state, self._next = ended.state, ended.new_train_step
         if self._since is None:
-            ended = super().run(state, step)
             jax.block_until_ready(ended.loss)
             self._since, self._waited, self._counted = time.monotonic(), self._timed.waited, 0
+            self._health.begin()
         else:
-            if not self._losses:  # evaluation or a checkpoint may have come between
-                self._since, self._waited = time.monotonic(), self._timed.waited
-            ended = super().run(state, step)
             self._counted += 1
         self._losses.append(ended.loss)
         last = self._task.train.num_train_steps
@@ -82,9 +121,12 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         if self._work is None:
             self._work = self._of_step(state)
         found = (self._losses, self._counted, self._since, self._timed.waited - self._waited)
-        self._losses, self._counted = [], 0
         if self._reporter:
             self._said.submit(_loud, self._say, step, last, *found)
+        else:
+            self._health.tell(step, found[-1] / max(self._counted, 1))
+        self._losses, self._counted = [], 0
+        self._health.pause()  # until the next step: evaluation or a checkpoint may come between
 
     def _of_step(self, state: Any) -> progress.Work:
         rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
@@ -94,10 +136,11 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         return progress.Work(amount, rows * length, len(devices), peak_flops(devices[0].device_kind, kind))
 
     def _say(self, step: int, last: int, losses: list[Any], counted: int, since: float, waited: float) -> None:
-        loss = float(np.mean([float(np.asarray(each.addressable_data(0))) for each in losses]))  # waits for the steps
+        loss = float(np.mean([_number(each) for each in losses]))  # waits for the steps
         if not counted or self._reporter is None or self._work is None:
             return
-        found = progress.report(self._work, step, last, counted, time.monotonic() - since, waited, loss)
+        seconds = time.monotonic() - since
+        found = progress.report(self._work, step, last, counted, seconds, waited, loss, self._health.report(step, seconds, waited / counted))
         self._reporter.say(found)
         self._scalars(found, step)
 
@@ -105,14 +148,18 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         import tensorflow as tf  # noqa: PLC0415 (upstream's summary writer is TensorFlow's)
 
         with self._train_summary_writer.as_default():
-            for name in ("loss", "mfu", "input_wait", "tokens_per_second"):
-                if getattr(found, name) is not None:
-                    tf.summary.scalar(f"rosetta/{name}", getattr(found, name), step)
+            for name, value in found.scalars().items():
+                tf.summary.scalar(f"rosetta/{name}", value, step)
 
     def shutdown(self) -> None:
         """See upstream's; the last report is said first."""
         self._said.shutdown()
         super().shutdown()
+
+
+def _number(loss: Any) -> float:
+    """Wait for a step's loss."""
+    return float(np.asarray(loss.addressable_data(0)))
 
 
 def _loud(function: Any, *args: Any) -> None:

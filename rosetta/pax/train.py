@@ -9,6 +9,8 @@ import traceback
 from typing import Any
 
 from rosetta.errors import UserError
+from rosetta.health import run as healths
+from rosetta.health import stop
 from rosetta.launch import end, startup
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
@@ -17,6 +19,7 @@ _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxE
 
 def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
+    stop.install()
     startup.install()
     import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
     from absl import app, flags  # noqa: PLC0415
@@ -47,9 +50,13 @@ def main() -> None:
     except SystemExit as ended:
         if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
             end.now(ended.__cause__, printed=True)
+        if ended.code in (None, 0):
+            _ended()
         raise
-    except _WRONG as error:
-        if begun:
+    except Exception as error:
+        _ended()
+        healths.blame(error)
+        if begun or not isinstance(error, _WRONG):
             raise
         if os.environ.get("ROSETTA_DEBUG"):
             traceback.print_exc()
@@ -57,15 +64,26 @@ def main() -> None:
         end.now(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
 
 
+def _ended() -> None:
+    """End the process where training was to end before its time; return where it was not."""
+    health = healths.current()
+    if health and health.ending:
+        from rosetta.pax import saving  # noqa: PLC0415
+
+        health.ends(health.ending, kept=saving.finish())
+
+
 def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:
     """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads."""
     from paxml import base_experiment  # noqa: PLC0415
 
-    from rosetta.pax import programs  # noqa: PLC0415
+    from rosetta.pax import programs, saving  # noqa: PLC0415
 
     base = base_experiment.BaseExperiment
     if type(experiment).train_programs is base.train_programs:
         experiment.train_programs = lambda: [programs.TrainProgram()]
+    if type(experiment).executor is base.executor:
+        experiment.executor = saving.Executor
     if type(experiment).eval_programs is base.eval_programs:
         experiment.eval_programs = lambda: [programs.EvalProgram(each) for each in experiment.eval_datasets()]
     if evaluate_from:

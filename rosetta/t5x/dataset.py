@@ -302,6 +302,11 @@ def state(step: int) -> dict[str, Any] | None:
     return None if _open is None else _open.batches.state(step)
 
 
+def told(step: int) -> dict[str, Any] | None:
+    """Return the hash and the examples of this host's rows of a step, None where they are not ours or, as a stream's, cannot be made again."""
+    return None if _open is None else _open.batches.told(step)
+
+
 def waited() -> float:
     """Return the seconds the training loop has waited for data so far."""
     return 0.0 if _open is None else _open.loader.waited

@@ -16,12 +16,14 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 from t5x import checkpoints, state_utils, utils
 
+from rosetta.health import run
 from rosetta.nn import fp8
 from rosetta.t5x import arrays, record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_open: list[Manager] = []  # those that save, until they are closed
 _Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
@@ -52,6 +54,9 @@ class Manager(_Upstream):
             record.make(directory)  # upstream takes the folder above one that is missing
         self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
         super().__init__(directory, train_state, partitioner, *args, period=period, save_dtype=save_dtype, **kwargs)
+        self.transformations: Sequence[Any] = ()  # of every save
+        if self._saves:
+            _open.append(self)
 
     def restore(self, step: int | None = None, path: str | None = None, fallback_state: Any = None, state_transformation_fns: Sequence[Any] = (), lazy_parameters: bool | None = False) -> Any:
         """Restore as upstream does. FP8 state, or an optimizer's that a transformation took away, is made anew where the checkpoint has none."""
@@ -90,9 +95,13 @@ class Manager(_Upstream):
 
         Raises:
           UserError: there is no room for it.
+          run.Stopped: it is not worth keeping.
         """
-        if checkpoints._step_from_train_state(train_state) in self.all_steps():  # noqa: SLF001
+        step = checkpoints._step_from_train_state(train_state)  # noqa: SLF001
+        if step in self.all_steps():
             return False
+        if health := run.current():
+            health.before_checkpoint(step, lambda: bool(_finite(train_state.params)))
         super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
         record.require_room(str(self.directory), size(self._train_state.state_dict(), self._save_dtype))
         return bool(super().save(train_state, state_transformation_fns, force))
@@ -104,10 +113,31 @@ class Manager(_Upstream):
 
     def close(self) -> None:
         """Wait for the last save, and put the records into their checkpoints."""
+        if self in _open:
+            _open.remove(self)
         super().wait_until_finished()
         super().close()
         if self._saves and jax.process_index() == 0:
             record.stamp(str(self.directory))
+
+
+@jax.jit
+def _finite(tree: Any) -> Any:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def save_now(train_state: Any) -> None:
+    """Begin to save a train state beside those that T5X saves, as it does those."""
+    for each in _open:
+        each.save(train_state, each.transformations)
+
+
+def finish() -> bool:
+    """Wait for the saves that are begun and close their managers; return whether there were any."""
+    saving = list(_open)
+    for each in saving:
+        each.close()
+    return bool(saving)
 
 
 def _counted(shape: Any, leaf: Any) -> Any:
@@ -146,7 +176,10 @@ def install() -> None:
 
     @functools.wraps(upstream)
     def create(*, save_cfg: Any = None, restore_cfg: Any = None, **others: Any) -> Any:
-        return upstream(save_cfg=_ours(save_cfg), restore_cfg=_ours(restore_cfg), **others)
+        made = upstream(save_cfg=_ours(save_cfg), restore_cfg=_ours(restore_cfg), **others)
+        if isinstance(made, Manager) and save_cfg:
+            made.transformations = save_cfg.state_transformation_fns
+        return made
 
     create.of_rosetta = True  # type: ignore[attr-defined]
     utils.create_orbax_checkpoint_manager = create

@@ -6,17 +6,33 @@ import runpy
 import sys
 
 from rosetta.errors import UserError
+from rosetta.health import run, stop
 from rosetta.launch import end, startup
 
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
     sys.argv[0] = module
+    if module == "t5x.train":
+        stop.install()
     startup.install()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except UserError as error:
         end.now(error)
+    except Exception as error:
+        _ended(error)
+        raise
+
+
+def _ended(error: Exception) -> None:
+    """End the process where training was to end before its time, or another process of it is gone; return where neither is so."""
+    health = run.current()
+    if health and health.ending:
+        from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
+
+        health.ends(health.ending, kept=manager.finish())
+    run.blame(error)
 
 
 if __name__ == "__main__":

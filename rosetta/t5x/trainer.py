@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,24 @@ from typing import TYPE_CHECKING, Any
 import flax
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict
 from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
 from rosetta.errors import UserError
+from rosetta.health import run as healths
+from rosetta.health import settings
 from rosetta.launch import progress
 from rosetta.nn import fp8
-from rosetta.t5x import ahead, dataset, reduction
+from rosetta.t5x import ahead, dataset, manager, reduction
 from rosetta.t5x import step as one_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+_LOSSES = ("loss", "loss_per_nonpadding_target_token")
 
 
 def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any) -> tuple[Any, Any, Any]:
@@ -77,6 +84,8 @@ class Trainer(trainer.Trainer):
       gradient_dtype: add gradients up over the devices once a step, in this type (rosetta.t5x.reduction); None: as XLA does.
     """
 
+    train_state: Any  # upstream's property
+
     def __init__(self, *args: Any, total_steps: int | None = None, gradient_dtype: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner, self._model.config)  # noqa: SLF001
@@ -84,6 +93,11 @@ class Trainer(trainer.Trainer):
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
+        self._folder = kwargs.get("summary_dir")
+        self._settings = settings.read(os.environ)
+        self._health: healths.Health | None = None  # from the first step on: another trainer may compile ahead
+        self._newest: Any = None  # the train state after the last step that was begun
+        self._at = 0
         self._reporter = progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
         self._said = ThreadPoolExecutor(1)
         self._reports: list[Future[None]] = []
@@ -91,6 +105,8 @@ class Trainer(trainer.Trainer):
 
     def close(self) -> None:
         """Wait for the last report and close as upstream's does. What went wrong in a report is raised."""
+        if self._health:
+            self._health.close()
         self._said.shutdown()
         super().close()
         self._raise_from_reports()
@@ -111,35 +127,99 @@ class Trainer(trainer.Trainer):
         self.train_metrics_manager.write_scalar("timing/compilation_seconds", time.monotonic() - before, self.train_state.step)  # that it was waited for
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
-        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier report is raised."""
+        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier report is raised.
+
+        Raises:
+          PreemptionError: the run is to end here, and T5X to save a checkpoint first.
+          Stopped: it is to end without one.
+        """
         self._raise_from_reports()
         start = int(self.train_state.step if start_step is None else start_step)
         dataset.align(batch_iter, start)
+        if self._health is None:
+            self._begin(start)
+        health: Any = self._health
+        self._newest = None
         before, waited = time.monotonic(), dataset.waited()
-        future = super().train(self._seen(batch_iter), num_steps, start)
-        if self._reporter and num_steps:
-            self._reports.append(self._said.submit(self._report, future, start + num_steps, num_steps, before, waited))
+        health.begin()
+        try:
+            future = super().train(self._seen(batch_iter, start), num_steps, start)
+        except healths.Stopped as stopped:
+            if stopped.bad:
+                raise
+            self._said.shutdown()  # what is reported is said before the end is
+            self.train_state = self.train_state if self._newest is None else self._newest
+            raise trainer.PreemptionError(stopped.reason) from stopped
+        finally:
+            health.pause()
+        if num_steps:
+            held = (dataset.waited() - waited) / num_steps
+            if self._reporter:
+                self._reports.append(self._said.submit(self._report, future, start + num_steps, num_steps, before, waited))
+            else:
+                health.tell(start + num_steps, held)
         return future
 
-    def _seen(self, batches: Any) -> Any:
-        """The same batches, one of which was looked at for its shapes."""
+    def _begin(self, start: int) -> None:
+        health = self._health = healths.Health(self._folder, self._settings, jax.process_index(), jax.process_count(), healths.Source(dataset.told, self._scales))
+        if health.goodput:
+            health.goodput.begins(start)
+        given = self._compiled_train_step or self._partitioned_train_step
+
+        def step(train_state: Any, batch: Any) -> Any:
+            self._newest, metrics = given(train_state, batch)
+            health.given(self._at, functools.partial(self._loss, metrics))
+            return self._newest, metrics
+
+        self._compiled_train_step = step
+
+    def _loss(self, metrics: Mapping[str, Any]) -> float:
+        """Wait for a step's loss."""
+        found = {}
+        for name in _LOSSES:
+            if name in metrics:
+                here = jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)) if isinstance(leaf, jax.Array) else leaf, metrics[name])
+                found[name] = float(here.compute_value().value)
+        loss = one_step.loss(found, self._model._loss_normalizing_factor)  # noqa: SLF001
+        return next(iter(found.values())) if loss is None else loss
+
+    def _scales(self) -> dict[str, list[float]]:
+        state = self._newest or self.train_state
+        flat = flatten_dict(flax.core.unfreeze(state.flax_mutables), sep="/") if state.flax_mutables else {}
+        return {name: np.asarray(leaf.addressable_data(0)).ravel().tolist() for name, leaf in flat.items() if name.endswith("_scale")}
+
+    def _seen(self, batches: Any, start: int) -> Iterator[Any]:
+        """The same batches, one of which was looked at for its shapes. Between them the run may be stopped, or saved."""
+        self._at = start
+        self._between()
         for batch in batches:
             if self._work is None:
                 shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
                 shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}
                 self._work = one_step.work(self._model.config, shapes, list(self._partitioner.mesh.devices.flat))
             yield batch
+            self._at += 1
+            self._between()
+
+    def _between(self) -> None:
+        health: Any = self._health
+        health.before(self._at)
+        if health.wants_checkpoint(self._at) and self._newest is not None:
+            health.pause()
+            manager.save_now(self._newest)
+            health.begin()
 
     def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
         values = future.result()  # when the steps are done
         rate = float(values["timing/steps_per_second"].value)
-        losses = {name: float(values[name].value) for name in ("loss", "loss_per_nonpadding_target_token") if name in values}
+        losses = {name: float(values[name].value) for name in _LOSSES if name in values}
         loss = one_step.loss(losses, self._model._loss_normalizing_factor)  # noqa: SLF001
-        elapsed = time.monotonic() - before
-        found = progress.report(self._work, step, self._total_steps, steps, steps / rate if rate else elapsed, dataset.waited() - waited, loss)
-        for name in ("loss", "mfu", "input_wait", "tokens_per_second"):
-            if getattr(found, name) is not None:
-                self.train_metrics_manager.write_scalar(f"rosetta/{name}", getattr(found, name), step)
+        seconds = steps / rate if rate else time.monotonic() - before
+        held = dataset.waited() - waited
+        health: Any = self._health
+        found = progress.report(self._work, step, self._total_steps, steps, seconds, held, loss, health.report(step, seconds, held / steps))
+        for name, value in found.scalars().items():
+            self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
             self._reporter.say(found)
 
@@ -157,7 +237,8 @@ class Trainer(trainer.Trainer):
                 graded = reduction.over_data(graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params)
             found, metrics, seen = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
             kept = {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))} if seen else None
-            return trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)  # type: ignore[no-any-return]
+            after, metrics = trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)
+            return (_where_finite(found, after, train_state) if self._settings.on_bad_loss == "skip" else after), metrics
 
         return self._partitioner.partition(
             step,
@@ -165,3 +246,9 @@ class Trainer(trainer.Trainer):
             out_axis_resources=(self._train_state_axes, None),
             donate_argnums=(0,),
         )
+
+
+def _where_finite(found: Any, after: Any, before: Any) -> Any:
+    """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted."""
+    fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(found)]))
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(after.step)

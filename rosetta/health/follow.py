@@ -1,0 +1,82 @@
+"""What becomes of steps that were given to the devices: when each is done and what its loss was, without the training waiting for it."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_KEPT = 101  # durations of steps, for the median
+
+
+class Follower:
+    """Waits in a thread of its own for one step after the other.
+
+    Attributes:
+      given, done: steps that were begun, and that are over.
+      last: when the last one was done, or its following began (time.monotonic).
+      failed: what waiting for a step raised.
+    """
+
+    def __init__(self, look: Callable[[int, float], None]) -> None:
+        self._look = look
+        self._queue: SimpleQueue[tuple[int, Callable[[], float]] | None] = SimpleQueue()
+        self._durations = deque[float](maxlen=_KEPT)
+        self._fresh = True  # the next step's duration would hold a compilation, an evaluation or a checkpoint
+        self._idle = threading.Event()
+        self._idle.set()
+        self._lock = threading.Lock()
+        self.given = self.done = 0
+        self.last = time.monotonic()
+        self.failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._follow, name="rosetta-steps", daemon=True)
+        self._thread.start()
+
+    def give(self, step: int, loss: Callable[[], float]) -> None:
+        """Follow a step whose loss this function waits for."""
+        with self._lock:
+            self.given += 1
+            self._idle.clear()
+        self._queue.put((step, loss))
+
+    def settle(self) -> None:
+        """Wait until all steps that were given are done and looked at."""
+        self._idle.wait()
+
+    def rest(self) -> None:
+        """What comes next is no step: the time until the next one is done counts for none."""
+        self.last = time.monotonic()
+        self._fresh = True
+
+    @property
+    def median(self) -> float | None:
+        """Of the durations of the last steps, in seconds; None before there are any."""
+        return statistics.median(self._durations) if self._durations else None
+
+    def close(self) -> None:
+        """Wait for all steps and end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while (found := self._queue.get()) is not None:
+            step, loss = found
+            try:
+                value: Any = loss()
+                now = time.monotonic()
+                if not self._fresh:
+                    self._durations.append(now - self.last)
+                self.last, self._fresh = now, False
+                self._look(step, value)
+            except Exception as error:  # noqa: BLE001 (the training meets it too, and says it)
+                self.failed = self.failed or error
+            with self._lock:
+                self.done += 1
+                if self.done == self.given:
+                    self._idle.set()

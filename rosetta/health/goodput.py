@@ -1,0 +1,56 @@
+"""Goodput: the share of the time since a run's first start that was spent in steps that count, kept over restarts in FOLDER/goodput.json.
+
+A step that was trained again after a restart counts once, the time up to the end of the start before it not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rosetta.health import BEGAN
+from rosetta.launch import folders
+
+FILE = "goodput.json"
+_POINTS = 200  # that are kept: enough to say how much time a checkpoint's steps took
+
+
+class Goodput:
+    """Counts for the first process of a run. Nothing is kept in an object store."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._path = None if folder is None or "://" in folder else Path(folder, FILE)
+        self._first = BEGAN
+        self._points: list[tuple[int, float]] = []  # (step, seconds in steps up to it)
+        self.starts = 1
+        try:
+            if self._path and self._path.exists():
+                kept = json.loads(self._path.read_text())
+                self._first, self._points, self.starts = float(kept["first_start"]), [(int(step), float(seconds)) for step, seconds in kept["points"]], int(kept["starts"]) + 1
+        except (ValueError, KeyError, TypeError, OSError):
+            self._points = []
+
+    def begins(self, step: int) -> None:
+        """A start goes on at a step: what was trained after it counts no more."""
+        known = [point for point in self._points if point[0] <= step]
+        after = next((point for point in self._points if point[0] > step), None)
+        if after is not None:
+            before = known[-1] if known else (0, 0.0)
+            share = (step - before[0]) / (after[0] - before[0])
+            known.append((step, before[1] + share * (after[1] - before[1])))
+        self._points = known or [(step, 0.0)]
+
+    def report(self, step: int, seconds: float) -> float:
+        """Steps up to this one took so many seconds since the last report; return the goodput, from 0 to 1."""
+        if not self._points:
+            self.begins(step)
+        self._points.append((step, self._points[-1][1] + seconds))
+        if len(self._points) > _POINTS:
+            self._points = [*self._points[:-1:2], self._points[-1]]
+        if self._path:
+            try:
+                folders.write(self._path, json.dumps({"schema": 1, "first_start": self._first, "starts": self.starts, "points": self._points}))
+            except OSError:
+                self._path = None
+        return min(self._points[-1][1] / max(time.time() - self._first, 1e-9), 1.0)

@@ -1,0 +1,223 @@
+"""The health of one run, as its trainer sees it: asked before each step, told of each, asked before each checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rosetta.health import board, goodput, losses, stop, watch
+from rosetta.health.agreement import Agreement
+from rosetta.health.follow import Follower
+from rosetta.health.losses import Bad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rosetta.health.settings import Settings
+
+_SLOW = 0.1  # of a step
+
+_current: Health | None = None
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """The run ends before its time. `bad` says why where its state is not worth a checkpoint."""
+
+    def __init__(self, reason: str, step: int, bad: Bad | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.step, self.bad = reason, step, bad
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a trainer can say of a step for the dump: this process' rows, and FP8's scales by name."""
+
+    batch: Callable[[int], Mapping[str, Any] | None]
+    scales: Callable[[], Mapping[str, list[float]]]
+
+
+class Health:
+    """Watches over a run from its first step to its last. One a process.
+
+    Args:
+      folder: of the run.
+      settings: see Settings.
+      rank, ranks: this process, of so many.
+      source: what the dump of a bad step asks.
+    """
+
+    def __init__(self, folder: str | None, settings: Settings, rank: int, ranks: int, source: Source) -> None:
+        global _current  # noqa: PLW0603 (signals, and what a crash is blamed on, are the process's)
+        self._folder, self.settings, self._rank, self._ranks, self._source = folder or ".", settings, rank, ranks, source
+        self._board = board.of_run(ranks)
+        self._stop, self._save = (Agreement(name, self._board, rank, ranks) for name in ("stop", "save"))
+        self._judge = losses.Judge(settings.spike)
+        self._bad: Bad | None = None
+        self._within = False
+        self.ending: Stopped | None = None
+        self.follower = Follower(self._look)
+        self.watch = watch.Watch(self._board, rank, ranks, folder, settings, self.follower, self._working, (self._stop, self._save))
+        self._saved = time.monotonic()
+        self.goodput = goodput.Goodput(folder) if rank == 0 else None
+        stop.take()
+        stop.asks(self._stop.ask)
+        self.watch.start()
+        _current = self
+
+    def _working(self) -> bool:
+        return self._within or self.follower.given > self.follower.done
+
+    def begin(self) -> None:
+        """Steps follow."""
+        self.follower.rest()
+        self._within = True
+
+    def pause(self) -> None:
+        """What follows is no step: evaluation, a checkpoint, the end."""
+        self._within = False
+
+    def before(self, step: int) -> None:
+        """Say that a step is about to begin.
+
+        Raises:
+          Stopped: it must not.
+        """
+        if self._stop.reached(step):
+            raise self._stopped(self._stop.reason or "", step, self.checked())
+
+    def _stopped(self, reason: str, step: int, bad: Bad | None) -> Stopped:
+        self.ending = Stopped(reason, step, bad)  # gin raises a copy, which knows less
+        return self.ending
+
+    def wants_checkpoint(self, step: int) -> bool:
+        """Return whether the time for a checkpoint has come, in all processes before the same step. To be asked before each."""
+        minutes = self.settings.checkpoint_minutes
+        if minutes and self._rank == 0 and time.monotonic() - self._saved > 60 * minutes:
+            self._saved = time.monotonic()
+            self._save.ask("time")
+        return bool(minutes) and self._save.reached(step)
+
+    def given(self, step: int, loss: Callable[[], float]) -> None:
+        """Say that a step was given to the devices; the function waits for its loss."""
+        self.follower.give(step, loss)
+
+    def _look(self, step: int, loss: float) -> None:
+        found = self._judge.look(step, loss)
+        mode = self.settings.on_bad_loss
+        if found is None or self._bad is not None or mode == "ignore":
+            return
+        if mode == "skip" and self._judge.row <= losses.SKIPPED:
+            if self._rank == 0:
+                watch.say(f"step {found.step:,}: {found.why}; its update is left out")
+            return
+        self._bad = found
+        self._stop.ask("a bad loss")
+
+    def checked(self) -> Bad | None:
+        """Wait for the steps that were given; return what is bad about one of them."""
+        self.follower.settle()
+        return self._bad
+
+    def before_checkpoint(self, step: int, finite: Callable[[], bool]) -> None:
+        """Say that a checkpoint of a step is about to be written.
+
+        Args:
+          step: steps that are done.
+          finite: whether all parameters are; a loss tells it one step later.
+
+        Raises:
+          Stopped: what it would hold is not worth keeping.
+        """
+        bad = self.checked()
+        if bad is None and self.settings.on_bad_loss != "ignore" and not finite():
+            bad = Bad(step - 1, self._judge.history[-1][1] if self._judge.history else math.nan, "it left parameters that are not finite")
+        if bad is not None:
+            raise self._stopped("a bad loss", step, bad)
+        self._saved = time.monotonic()
+
+    def ends(self, stopped: Stopped, *, kept: bool) -> NoReturn:
+        """End the process as it was asked to: after a signal with status 75, after a bad loss with a dump and status 1.
+
+        Args:
+          stopped: what `before` or `before_checkpoint` raised.
+          kept: whether checkpoints are written at all.
+        """
+        self.close()
+        if stopped.bad is not None:
+            self._refuses(stopped.bad)
+        what = "its checkpoint is written, and the next start goes on from it" if kept else "no checkpoint is written in this run"
+        self._finish(f"ended by {stopped.reason} before step {stopped.step:,}: {what}", stop.EARLY)
+
+    def _refuses(self, bad: Bad) -> NoReturn:
+        """End the process over a bad step, with what is known of it written down."""
+        into = losses.dump(self._folder, self._rank, bad, list(self._judge.history), self._source.batch(bad.step), self._source.scales())
+        self._finish(f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it is in {into} (ON_BAD_LOSS=skip leaves such steps out)", 1)
+
+    def _finish(self, line: str, code: int) -> NoReturn:
+        if self._rank == 0:
+            time.sleep(2 * self.watch.interval if self._ranks > 1 else 0)  # the others' end needs the board
+        stop.end(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
+
+    def report(self, step: int, seconds: float, held: float) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return what a report on steps says of a run's health, for programs and for people. For rank 0; the others call `tell`.
+
+        Args:
+          step: that the report ends with.
+          seconds: that its steps took.
+          held: seconds a step that this host waited for its data.
+        """
+        more: dict[str, Any] = {}
+        said: list[str] = []
+        if self.goodput:
+            more["goodput"] = self.goodput.report(step, seconds)
+            said.append(f"goodput {100 * more['goodput']:.1f} %")
+        if hosts := self._spread(step, held):
+            median, largest, whose = hosts
+            more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}
+            if largest - median > _SLOW * (self.follower.median or math.inf):
+                said.append(f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a step, of the others {median:.3g} s")
+        return more, tuple(said)
+
+    def tell(self, step: int, held: float) -> None:
+        """Tell rank 0 how many seconds a step this host waited for its data."""
+        with contextlib.suppress(Exception):  # the thread that talks says it
+            if self._ranks > 1:
+                self._board.put(f"spread/{self._rank}", f"{step} {held}")
+
+    def _spread(self, step: int, held: float) -> tuple[float, float, int] | None:
+        """(median, largest, whose) of what all hosts told of a step; None where some do not in time."""
+        self.tell(step, held)
+        end = time.monotonic() + 3 * self.watch.interval
+        with contextlib.suppress(Exception):
+            while self._ranks > 1 and time.monotonic() < end:
+                found = {int(rank): value.split() for rank, value in self._board.under("spread").items()}
+                told = {rank: float(value[1]) for rank, value in found.items() if int(value[0]) >= step}
+                if len(told) == self._ranks:
+                    values, slowest = sorted(told.values()), max(told, key=lambda rank: told[rank])
+                    return values[(len(values) - 1) // 2], told[slowest], slowest
+                time.sleep(0.1)
+        return None
+
+    def close(self) -> None:
+        """The run is at its end: signals end it as they would any program, nothing is watched."""
+        self.pause()
+        self.watch.close()
+
+
+def current() -> Health | None:
+    """Return the health of this process' run, None before its first step."""
+    return _current
+
+
+def blame(error: BaseException) -> None:
+    """End the process where what went wrong is that another one is gone, and name that; return where it is not."""
+    if _current is None:
+        return
+    lost = _current.watch.lost()
+    if lost:
+        who = " and ".join(map(_current.watch.name, lost))
+        first = next(iter(str(error).splitlines()), "")[:200]
+        stop.end(f"{who} is lost ({type(error).__name__}: {first}); it ends with status {stop.EARLY}: start it again, it goes on from its last checkpoint")

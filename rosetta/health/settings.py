@@ -1,0 +1,74 @@
+"""What a run's health is kept by: variables, checked before anything starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rosetta.errors import UserError
+from rosetta.launch.words import one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ON_BAD_LOSS = ("stop", "skip", "ignore")
+ON_FULL_DISK = ("once", "stop")
+VARIABLES = ("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_STEPS", "WATCHDOG_SECONDS", "CHECKPOINT_MINUTES", "ON_FULL_DISK", "PROFILE_STEPS")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is kept well, see docs/health.md.
+
+    Attributes:
+      on_bad_loss: one of ON_BAD_LOSS.
+      spike: a loss so many times the running median is a bad one; 0: only one that is not finite.
+      watchdog_steps, watchdog_seconds: no step for so many medians and seconds ends a run; 0 s: never.
+      checkpoint_minutes: between checkpoints, beside those by step; 0: only by step.
+      on_full_disk: "once": a checkpoint that finds no room is left out, the second one ends the run; "stop": the first one does.
+      profile: (first step, step after the last) of what is traced; None: nothing is.
+    """
+
+    on_bad_loss: str = "stop"
+    spike: float = 0.0
+    watchdog_steps: float = 20.0
+    watchdog_seconds: float = 300.0
+    checkpoint_minutes: float = 0.0
+    on_full_disk: str = "once"
+    profile: tuple[int, int] | None = None
+
+
+def read(given: Mapping[str, str]) -> Settings:
+    """Return the settings that variables say; UserError for the first one that is wrong."""
+    usual = Settings()
+    spike = _number(given, "LOSS_SPIKE", usual.spike)
+    if 0 < spike <= 1:
+        raise UserError("a loss as high as the median is no spike", f"LOSS_SPIKE={given['LOSS_SPIKE']}", "give a factor above 1, as in LOSS_SPIKE=3, or 0 for none")
+    return Settings(
+        on_bad_loss=one_of("ON_BAD_LOSS", given.get("ON_BAD_LOSS") or usual.on_bad_loss, ON_BAD_LOSS),
+        spike=spike,
+        watchdog_steps=_number(given, "WATCHDOG_STEPS", usual.watchdog_steps),
+        watchdog_seconds=_number(given, "WATCHDOG_SECONDS", usual.watchdog_seconds),
+        checkpoint_minutes=_number(given, "CHECKPOINT_MINUTES", usual.checkpoint_minutes),
+        on_full_disk=one_of("ON_FULL_DISK", given.get("ON_FULL_DISK") or usual.on_full_disk, ON_FULL_DISK),
+        profile=_steps(given.get("PROFILE_STEPS") or ""),
+    )
+
+
+def _number(given: Mapping[str, str], name: str, usual: float) -> float:
+    text = given.get(name) or ""
+    if not text:
+        return usual
+    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+        raise UserError("it is no number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}")
+    return float(text)
+
+
+def _steps(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UserError("it names no steps", f"PROFILE_STEPS={text}", "give the first one and the one after the last, as in PROFILE_STEPS=20:25")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,70 @@
+"""SIGTERM and SIGUSR1: the running step ends, a checkpoint is written, and the process ends with status 75, "go on later". A second signal ends it at once.
+
+Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod away.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from rosetta.launch import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+EARLY = 75  # EX_TEMPFAIL of sysexits.h
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+_came: list[str] = []
+_ask: Callable[[str], None] | None = None
+
+
+def install(environment: dict[str, str] | None = None) -> None:
+    """Take the signals, before JAX is imported: its own service would take SIGTERM for itself."""
+    (os.environ if environment is None else environment).setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "false")
+    take()
+
+
+def take() -> None:
+    """Take the signals, again where somebody else has taken them since. In the main thread."""
+    for number in SIGNALS:
+        signal.signal(number, _handle)
+
+
+def asks(ask: Callable[[str], None]) -> None:
+    """Have the signals, one that came before included, ask for a stop by this function."""
+    global _ask  # noqa: PLW0603 (signals are the process's)
+    _ask = ask
+    if _came:
+        ask(_came[0])
+
+
+def forget() -> None:
+    """Forget the signals that came, and who is asked."""
+    global _ask  # noqa: PLW0603
+    _ask = None
+    _came.clear()
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    del frame
+    name = signal.Signals(number).name
+    if _came:
+        os.write(2, f"rosetta: {name} for the second time: ended at once\n".encode())
+        os._exit(128 + number)
+    _came.append(name)
+    os.write(2, f"rosetta: {name}: it ends after the running step, with a checkpoint; a second signal ends it at once\n".encode())
+    if _ask:
+        _ask(name)
+
+
+def end(line: str, code: int = EARLY) -> NoReturn:
+    """End a run before its time, with one line; nothing that still runs in it is waited for."""
+    progress.tell(line)
+    print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(code)

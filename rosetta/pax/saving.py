@@ -1,0 +1,73 @@
+"""Paxml's checkpoints, looked at before they are written: no bad one is, and they may come by time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from paxml import executors
+
+from rosetta.health import run
+
+_open: list[Checked] = []
+
+
+def finish() -> bool:
+    """Wait for the save that is begun; return whether the run saves."""
+    for each in _open:
+        each.wait_until_finished()
+    return bool(_open)
+
+
+class Executor(executors.DefaultExecutor):
+    """Upstream's, whose checkpointer asks the run's health first."""
+
+    def setup(self, jax_task: Any, job_log_dir: Any, checkpointer: Any, *args: Any, **kwargs: Any) -> None:
+        """See upstream's."""
+        super().setup(jax_task, job_log_dir, Checked(checkpointer), *args, **kwargs)
+
+
+class Checked:
+    """A checkpointer that writes no bad state. What it does not say itself is the inner one's."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        _open.append(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def save_if_needed(self, step_i: int, partitioned_train_state: Any, *args: Any, **kwargs: Any) -> None:
+        """Save where upstream would, or where the time has come."""
+        health = run.current()
+        wanted = health is not None and health.wants_checkpoint(step_i)
+        if not wanted and not self._inner.checkpoint_manager.should_save(step_i):
+            return
+        _check(step_i, partitioned_train_state)
+        if wanted:
+            self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs))
+        else:
+            self._inner.save_if_needed(step_i, partitioned_train_state, *args, **kwargs)
+
+    def save_final(self, step_i: int, *, partitioned_train_state: Any, **kwargs: Any) -> None:
+        """Save the last state, where there is no checkpoint of it."""
+        _check(step_i, partitioned_train_state)
+        self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **kwargs)
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """save_if_needed's arguments by the names that save_final has for them."""
+    return {**dict(zip(("train_state_unpadded_shape_dtype_struct", "train_state_pspecs", "train_input_pipeline"), args, strict=False)), **kwargs}
+
+
+def _check(step: int, state: Any) -> None:
+    if health := run.current():
+        health.before_checkpoint(step, lambda: bool(_finite(state.mdl_vars)))
+
+
+@jax.jit
+def _finite(tree: Any) -> Any:
+    """Whether all numbers of a tree are: bool []. State of optimizers and FP8 may hold infinities by design."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

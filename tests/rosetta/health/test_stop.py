@@ -1,0 +1,55 @@
+"""Signals, in processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import os, sys, time
+from rosetta.health import stop
+stop.install()
+print(os.environ["JAX_ENABLE_PREEMPTION_SERVICE"], flush=True)
+asked = []
+if "late" in sys.argv:
+    time.sleep(1)
+stop.asks(asked.append)
+while not asked or "deaf" in sys.argv:
+    time.sleep(0.01)
+stop.end(f"ended by {asked[0]}")
+"""
+
+
+def _started(*words: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "false\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("when", [[], ["late"]])
+def test_a_signal_asks_for_a_stop_even_before_anybody_listens(number: signal.Signals, when: list[str]) -> None:
+    process = _started(*when)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert err.splitlines() == [f"rosetta: {number.name}: it ends after the running step, with a checkpoint; a second signal ends it at once", f"rosetta: ended by {number.name}"]
+
+
+def test_a_second_one_ends_it_at_once() -> None:
+    process = _started("deaf")
+    process.send_signal(signal.SIGUSR1)
+    assert process.stderr is not None
+    process.stderr.readline()
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert err == "rosetta: SIGTERM for the second time: ended at once\n"
