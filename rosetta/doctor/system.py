@@ -64,10 +64,12 @@ def driver_api() -> int | None:
 
 
 def room(path: Path) -> Room | None:
-    """Return the room on a path's file system; None where that cannot be said."""
+    """Return the room on a path's file system; None where that cannot be said, or it has no size, as /proc and some FUSE and network file systems."""
     try:
         state = os.statvfs(path)
     except OSError:
+        return None
+    if not state.f_blocks:
         return None
     # Some file systems have no count of files: they say 0 of 0.
     return Room(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta import nsys, xlaflags
+from rosetta.doctor import start as machine
 from rosetta.errors import UserError
 from rosetta.launch import card, devices, run
 from rosetta.launch.run import Command
@@ -55,7 +56,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
-    lines = (_summary(given), *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
+    lines = (_summary(given), *machine.check(env, found, platforms), *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables

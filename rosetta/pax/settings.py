@@ -31,7 +31,7 @@ OTHERS = (
     "TFDS_DATA_DIR", "VOCAB_PATH", "VOCAB", "DATA", "EVAL_DATA", "PREC", "NUM_GPUS", "LOG_DIR", "CONFIG", "ADDITIONAL_ARGS", "ROSETTA_FDL", "EVAL_ONLY", "USE_MULTIPROCESS",
     "USE_LORA", "LORA_RANK", "LORA_TARGET_LAYERS", "CHECKPOINT_RESTORE_PATH", "ENABLE_TE", "ENABLE_FP8", "NVTE_FUSED_ATTN", "ATTENTION", "BASE_XLA_FLAGS", "XLA_FLAGS",
     "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "JAX_COMPILATION_CACHE_DIR", "WITH_NSYS", "ROSETTA_BATCH_LOG",
-    "ROSETTA_PRESET", "ROSETTA_WITH", "ROSETTA_SITE",
+    "ROSETTA_PRESET", "ROSETTA_WITH", "ROSETTA_SITE", "ROSETTA_DOCTOR",
 )  # fmt: skip
 VARIABLES = (*HYPER, *OTHERS)
 
@@ -91,7 +91,7 @@ def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> 
     if len(words) > len(names):
         hint = f"give {' '.join(names)}" if names else "settings come from the environment: CONFIG, LOG_DIR, USE_LORA, ..."
         raise UserError(f"got {len(words)} arguments", f"{script}.sh", hint)
-    return {**environment, **{name: word for name, word in zip(names, words, strict=False) if word not in ("", "None")}}
+    return {**environment, **{name: word for name, word in zip(names, words) if word not in ("", "None")}}  # noqa: B905 (Python 3.9)
 
 
 def read(script: str, words: Sequence[str], environment: Mapping[str, str], devices: int) -> Settings:

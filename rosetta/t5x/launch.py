@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta import nsys, xlaflags
+from rosetta.doctor import start as machine
 from rosetta.errors import UserError
 from rosetta.launch import card, devices, run
 from rosetta.launch.folders import absolute, writable
@@ -84,7 +85,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile)
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    lines = (_summary(given, model_dir, log), *used.lines, *chosen.notes, *notes, *more)
+    lines = (_summary(given, model_dir, log), *machine.check(env, found, platforms), *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None)

@@ -26,6 +26,7 @@ def test_file_systems(tmp_path: Path) -> None:
     assert found is not None
     assert 0 < found.free <= found.total
     assert system.room(tmp_path / "nowhere") is None
+    assert system.room(Path("/proc")) is None, "it has no size, and is not full"
     assert abs(system.written(tmp_path)) < 60
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError, match="nowhere"):
