@@ -24,7 +24,7 @@ def failure(error: BaseException, where: str) -> tuple[int, UserError]:
     if isinstance(error, OSError):
         return USER, UserError(error.strerror or str(error), str(error.filename or where), "make room or name another folder")
     if os.environ.get("ROSETTA_DEBUG"):
-        traceback.print_exception(error)
+        traceback.print_exception(type(error), error, error.__traceback__)  # Python 3.9 wants all three
     return OURS, UserError(f"{type(error).__name__}: {error}", where, "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1")
 
 

@@ -102,7 +102,7 @@ def mesh(experiment: Any, devices: int) -> list[int]:
         if not isinstance(shape, (list, tuple)) or len(shape) != len(AXES) or not all(isinstance(n, int) and n >= 1 for n in shape):
             raise UserError(f"it is {shape!r}", name, "give [data, fsdp, tensor], three whole numbers")
         shapes[name] = list(shape)
-    whole = [a * b for a, b in zip(*shapes.values(), strict=True)]
+    whole = [a * b for a, b in zip(*shapes.values())]  # noqa: B905 (Python 3.9)
     if math.prod(whole) != devices:
         where = " x ".join(f"{name}={shape}".replace(" ", "") for name, shape in shapes.items())
         do = f"make their product {devices}, as with --fdl.ICI_MESH_SHAPE=[1,{devices},1] --fdl.DCN_MESH_SHAPE=[1,1,1]"

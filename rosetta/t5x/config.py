@@ -89,7 +89,7 @@ class T5Config:
                 f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}", "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
             )  # fmt: skip
-        if not isinstance(self.dropout_rate, int | float) or not 0 <= self.dropout_rate < 1:
+        if not isinstance(self.dropout_rate, (int, float)) or not 0 <= self.dropout_rate < 1:
             raise UserError(
                 f"dropout_rate is {self.dropout_rate!r}", "T5Config.dropout_rate", "give a share below 1, 0 for none"
             )

@@ -1,0 +1,12 @@
+"""`python -m rosetta.presets`: `rosetta explain` on a Python that is too old for the other commands, as a login node has it."""
+
+from __future__ import annotations
+
+import sys
+
+from rosetta import cli
+from rosetta.presets import command
+
+if __name__ == "__main__":
+    cli.ROOMS = {command.__name__: tuple(command.RUN)}
+    sys.exit(cli.main(["explain", *sys.argv[1:]]))
