@@ -23,14 +23,8 @@ _came: list[str] = []
 _ask: Callable[[str], None] | None = None
 
 
-def install(environment: dict[str, str] | None = None) -> None:
-    """Take the signals, before JAX is imported: its own service would take SIGTERM for itself."""
-    (os.environ if environment is None else environment).setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "false")
-    take()
-
-
 def take() -> None:
-    """Take the signals, again where somebody else has taken them since. In the main thread."""
+    """Take the signals; to be called again once JAX's processes have met, as its own service then takes SIGTERM. In the main thread."""
     for number in SIGNALS:
         signal.signal(number, _handle)
 
@@ -41,13 +35,6 @@ def asks(ask: Callable[[str], None]) -> None:
     _ask = ask
     if _came:
         ask(_came[0])
-
-
-def forget() -> None:
-    """Forget the signals that came, and who is asked."""
-    global _ask  # noqa: PLW0603
-    _ask = None
-    _came.clear()
 
 
 def _handle(number: int, frame: FrameType | None) -> None:

@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.errors import UserError
+from rosetta.health import stop
 from rosetta.launch import folders
 from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
 
@@ -138,6 +139,8 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
         manager.install()
+        if trainer_cls:
+            stop.take()
         own = folders.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}

@@ -14,7 +14,7 @@ def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
     sys.argv[0] = module
     if module == "t5x.train":
-        stop.install()
+        stop.take()
     startup.install()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
-import os, sys, time
+import sys, time
 from rosetta.health import stop
-stop.install()
-print(os.environ["JAX_ENABLE_PREEMPTION_SERVICE"], flush=True)
+stop.take()
+print("ready", flush=True)
 asked = []
 if "late" in sys.argv:
     time.sleep(1)
@@ -29,7 +29,7 @@ stop.end(f"ended by {asked[0]}")
 def _started(*words: str) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "false\n"
+    assert process.stdout.readline() == "ready\n"
     return process
 
 
