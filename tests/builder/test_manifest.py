@@ -46,6 +46,8 @@ T5X = "    commit: cc342d419ec3e3e9c4bf1df33c82330cafdc1e16\n"
         (T5X, "    commit: 'cc342d419ec3e3e9c4bf1df33c82330cafdc1e16\\n'\n", "sources.t5x.commit", "full commit"),
         (T5X, '    commit: "cc342d419ec3e3e9c4bf1df33c82330cafdc1e16\\n"\n', "sources.t5x.commit", "full commit"),
         (T5X, "", "sources.t5x", "lacks commit"),
+        ('until: "2027-12-31"', 'until: "2027-02-30"', "lines.pax-1.4.until", "not a day"),
+        ('until: "2027-12-31"', "until: 2027-12-31", "lines.pax-1.4.until", "read as a timestamp"),
         (T5X, T5X + "    sha256: " + "a" * 64 + "\n", "sources.t5x", "does not go with sha256"),
         (T5X, T5X + "    wheel: t5x==1.0\n", "sources.t5x", "exactly one of git and wheel"),
         (T5X, T5X + "    comit: x\n", "sources.t5x.comit", "unknown key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import subprocess
@@ -57,6 +58,10 @@ def _filled(text: str, row: dict[str, str]) -> str:
     return re.sub(r"\$\{\{ [^}]+ \}\}", "https://example.com", text)
 
 
+def _value(variables: dict[str, str], row: dict[str, str], found: re.Match[str]) -> str:
+    return _filled(str(variables[found[1]]), row)
+
+
 def test_there_are_the_four() -> None:
     assert sorted(WORKFLOWS) == ["nightly", "presubmit", "release", "verified"]
 
@@ -107,7 +112,7 @@ def test_every_run_is_one_command_of_ours_whose_arguments_it_takes(name: str, ke
         assert "${{" not in command, "a value goes through a variable, never into the line"
         assert not re.search(r"[;|&<>`\n]|\$\(", command), "the YAML holds no logic"
         for row in _rows(job):
-            said = re.sub(r"\$(\w+)", lambda found, row=row: _filled(str(variables[found[1]]), row), command)  # type: ignore[misc]
+            said = re.sub(r"\$(\w+)", functools.partial(_value, variables, row), command)
             program, script, *argv = shlex.split(said)
             assert (program, script) == ("python3", "build.py")
             verb = argv[0] if argv[0] in cli.VERBS else "build"
@@ -123,6 +128,7 @@ def test_a_pull_request_meets_pinned_sources_no_secret_and_no_cache() -> None:
         assert "workflow_run" not in triggers
         if "pull_request" in triggers:
             assert name == "presubmit"
+            assert any(command == "bash .ci/run" for job in flow["jobs"].values() for command, _ in _commands(job))
             assert "secrets" not in str(flow)
             assert not any("bump" in command or "nightly" in command for job in flow["jobs"].values() for command, _ in _commands(job))
     assert "actions/cache" not in "".join(file.read_text() for file in FILES)

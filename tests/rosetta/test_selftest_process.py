@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rosetta.errors import UserError
 from rosetta.selftest import process
 from rosetta.selftest.process import Context, Stopped
 
@@ -83,3 +84,13 @@ def test_tail(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\ntwo\nthr\xffee\n")
     assert process.tail(tmp_path / "log", 2) == "two\nthr\ufffdee"
     assert process.tail(tmp_path / "none") == ""
+
+
+def test_children_get_the_cpu_alone_or_the_first_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(process.PLATFORM, raising=False)
+    assert {name: process.environment(tmp_path)[name] for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")} == {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    monkeypatch.setenv(process.PLATFORM, "cuda")
+    assert {name: process.environment(tmp_path)[name] for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")} == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
+    monkeypatch.setenv(process.PLATFORM, "tpu")
+    with pytest.raises(UserError, match="'tpu'"):
+        process.environment(tmp_path)

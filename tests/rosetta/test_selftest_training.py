@@ -48,6 +48,7 @@ def test_a_good_run(tmp_path: Path) -> None:
     assert document.pop("wall_s") > 0
     assert document == {
         "devices": 4,
+        "platform": "cpu",
         "mesh": "data=4 model=1",
         "losses": {"5": 5.5, "10": 5.0, "15": 4.5, "20": 4.0},
         "resumed_from": 20,
