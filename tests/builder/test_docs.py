@@ -29,3 +29,13 @@ def test_the_readme_names_what_exists() -> None:
     assert verbs <= set(cli.VERBS), verbs - set(cli.VERBS)
     listed = set(re.findall(r"^\| `([a-z0-9.-]+)` \|", readme, re.MULTILINE))
     assert listed == set(manifest.load(ROOT / "manifest.yaml").distributions)
+
+
+def test_the_windows_of_support_are_those_of_the_manifest() -> None:
+    page = (ROOT / "docs/support.md").read_text(encoding="utf-8")
+    shipped = manifest.load(ROOT / "manifest.yaml")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(shipped.lines)
+    for (name, line), row in zip(shipped.lines.items(), rows, strict=True):
+        named = ", ".join(f"`{each}`" for each, entry in shipped.distributions.items() if entry.line == name)
+        assert row == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end set'}: {line.support} |"
