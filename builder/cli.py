@@ -33,6 +33,7 @@ VERBS = {
     "lock": ("lock", "resolve the packages of every line into hashed locks"),
     "patches": ("patches", "check, refresh, import and list the patches"),
     "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
+    "bisect": ("bisect.command", "find the commit, patch or package that broke something"),
     "wheel": ("wheel", "compile the one wheel that nobody ships: Transformer Engine for JAX"),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
     "publish": ("publish.command", "bring an image into a registry whole, signed and described, then move tags"),
@@ -90,7 +91,7 @@ def usage() -> str:
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit status."""
     verb, rest = (argv[0], argv[1:]) if argv and argv[0] in VERBS else ("build", argv)
-    as_json = "--json" in argv
+    as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
     if argv in ([], ["-h"], ["--help"]):
         print(usage())
         return 0 if argv else 2

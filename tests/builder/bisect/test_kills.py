@@ -1,0 +1,58 @@
+"""A bisect that is killed at any point goes on where it was: no answer is lost, and none is asked for twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+
+from tests.builder import chainkit
+from tests.builder.bisect.bisectkit import Story, culprit
+from tests.builder.chainkit import ROOT
+
+BAD = "'bad' in text('bad.py')"
+
+
+def _killed(story: Story, *argv: str, program: str = chainkit._MAIN, **extra: str) -> int:
+    command = [sys.executable, "-I", "-c", program, str(ROOT), *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=story.chain.environment() | extra, cwd=story.folder, start_new_session=True)
+    if done.returncode == 0 and extra:
+        return int(done.stderr.split()[-1])
+    return done.returncode
+
+
+def test_killed_in_each_build(story: Story) -> None:
+    """By the command itself, so that each build in turn is the one without an answer."""
+    story.end("good")
+    commits = story.many(12, bad=8)
+    story.end("bad")
+    expression = f"os.killpg(0, 9) if os.path.getsize({str(story.log)!r}) % 2 else {BAD}"
+    argv = story.argv(expression, "--work", str(story.folder / "work"))
+    assert _killed(story, *argv) == -signal.SIGKILL
+    rounds = 1
+    while (status := _killed(story, *argv)) == -signal.SIGKILL:
+        rounds += 1
+    assert status == 0
+    result = story.main(*argv)[1]["result"]
+    assert culprit(result)["commit"] == commits[8]
+    answered = result["builds"] + 2
+    assert (rounds, story.calls()) == (answered, 2 * answered), "each build was killed once, then answered once"
+
+
+def test_killed_at_any_step_of_ours(story: Story) -> None:
+    story.end("good")
+    commits = story.many(6, bad=3)
+    story.end("bad")
+    argv = story.argv(BAD, "--work", str(story.folder / "work"))
+    total = _killed(story, *argv, program=chainkit.KILLED, KILL_AT="0")
+    answered = story.calls()
+    assert total > 20
+    for point in sorted({1 + total * part // 10 for part in range(10)}):
+        for folder in (story.chain.cache, story.folder / "work"):
+            shutil.rmtree(folder, ignore_errors=True)
+        story.log.unlink(missing_ok=True)
+        assert _killed(story, *argv, program=chainkit.KILLED, KILL_AT=str(point)) == -signal.SIGKILL, point
+        status, document = story.main(*argv)
+        assert (status, culprit(document["result"])["commit"]) == (0, commits[3]), point
+        assert story.calls() <= answered + 1, point
