@@ -41,7 +41,7 @@ DAY = "2026-01-02"
 class Listing(registrykit.Memory):
     """The registry of a few lines, with its tags listed `page` at a time; with `referrers` it lists what refers to an image itself, one at a time."""
 
-    def __init__(self, *, referrers: bool = False, page: int = 3) -> None:
+    def __init__(self, *, referrers: bool = False, page: int = 200) -> None:
         super().__init__()
         self.referrers, self.page = referrers, page
 

@@ -66,7 +66,7 @@ def _points(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(served, "fault", counted)
     assert project.publish(served, place, name="count/thing")[0] == 0
     kept = getattr(served.answer, "__self__", None)
-    return place, list(range(0, counted.count, 1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 9))
+    return place, list(range(0, counted.count, 1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 17))
 
 
 def test_every_request_in_turn_is_the_last(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,63 @@
+"""Lists of a registry, page by page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from builder.errors import FatalError
+from builder.image import oci, reference, registry
+from builder.image.transport import Connection
+from builder.publish import listing, tags
+from tests.builder.image import registrykit
+from tests.builder.image.registrykit import Fault
+from tests.builder.publish.publishkit import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.builder.image.registrykit import Served
+
+EMPTY = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []})
+
+
+@pytest.fixture(name="local")
+def local_() -> Iterator[tuple[Connection, Served]]:
+    kept = Listing(page=3)
+    with registrykit.serving(kept.answer, kept.lose) as served, Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
+        yield connection, served
+
+
+def test_all_pages_are_read(local: tuple[Connection, Served]) -> None:
+    connection, served = local
+    assert tags.listed(connection) == []
+    names = [f"t{number}" for number in range(8)]
+    for name in names:
+        registry.tag(connection, name, EMPTY)
+    served.log.clear()
+    assert tags.listed(connection) == names
+    assert len(served.sent("GET")) == 3
+
+
+def test_a_list_without_an_end(local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, served = local
+    monkeypatch.setattr(listing, "_PAGES", 5)
+    monkeypatch.setattr(served, "answer", lambda *_: (200, {"Link": '</v2/team/thing/tags/list?n=1>; rel="next"'}, b'{"tags": ["a"]}'))
+    with pytest.raises(FatalError, match="does not end"):
+        tags.listed(connection)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b'{"tags": 3}'])
+def test_what_is_no_list(local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    connection, served = local
+    monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
+    with pytest.raises(FatalError, match="is none"):
+        tags.listed(connection)
+
+
+def test_a_registry_in_trouble_is_not_one_without_tags(local: tuple[Connection, Served]) -> None:
+    connection, served = local
+    served.faults.append(Fault("503", "GET", "tags", times=9))
+    with pytest.raises(FatalError, match="503"):
+        tags.listed(connection)
