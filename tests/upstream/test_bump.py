@@ -1,6 +1,6 @@
 """The real stacks, carried back over real history and then bumped to the present pins: with the histories that $ROSETTA_MIRROR has.
 
-    ROSETTA_MIRROR=DIR python build.py test --no-lint tests/upstream/test_bump.py -s
+    ROSETTA_MIRROR=DIR python build.py test --no-lint tests/upstream/test_bump.py
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "manifest.yaml"
 
 
-def _set_back(file: Path, name: str, access: Access) -> list[str]:
+def set_back(file: Path, name: str, access: Access) -> list[str]:
     """Pin a source 40 commits earlier, with its patches as they would have stood there; returns those that had no place yet."""
     source = manifest.load(file).source(name)
     assert isinstance(source, GitSource)
@@ -65,7 +65,7 @@ def _set_back(file: Path, name: str, access: Access) -> list[str]:
 
 def test_forty_commits_on_each_stack_is_what_it_was(copy: Path, mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
     access = Access(Cache(copy.parent / "cache"), offline=True, mirrors=(Path(mirror),))
-    without = {name: _set_back(copy, name, access) for name in NAMES}
+    without = {name: set_back(copy, name, access) for name in NAMES}
     argv = ["bump", *NAMES, "--offline", "--mirror", mirror, "--manifest", str(copy)]
     moved = {str(file.relative_to(copy.parent)) for file in copy.parent.glob("patches/*/*") if file.read_bytes() != (ROOT / file.relative_to(copy.parent)).read_bytes()}
     status = cli.main([*argv, "--json"])
@@ -89,7 +89,7 @@ def test_forty_commits_on_each_stack_is_what_it_was(copy: Path, mirror: str, cap
 def test_a_patch_from_before_a_real_rework_names_the_commit(name: str, copy: Path, mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A patch on a line that upstream changed since: the culprit must be the commit that git itself says removed that line."""
     access = Access(Cache(copy.parent / "cache"), offline=True, mirrors=(Path(mirror),))
-    _set_back(copy, name, access)
+    set_back(copy, name, access)
     source = manifest.load(copy).source(name)
     assert isinstance(source, GitSource)
     with reach.opened(source, access, str(SHIPPED.sources[name].commit)) as upstream:
