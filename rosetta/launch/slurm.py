@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("job.sh")
 REQUEUE = "REQUEUE"  # read by job.sh
+# Not --kill-on-bad-exit: of processes that end early with a checkpoint, the first would have Slurm end the others before they are done.
+WAIT = 120  # seconds from the first process that ends to the end of those that do not end by themselves
 
 
 def plain(run: Run, options: Options) -> Rendering:
@@ -64,5 +66,5 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
     batch += [] if rendering.on_cpu(run) else [f"--gres=gpu:{run.gpus_per_node}"]
     batch += [] if options.shared else ["--exclusive", "--mem=0"]
     batch += [f"--{name}={value}" for name in ("account", "partition", "time", "output") if (value := getattr(options, name))]
-    step = [f"--nodes={run.nodes}", f"--ntasks={run.processes}", f"--ntasks-per-node={count}", "--kill-on-bad-exit=1", "--export=ALL", "--cpu-bind=none"]
+    step = [f"--nodes={run.nodes}", f"--ntasks={run.processes}", f"--ntasks-per-node={count}", "--kill-on-bad-exit=0", f"--wait={WAIT}", "--export=ALL", "--cpu-bind=none"]
     return Rendering([*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry], {**env, REQUEUE: str(int(options.requeue))})
