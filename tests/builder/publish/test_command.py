@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.errors import FatalError
 from builder.image import transport
+from builder.publish.tags import TakenError
+from builder.verb import Result
 from tests.builder.image.registrykit import Fault
 from tests.builder.publish import publishkit
 from tests.builder.publish.publishkit import DAY, Project
@@ -94,3 +97,35 @@ def test_every_request_in_turn_fails_once(project: Project, served: Served, monk
         assert status == 0, (at, document)
         monkeypatch.setattr(served, "fault", lambda *_: None)
         assert _whole(project, served, name) == ["latest", f"nightly-{DAY}"], at
+
+
+def test_two_publishers_at_once(project: Project, served: Served) -> None:
+    """Of two whole runs one wins and moves the tags; the other says so, and what it has sent is not sent again the next day."""
+    places = [project.layout("one"), project.layout("two")]
+    outcome: dict[str, Result | FatalError] = {}
+    start = threading.Barrier(2)
+
+    def one(place: str) -> None:
+        start.wait()
+        try:
+            outcome[place] = project.call("publish", place, "--to", f"{served.host}/team/thing", "--date", DAY)
+        except FatalError as problem:
+            outcome[place] = problem
+
+    threads = [threading.Thread(target=one, args=(place,)) for place in places]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    (won,) = [place for place, each in outcome.items() if isinstance(each, Result)]
+    (lost,) = [place for place in places if place != won]
+    said = outcome[lost]
+    assert isinstance(said, TakenError)
+    assert f"nightly-{DAY}" in said.what
+    assert {served.tag("team/thing", tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(won)}
+    assert _whole(project, served, "team/thing") == ["latest", f"nightly-{DAY}"]
+    served.log.clear()
+    status, document = project.publish(served, lost, date="2026-01-03")
+    assert status == 0, document
+    assert served.tag("team/thing", "latest") == project.digest(lost)
+    assert [path for path in served.sent("PUT") if "uploads" in path] == []
