@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+from rosetta.health import settings as health
 from rosetta.launch.folders import absolute
 from rosetta.launch.words import on, one_of, positive
 from rosetta.pax import checks, fdl
@@ -33,7 +34,7 @@ OTHERS = (
     "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "JAX_COMPILATION_CACHE_DIR", "WITH_NSYS", "ROSETTA_BATCH_LOG",
     "ROSETTA_PRESET", "ROSETTA_WITH", "ROSETTA_SITE", "ROSETTA_DOCTOR",
 )  # fmt: skip
-VARIABLES = (*HYPER, *OTHERS)
+VARIABLES = (*HYPER, *OTHERS, *health.VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
       UserError: one line for the first thing that is wrong.
     """
     variables = given(script, words, environment)
+    health.read(variables)
     single = script.endswith("singlenode") or (script == "run_llama_boolq" and not on(variables, "USE_MULTIPROCESS"))
     nodes, processes, each = _devices(variables, devices, single=single)
     hyper, more = fdl.split(variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+from rosetta.health import settings as health
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,7 @@ _ALL = (
 )  # fmt: skip
 _TRAINING = (
     *_ALL, "NUM_GPUS", "BSIZE_PER_GPU", "NUM_MICROBATCHES", "FSDP", "GRADIENT_DTYPE", "TRAIN_STEPS", "MODEL_DIR", "INITIAL_CHECKPOINT_PATH",
-    "CHECKPOINT_DISABLE", "PACK", "BENCHMARK_MODE", "WITH_NSYS", "NSYS", "T5X_DIR", "T5X_WORKSPACE_DIR",
+    "CHECKPOINT_DISABLE", "PACK", "BENCHMARK_MODE", "WITH_NSYS", "NSYS", "T5X_DIR", "T5X_WORKSPACE_DIR", *health.VARIABLES,
 )  # fmt: skip
 _READING = (*_ALL, "FT_TASK", "T5_FAMILY", "BSIZE", "CHECKPOINT_PATH", "OUTPUT_DIR", "NUM_DECODES")
 VARIABLES = {"pretrain": _TRAINING, "finetune": (*_TRAINING, "FT_TASK", "FT_STEPS", "FT_DIR", "MAKE_FT_DIR"), "eval": _READING, "infer": _READING}

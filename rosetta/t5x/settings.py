@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.health import settings as health
 from rosetta.launch.folders import absolute
 from rosetta.launch.words import fitting, one_of, positive
 
@@ -81,6 +82,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         order = f"there are only {' '.join(SHOWN.get(name, name) for name in names)}"
         raise UserError(f"got {len(words)} arguments", f"{script}.sh", order if names else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ...")
     given = {**environment, **{name: word for name, word in zip(names, words) if word}}  # noqa: B905 (Python 3.9, which a login node may have)
+    health.read(given)
     single, finetune = script.startswith("singlenode"), "_ft_" in script
     task = one_of("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS) if finetune else ""
     numbers = {
