@@ -4,13 +4,14 @@ Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date an
 other digest has a standing claim on that date. Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
 the one with the larger digest withdraws its claim, and the other waits for that. So two digests never both go on.
 
-Only names count, and no claim is ever moved or removed: claim-DATE-HEX-N stands until claim-DATE-HEX-N-withdrawn is there, and N + 1 claims anew.
+Only names count, and no claim is ever moved or removed: claim-DATE-HEX-RUN stands until claim-DATE-HEX-RUN-withdrawn is there, and each run has its own.
 It takes a registry whose list of tags shows a tag as soon as it was put; one whose list lags is noticed by our own claim.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 from builder import log
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 VERIFIED = "latest-verified"
 _NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
 _CLAIM = "application/vnd.rosetta.claim.v1+json"
-_NAME = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9]+)")
+_NAME = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
 _WITHDRAWN = "-withdrawn"
 _PATIENCE = 30  # times to ask, a second apart, whether another publisher has finished
 
@@ -51,23 +52,25 @@ def own(connection: Connection, date: str, index: bytes) -> None:
     """Let nightly-DATE point to this index. Raises TakenError where another digest owns the day; nothing is moved then."""
     digest, name = oci.sha256(index), nightly(date)
     if not _taken(connection, name, digest):
-        _claim(connection, date, digest)
+        claim = _claim(connection, date, digest)
         try:
-            _alone(connection, date, digest)
+            _alone(connection, date, digest, claim)
         except TakenError:
-            withdraw(connection, date, digest)
+            _put(connection, claim + _WITHDRAWN)
             raise
     registry.tag(connection, name, index)
 
 
-def _alone(connection: Connection, date: str, digest: str) -> None:
+def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
     """Wait until no other digest has a standing claim on the date; TakenError where ours has to stand back."""
     name = nightly(date)
     for attempt in range(_PATIENCE):
-        standing = _standing(connection, date)
-        if digest not in standing:
+        tags = listed(connection)
+        if claim not in tags:
             raise FatalError("its list of tags lacks one that was just put", str(connection.reference), "two publishers cannot be kept apart there: use a registry whose list is current")
-        others = sorted(standing.keys() - {digest})
+        if claim + _WITHDRAWN in tags:
+            raise TakenError(f"our claim on {name} was taken back by another", str(connection.reference), "run again if nobody else publishes")
+        others = sorted(_standing(tags, date).keys() - {digest})
         if _taken(connection, name, digest) or not others:  # asked after the list: the tag of one that went on is there before its claim could go
             return
         if others[0] < digest:
@@ -79,8 +82,8 @@ def _alone(connection: Connection, date: str, digest: str) -> None:
 
 
 def withdraw(connection: Connection, date: str, digest: str) -> None:
-    """Take back the claim of a publisher on a day: our own, or that of one that is gone for good. A tag that it put stays."""
-    claims = _standing(connection, date).get(digest, [])
+    """Take back the claims of a publisher that is gone for good. A tag that it put stays."""
+    claims = _standing(listed(connection), date).get(digest, [])
     if not claims:
         raise FatalError(f"has no claim of {digest[:19]}… on {nightly(date)}", str(connection.reference), "check the digest and the date")
     for claim in claims:
@@ -104,12 +107,11 @@ def _instead(digest: str) -> str:
     return f"let that publisher finish; if it is gone for good, run again with --withdraw {digest}"
 
 
-def _claim(connection: Connection, date: str, digest: str) -> None:
-    """Have a standing claim: the one that a killed run left, or a new one."""
-    tags = listed(connection)
-    if not _standing_in(tags, date).get(digest):
-        earlier = [each for each in tags if (found := _NAME.fullmatch(each)) and found.groups()[:2] == (date, digest[7:])]
-        _put(connection, f"claim-{date}-{digest[7:]}-{len(earlier)}")
+def _claim(connection: Connection, date: str, digest: str) -> str:
+    """Put a claim of this run."""
+    claim = f"claim-{date}-{digest[7:]}-{secrets.token_hex(4)}"
+    _put(connection, claim)
+    return claim
 
 
 def _put(connection: Connection, tag: str) -> None:
@@ -122,11 +124,7 @@ def _put(connection: Connection, tag: str) -> None:
     registry.tag(connection, tag, document)
 
 
-def _standing(connection: Connection, date: str) -> dict[str, list[str]]:
-    return _standing_in(listed(connection), date)
-
-
-def _standing_in(tags: Collection[str], date: str) -> dict[str, list[str]]:
+def _standing(tags: Collection[str], date: str) -> dict[str, list[str]]:
     """The digests that have a standing claim on a date, with its tags."""
     found: dict[str, list[str]] = {}
     for each in tags:

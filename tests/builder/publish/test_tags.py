@@ -172,6 +172,29 @@ def test_the_rerun_of_a_dead_publisher_goes_on(served: Served, registry_with_two
     assert served.tag(NAME, "nightly-2025-12-01") == oci.sha256(first)
 
 
+def test_a_claim_that_was_taken_back_is_given_up(monkeypatch: pytest.MonkeyPatch, served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+    connection, first, second = registry_with_two
+    tags._claim(connection, "2025-12-01", oci.sha256(second))  # first waits for it, and is withdrawn meanwhile
+    monkeypatch.setattr(Connection, "wait", lambda _, __: tags.withdraw(connection, "2025-12-01", oci.sha256(first)))
+    with pytest.raises(TakenError, match="was taken back"):
+        tags.own(connection, "2025-12-01", first)
+    assert served.tag(NAME, "nightly-2025-12-01") == ""
+
+
+def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+    """It may have gone on already, and be about to put the tag."""
+    connection, first, second = registry_with_two
+    date = "2025-12-01"
+    going_on = tags._claim(connection, date, oci.sha256(second))
+    tags._alone(connection, date, oci.sha256(second), going_on)
+    tags._claim(connection, date, oci.sha256(first))
+    with pytest.raises(TakenError, match="by another"):
+        tags.own(connection, date, second)
+    with pytest.raises(TakenError, match="does not come"):
+        tags.own(connection, date, first)
+    assert served.tag(NAME, tags.nightly(date)) == ""
+
+
 def test_a_list_of_tags_that_lags_is_noticed(monkeypatch: pytest.MonkeyPatch, served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
