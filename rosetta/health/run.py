@@ -16,6 +16,7 @@ from rosetta.health.losses import Bad
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from rosetta.health.saves import Saves
     from rosetta.health.settings import Settings
 
 _SLOW = 0.1  # of a step
@@ -61,6 +62,7 @@ class Health:
         self.follower = Follower(self._look)
         self.watch = watch.Watch(self._board, rank, ranks, folder, settings, self.follower, self._working, (self._stop, self._save))
         self._saved = time.monotonic()
+        self.saves: Saves | None = None  # of the last checkpoint that was begun
         self.goodput = goodput.Goodput(folder) if rank == 0 else None
         stop.take()
         stop.asks(self._stop.ask)
@@ -174,6 +176,7 @@ class Health:
         if self.goodput:
             more["goodput"] = self.goodput.report(step, seconds)
             said.append(f"goodput {100 * more['goodput']:.1f} %")
+        more |= self.saves.told() if self.saves else {}
         if hosts := self._spread(step, held):
             median, largest, whose = hosts
             more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from paxml import executors
 
-from rosetta.health import run
+from rosetta.health import run, saves, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _open: list[Checked] = []
 
@@ -25,14 +29,15 @@ class Executor(executors.DefaultExecutor):
 
     def setup(self, jax_task: Any, job_log_dir: Any, checkpointer: Any, *args: Any, **kwargs: Any) -> None:
         """See upstream's."""
-        super().setup(jax_task, job_log_dir, Checked(checkpointer), *args, **kwargs)
+        super().setup(jax_task, job_log_dir, Checked(checkpointer, f"{job_log_dir}/checkpoints"), *args, **kwargs)
 
 
 class Checked:
     """A checkpointer that writes no bad state. What it does not say itself is the inner one's."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: Any, folder: str) -> None:
         self._inner = inner
+        self._saves = saves.Saves(folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0)
         _open.append(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,26 +49,37 @@ class Checked:
         wanted = health is not None and health.wants_checkpoint(step_i)
         if not wanted and not self._inner.checkpoint_manager.should_save(step_i):
             return
-        _check(step_i, partitioned_train_state)
         if wanted:
-            self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs))
+            self.save_final(step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs))
         else:
-            self._inner.save_if_needed(step_i, partitioned_train_state, *args, **kwargs)
+            self._save(step_i, partitioned_train_state, lambda: self._inner.save_if_needed(step_i, partitioned_train_state, *args, **kwargs))
 
     def save_final(self, step_i: int, *, partitioned_train_state: Any, **kwargs: Any) -> None:
-        """Save the last state, where there is no checkpoint of it."""
-        _check(step_i, partitioned_train_state)
-        self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **kwargs)
+        """Save a state, where there is no checkpoint of it."""
+        latest = self._inner.checkpoint_manager.latest_step()
+        if latest is None or latest < step_i:
+            self._save(step_i, partitioned_train_state, lambda: self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **kwargs))
+
+    def close(self) -> None:
+        """Wait for the last save; UserError where it found no room."""
+        try:
+            self._inner.close()
+        except Exception as error:
+            if not saves.full(error):
+                raise
+            self._saves.left_out(self._inner.checkpoint_manager.latest_step() or 0, error)
+        self._saves.ended()
+
+    def _save(self, step: int, state: Any, save: Callable[[], None]) -> None:
+        if health := run.current():
+            health.before_checkpoint(step, lambda: bool(_finite(state.mdl_vars)))
+            health.saves = self._saves
+        self._saves.trying(step, save)
 
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """save_if_needed's arguments by the names that save_final has for them."""
     return {**dict(zip(("train_state_unpadded_shape_dtype_struct", "train_state_pspecs", "train_input_pipeline"), args, strict=False)), **kwargs}
-
-
-def _check(step: int, state: Any) -> None:
-    if health := run.current():
-        health.before_checkpoint(step, lambda: bool(_finite(state.mdl_vars)))
 
 
 @jax.jit

@@ -71,7 +71,11 @@ def _ended() -> None:
     if health and health.ending:
         from rosetta.pax import saving  # noqa: PLC0415
 
-        health.ends(health.ending, kept=saving.finish())
+        try:
+            kept = saving.finish()
+        except UserError as error:
+            end.now(error)
+        health.ends(health.ending, kept=kept)
 
 
 def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict
+from jax.experimental import multihost_utils
 from t5x import checkpoints, state_utils, utils
 
-from rosetta.health import run
+from rosetta.errors import UserError
+from rosetta.health import run, saves, settings
 from rosetta.nn import fp8
 from rosetta.t5x import arrays, record
 
@@ -55,6 +59,7 @@ class Manager(_Upstream):
         self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
         super().__init__(directory, train_state, partitioner, *args, period=period, save_dtype=save_dtype, **kwargs)
         self.transformations: Sequence[Any] = ()  # of every save
+        self._told = saves.Saves(str(directory), settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0)
         if self._saves:
             _open.append(self)
 
@@ -102,9 +107,20 @@ class Manager(_Upstream):
             return False
         if health := run.current():
             health.before_checkpoint(step, lambda: bool(_finite(train_state.params)))
-        super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
-        record.require_room(str(self.directory), size(self._train_state.state_dict(), self._save_dtype))
-        return bool(super().save(train_state, state_transformation_fns, force))
+            health.saves = self._told
+        return bool(self._told.trying(step, lambda: self._begin(train_state, state_transformation_fns, force)))
+
+    def _begin(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
+        error: Exception | None = None
+        try:
+            super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
+            record.require_room(str(self.directory), size(self._train_state.state_dict(), self._save_dtype))
+        except Exception as found:  # noqa: BLE001 (it is raised once all processes know)
+            error = found
+        failed = multihost_utils.process_allgather(np.array([error is not None])).any() if jax.process_count() > 1 else error is not None
+        if failed:
+            raise error or UserError("another process finds no room: 0.0 GB are free", str(self.directory), "see what it says")
+        return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
         """Wait where something went wrong and the process is about to end, not where T5X waits after every save."""
@@ -115,10 +131,16 @@ class Manager(_Upstream):
         """Wait for the last save, and put the records into their checkpoints."""
         if self in _open:
             _open.remove(self)
-        super().wait_until_finished()
+        try:
+            super().wait_until_finished()
+        except Exception as error:
+            if not saves.full(error):
+                raise
+            self._told.left_out(max(self.all_steps(), default=0), error)
         super().close()
         if self._saves and jax.process_index() == 0:
             record.stamp(str(self.directory))
+        self._told.ended()
 
 
 @jax.jit

@@ -31,7 +31,11 @@ def _ended(error: Exception) -> None:
     if health and health.ending:
         from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
 
-        health.ends(health.ending, kept=manager.finish())
+        try:
+            kept = manager.finish()
+        except UserError as missing:
+            end.now(missing)
+        health.ends(health.ending, kept=kept)
     run.blame(error)
 
 

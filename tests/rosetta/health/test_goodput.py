@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rosetta.health import goodput
+from rosetta.health.goodput import Goodput
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(goodput, "BEGAN", 1000.0)
+    monkeypatch.setattr("time.time", lambda: now[0])
+    return now
+
+
+def test_a_step_that_is_trained_twice_counts_once(tmp_path: Path, clock: list[float]) -> None:
+    first = Goodput(str(tmp_path))
+    first.begins(0)
+    clock[0] = 1020.0
+    assert first.report(100, 10.0) == pytest.approx(0.5)
+    clock[0] = 1040.0
+    assert first.report(200, 20.0) == pytest.approx(0.75)
+    # It is killed, and begins again at the checkpoint of step 150, half of the second report's steps.
+    second = Goodput(str(tmp_path))
+    second.begins(150)
+    clock[0] = 1080.0
+    assert second.report(200, 10.0) == pytest.approx((10 + 10 + 10) / 80)
+    assert json.loads((tmp_path / goodput.FILE).read_text())["starts"] == 2
+
+
+def test_it_stays_small(tmp_path: Path, clock: list[float]) -> None:
+    made = Goodput(str(tmp_path))
+    made.begins(0)
+    for step in range(1, 2000):
+        clock[0] += 2.0
+        found = made.report(step, 1.0)
+    assert found == pytest.approx(0.5, rel=1e-3)
+    kept = json.loads((tmp_path / goodput.FILE).read_text())["points"]
+    assert len(kept) <= 201
+    assert kept[-1] == [1999, 1999.0]
+
+
+def test_what_cannot_be_read_begins_anew(tmp_path: Path, clock: list[float]) -> None:
+    (tmp_path / goodput.FILE).write_text("{")
+    made = Goodput(str(tmp_path))
+    made.begins(5)
+    clock[0] = 1010.0
+    assert made.report(10, 10.0) == pytest.approx(1.0)

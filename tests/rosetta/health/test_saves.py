@@ -1,0 +1,92 @@
+"""Checkpoints that find no room; a small file system is really full where one can be mounted."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.health.saves import Saves, full
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
+        pytest.skip("NOT TESTED: no file system can be mounted here; run it as root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def _write(folder: Path, step: int, size: int) -> bool:
+    half = folder / f"checkpoint_{step}.orbax-checkpoint-tmp-1"
+    half.mkdir()
+    (half / "array").write_bytes(bytes(size))
+    half.rename(folder / f"checkpoint_{step}")
+    return True
+
+
+def test_one_is_left_out_and_the_next_one_counts(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saves = Saves(str(small), "once", speaks=True)
+    assert saves.trying(10, lambda: _write(small, 10, 20_000)) is True
+    assert saves.trying(20, lambda: _write(small, 20, 100_000)) is None
+    assert [path.name for path in small.iterdir()] == ["checkpoint_10"]  # and nothing half
+    assert saves.trying(30, lambda: _write(small, 30, 1_000)) is True
+    saves.ended()
+    assert saves.trying(40, lambda: _write(small, 40, 100_000)) is None  # not the second one in a row
+    with pytest.raises(UserError, match="checkpoint 40 is not written: there is no room on its disk"):
+        saves.ended()
+    with pytest.raises(UserError, match="checkpoint 50 is not written"):
+        saves.trying(50, lambda: _write(small, 50, 100_000))
+    err = capsys.readouterr().err
+    assert err.count("the run keeps its last one and goes on") == 2
+
+
+def test_the_first_one_ends_the_run_where_that_is_wanted(small: Path) -> None:
+    with pytest.raises(UserError, match="checkpoint 20 is not written"):
+        Saves(str(small), "stop", speaks=True).trying(20, lambda: _write(small, 20, 100_000))
+
+
+def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
+    def fails() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        Saves(str(tmp_path), "once", speaks=True).trying(1, fails)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "x"), True),
+        (OSError(errno.EDQUOT, "x"), True),
+        (ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device [OS error: 28]"), True),
+        (UserError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
+        (UserError("the path is relative", "/m", "give it whole"), False),
+        (ValueError("shape"), False),
+    ],
+)
+def test_what_a_full_disk_looks_like(error: Exception, is_full: bool) -> None:
+    assert full(error) is is_full
+    assert full(RuntimeError("the save failed")) is False
+
+
+def test_how_long_it_took_is_said_once_it_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saves = Saves(str(tmp_path), "once", speaks=True)
+    saves.begun(10, time.monotonic() - 5, 1.5)
+    assert saves.told() == {}
+    _write(tmp_path, 10, 1)
+    end = time.monotonic() + 60
+    while not (told := saves.told()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert told["save_seconds"] >= 5
+    assert told["save_stall"] == 1.5
+    assert "checkpoint 10 is whole" in capsys.readouterr().err
+    assert saves.told() == {}

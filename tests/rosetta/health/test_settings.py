@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.health.settings import Settings, read
+
+
+def test_what_is_not_given_is_the_usual() -> None:
+    assert read({}) == Settings() == read(dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), ""))
+
+
+def test_what_is_given_is_read() -> None:
+    given = {"ON_BAD_LOSS": "skip", "LOSS_SPIKE": "2.5", "WATCHDOG_STEPS": "5", "WATCHDOG_SECONDS": "0", "CHECKPOINT_MINUTES": ".5", "ON_FULL_DISK": "stop", "PROFILE_STEPS": "20:25"}
+    assert read(given) == Settings("skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ON_BAD_LOSS=crash", "LOSS_SPIKE=1", "LOSS_SPIKE=nan", "WATCHDOG_SECONDS=-1", "WATCHDOG_STEPS=1e3", "CHECKPOINT_MINUTES=five", "ON_FULL_DISK=x", "PROFILE_STEPS=5", "PROFILE_STEPS=5:5"]
+)
+def test_what_is_wrong_is_said(wrong: str) -> None:
+    name, _, value = wrong.partition("=")
+    with pytest.raises(UserError) as raised:
+        read({name: value})
+    assert raised.value.where.partition("=")[0] == name
