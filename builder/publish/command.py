@@ -62,7 +62,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if asked.digest:
         if signer is None:
             raise FatalError("goes with a key", "--digest", "give --key FILE, whose public half must verify the image")
-        return _restore(asked, signer)
+        return _restore(asked, signer, dry_run=arguments.dry_run)
     builder = provenance.builder_id(arguments.builder_id)
     made = release.made(context, arguments, arguments.what)
     described = describe(made, asked.repository, provenance.of_checkout(context.root), builder)
@@ -173,14 +173,18 @@ def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str,
     return previous
 
 
-def _restore(asked: Asked, signer: Private) -> Result:
+def _restore(asked: Asked, signer: Private, *, dry_run: bool) -> Result:
     """Move tags to what was published before, if it is still whole."""
-    with Connection(asked.repository, "pull,push") as connection:
+    with Connection(asked.repository, "pull" if dry_run else "pull,push") as connection:
         index = pull.document(connection, asked.digest)
         checked(connection, index, signer)
-        previous = {name: registry.tag(connection, name, index.data) for name in asked.tags}
+        there = {name: attach.known(connection, name) for name in asked.tags}
+        for name in () if dry_run else asked.tags:
+            registry.tag(connection, name, index.data)
+    previous = {name: found.digest for name, found in there.items() if found}
     data = {"repository": str(asked.repository), "digest": asked.digest, "tags": list(asked.tags), "previous": previous}
-    return Result(data, "\n".join(f"{asked.repository}:{name} is {asked.digest}, it was {previous[name] or 'not there'}" for name in asked.tags))
+    will = "would become" if dry_run else "is"
+    return Result(data, "\n".join(f"{asked.repository}:{name} {will} {asked.digest}, it was {previous.get(name, 'not there')}" for name in asked.tags))
 
 
 def _dry_run(made: Release, asked: Asked, described: Described) -> Result:

@@ -47,7 +47,10 @@ def test_latest_does_not_go_back_but_by_digest(project: Project, served: Served)
     assert (document["result"]["tags"], document["result"]["held"]) == ([f"nightly-{DAY}"], ["latest"])
     assert served.tag(NAME, "latest") == project.digest(one)
 
-    status, document = project.run("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(two), "--tag", "latest")
+    back = ("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(two), "--tag", "latest")
+    assert project.run(*back, "--dry-run")[0] == 0
+    assert served.tag(NAME, "latest") == project.digest(one)
+    status, document = project.run(*back)
     assert status == 0, document
     assert document["result"]["previous"] == {"latest": project.digest(one)}
     assert served.tag(NAME, "latest") == project.digest(two)
