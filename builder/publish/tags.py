@@ -1,4 +1,4 @@
-"""Tags: which there are, and how the first build of a day comes to own its nightly tag although no registry can compare and swap.
+"""Tags: which there are, and how the first build of a day comes to own its nightly tag although the protocol of registries has no compare-and-swap.
 
 Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date and digest in its name, and then lists all tags. It goes on only if no
 other digest has a standing claim on that date. Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
