@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder import log
@@ -90,7 +90,7 @@ class Bench:
         for part in build.parts:
             source = shipped.source(part.name)
             pinned = acquire(source, self.access[part.name])
-            done = stack.apply(replace(pinned, git=replace(pinned.git, alternates=())), source)
+            done = stack.apply(pinned, source)
             with Reader(pinned.git) as reader:
                 into = self.environment / "opt" / folder_of(pinned.url)
                 into.mkdir(parents=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,6 @@ def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
         folders = {"patches": f"patches/{part.name}", **({"overlay": f"overlay/{part.name}"} if part.overlay else {})}
         sources[part.name] = {**part.entry, **folders}
         pinned = acquire(_source(part), access[part.name])
-        pinned = replace(pinned, git=replace(pinned.git, alternates=()), history=False)
         patches = _fitting(part, pinned)
         write_atomic(into / folders["patches"] / "series", "".join(f"{name}\n" for name, _ in part.patches))
         for patch in patches:
