@@ -34,7 +34,7 @@ VERBS = {
     "patches": ("patches", "check, refresh, import and list the patches"),
     "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
     "bisect": ("bisect.command", "find the commit, patch or package that broke something"),
-    "wheel": ("wheel", "compile the one wheel that nobody ships: Transformer Engine for JAX"),
+    "wheel": ("wheel", "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one for login nodes"),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
     "publish": ("publish.command", "bring an image into a registry whole, signed and described, then move tags"),
     "verify-published": ("publish.check", "check a published image with nothing but the public key"),

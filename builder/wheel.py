@@ -1,7 +1,8 @@
-"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made elsewhere."""
+"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made elsewhere; or make the one for login nodes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -9,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import manifest
+from builder import launcher, manifest
+from builder.cache import write_atomic
 from builder.errors import FatalError
 from builder.te import addition, build
 from builder.verb import Context, Result
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("project", choices=["transformer-engine"], help="what to make")
-    parser.add_argument("--accelerator", required=True, choices=["cuda12", "cuda13"], help="the CUDA it is for")
+    parser.add_argument("project", choices=["transformer-engine", "launcher"], help="what to make; the launcher starts runs from a login node, and takes --output alone")
+    parser.add_argument("--accelerator", default="", choices=["cuda12", "cuda13"], help="the CUDA it is for")
     parser.add_argument("--architecture", choices=["amd64", "arm64"], help="where it will run (default: an architecture like this machine's)")
     parser.add_argument("--line", default="", metavar="LINE", help="the line whose JAX it is for (default: the first that has it)")
     parser.add_argument("--python", default="", metavar="3.X", help="the Python it is for (default: that of the line's images)")
@@ -33,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
+    if arguments.project == "launcher":
+        return _launcher(context.root, Path(arguments.output or "build"))
+    if not arguments.accelerator:
+        raise FatalError("it is not given", "--accelerator", "name the CUDA that the wheel is for: cuda12 or cuda13")
     loaded = manifest.load(context.manifest_path)
     if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):
         raise FatalError("an imported wheel is taken by its sha256: 64 lower-case hex digits", "--sha256", "give the one that its maker names")
@@ -59,6 +65,13 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         data["output"] = str(_copied(made.path, Path(arguments.output)))
         text.append(data["output"])
     return Result(data, "\n".join(text))
+
+
+def _launcher(root: Path, folder: Path) -> Result:
+    data, target = launcher.written(root), folder.absolute() / launcher.NAME
+    write_atomic(target, data)
+    digest = hashlib.sha256(data).hexdigest()
+    return Result({"output": str(target), "sha256": digest, "bytes": len(data)}, f"{target}: {len(data) / 1e6:.1f} MB, sha256 {digest}, for Python 3.9 and later")
 
 
 def _copied(wheel: Path, folder: Path) -> Path:

@@ -1,0 +1,48 @@
+"""The wheel for login nodes: the package `rosetta` without JAX, for whatever Python from 3.9 on, with the one program `rosetta` and PyYAML as its one need."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from typing import TYPE_CHECKING
+
+from builder import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = f"rosetta_launcher-{__version__}-py3-none-any.whl"
+_INFO = f"rosetta_launcher-{__version__}.dist-info"
+_TEXTS = {
+    "METADATA": f"""\
+Metadata-Version: 2.1
+Name: rosetta-launcher
+Version: {__version__}
+Summary: Starts runs of T5X and Paxml from a login node: rosetta run, submit, explain, doctor
+License: Apache-2.0
+Requires-Python: >=3.9
+Requires-Dist: PyYAML
+""",
+    "WHEEL": "Wheel-Version: 1.0\nGenerator: rosetta\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "entry_points.txt": "[console_scripts]\nrosetta = rosetta.cli:main\n",
+}
+_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can have: the same files make the same wheel
+
+
+def written(root: Path) -> bytes:
+    """Return the wheel of a checkout, the same bytes for the same files."""
+    package = root / "rosetta"
+    files = {f"rosetta/{path.relative_to(package)}": path.read_bytes() for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
+    files |= {f"{_INFO}/{name}": text.encode("ascii") for name, text in _TEXTS.items()}
+    files[f"{_INFO}/LICENSE"] = (root / "LICENSE").read_bytes()
+    record = [f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}" for name, data in files.items()]
+    files[f"{_INFO}/RECORD"] = "".join(f"{line}\n" for line in [*record, f"{_INFO}/RECORD,,"]).encode()
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as out:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.external_attr = 0o644 << 16
+            out.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+    return held.getvalue()
