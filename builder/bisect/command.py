@@ -110,8 +110,9 @@ def _journal(file: Path, arguments: argparse.Namespace) -> Journal:
 
 
 def _bisect(context: Context, kept: Journal, scratch: Path, stack: contextlib.ExitStack) -> Result:
-    ends = [sides.Asked(**each) for each in kept.ends] or [sides.look(text, context, option) for text, option in ((kept.request.good, "--good"), (kept.request.bad, "--bad"))]
-    kept.ends = [dict(vars(each)) for each in ends]
+    known = [] if kept.done else [sides.Asked(**each) for each in kept.ends]  # one that is done may be asked again after a branch has moved
+    ends = known or [sides.look(text, context, option) for text, option in ((kept.request.good, "--good"), (kept.request.bad, "--bad"))]
+    kept.ends, kept.done = [dict(vars(each)) for each in ends], False
     work = Path(kept.request.work)
     attempt.refuse(work)
     if work.resolve().is_relative_to(context.cache.root.resolve()):
