@@ -15,7 +15,7 @@ from rosetta.errors import UserError
 from rosetta.launch import card, devices, run
 from rosetta.launch.run import Command
 from rosetta.launch.words import on
-from rosetta.pax import choose, preflight, settings, xla
+from rosetta.pax import choose, preflight, settings, weights, xla
 from rosetta.selftest.pax import cache_works
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {"VOCAB_PATH": vocab} if vocab else {}
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
-    lines = (_summary(given), *machine.check(env, found, platforms), *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
+    hyper = {**given.hyper, **chosen.hyper}
+    trains = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY"))
+    tight = weights.room(given.config, f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir, hyper) if trains else ()
+    lines = (_summary(given), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
-    hyper = {**given.hyper, **chosen.hyper}
     return [Command(argv, made, log, () if index else lines) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]
 
 
@@ -81,7 +83,7 @@ def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Ma
     if not given.llama:
         log = _log(given, LOGS[given.script]) if given.script in LOGS else None
         return [(argv(given.log_dir, "train", hyper), log)]
-    name = f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
+    name = _job(given, hyper)
     job, log = f"{given.log_dir}/{name}", _log(given, f"logs/{name}.txt")
     restore = reads.get("restore")
     if on(given.variables, "EVAL_ONLY"):
@@ -90,6 +92,11 @@ def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Ma
         return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
     trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
     return [(argv(job, "train", trained), log), (argv(job, "eval", hyper), log)]
+
+
+def _job(given: Settings, hyper: Mapping[str, str]) -> str:
+    """The name of a LLaMA run's folder."""
+    return f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
 
 
 def _log(given: Settings, name: str) -> Path | None:

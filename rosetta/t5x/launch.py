@@ -14,10 +14,10 @@ from rosetta import nsys, xlaflags
 from rosetta.doctor import start as machine
 from rosetta.errors import UserError
 from rosetta.launch import card, devices, run
-from rosetta.launch.folders import absolute, writable
+from rosetta.launch.folders import absolute, step_of, steps, writable
 from rosetta.launch.words import on, positive
 from rosetta.presets import use
-from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches
+from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches, weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,8 +72,11 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
     if on(variables, "CHECKPOINT_DISABLE"):
         bindings["utils.CheckpointConfig.save"] = None
-    preflight.check(given, {**bound, **{name: ginread.literal(value) for name, value in bindings.items()}}, environment)
+    bound |= {name: ginread.literal(value) for name, value in bindings.items()}
+    preflight.check(given, bound, environment)
     writable(model_dir)
+    begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
+    tight = weights.room(bound, model_dir, [] if "://" in model_dir else steps(model_dir), begun, "FT_DIR" if given.finetune else "MODEL_DIR")
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))
@@ -85,7 +88,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile)
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    lines = (_summary(given, model_dir, log), *machine.check(env, found, platforms), *used.lines, *chosen.notes, *notes, *more)
+    lines = (_summary(given, model_dir, log), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None)
