@@ -60,7 +60,7 @@ def test_statuses_and_lines(on: Any, capsys: pytest.CaptureFixture[str]) -> None
     assert lines[-1] == "1 blocker, 1 warning"
 
 
-@pytest.mark.parametrize("words", [["--hosts", "n[1-"], ["--hosts", ""], ["--hosts", "n1", "--quick"], ["--nccl"], ["more"]])
+@pytest.mark.parametrize("words", [["--hosts", "n[1-"], ["--hosts", ""], ["--hosts", "n1", "--quick"], ["--nccl", "--quick"], ["--nccl", "--folder", "/"], ["--nccl", "--mib", "0"], ["more"]])
 def test_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
