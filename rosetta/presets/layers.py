@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rosetta import xlaflags
@@ -111,12 +111,16 @@ def resolve(
     above = [site.values, *(site.cards[each] for each in alike if each in site.cards), environment, typed]
     first = _merged([*below, *above], versions)
     chosen = precision or first["precision"].value
-    switches = [_switch(each, first["switches"].origin) for each in first["switches"].value]
+    on = _switched([*below, *above])
+    switches = [_switch(name, origin) for name, origin in on.items()]
     between = [files.named("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
     stack = [*below, *(each.values for each in switches), *between, *above]
     left_out = tuple(f"{value.origin}: {path} is left out: {why}" for layer in stack for path, value in layer.items() if (why := unfit(value, versions)))
-    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(_merged(stack, versions)), left_out)
+    merged = _merged(stack, versions)
+    if "switches" in merged:
+        merged["switches"] = replace(merged["switches"], value=list(on))
+    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(merged), left_out)
 
 
 def _alike(accelerator: str | None) -> list[str]:
@@ -128,6 +132,15 @@ def _alike(accelerator: str | None) -> list[str]:
             raise UserError(f"there is no description of {accelerator!r}", "--accelerator", f"choose one of: {', '.join(known)}")
         found.insert(0, accelerator)
         accelerator = known[accelerator].like
+    return found
+
+
+def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
+    """Switch -> the place that turns it on: they add up over the layers, and null takes out those below."""
+    found: dict[str, str] = {}
+    for layer in layers:
+        if each := layer.get("switches"):
+            found = {**found, **dict.fromkeys(each.value, each.origin)} if each.value is not None else {}
     return found
 
 

@@ -77,6 +77,18 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
     assert old.left_out[0].endswith("xla_flags.xla_gpu_exclude_nondeterministic_ops is left out: jaxlib 0.4.26 has it not, before 0.4.31")
 
 
+def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
+    mine = presetkit.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
+    more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
+    found = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=NO_SITE)
+    assert found.get("switches") == ["pgle", "deterministic"]
+    assert {"env.JAX_ENABLE_PGLE", "xla_flags.xla_gpu_deterministic_ops"} <= found.values.keys()
+    none = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}))
+    assert none.get("switches") == ["deterministic", "pgle"]
+    off = layers.resolve(mine, accelerator=None, environment={}, typed={}, site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}))
+    assert (off.get("switches"), off.get("env.JAX_ENABLE_PGLE")) == (None, None)
+
+
 def test_a_cache_is_in_the_folder_that_is_named() -> None:
     asked = {"switches": schema.Value(["autotune-cache", "compilation-cache"], "command line")}
     with pytest.raises(UserError, match=r"presets/switches\.yaml:\d+: .*: it lies in the folder that `cache` names, and none is named; set cache: DIR"):
