@@ -46,20 +46,23 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     folder = Path(arguments.folder).absolute()
     shipped = manifest.load(context.manifest_path)
     wanted = [name for name in stages.NAMES if name in arguments.only or (not arguments.only and (name != "publish" or arguments.to))]
-    date = _date(arguments.date, goes_on=bool(arguments.only) and "bump" not in arguments.only)
+    begins = not arguments.only or "bump" in arguments.only
+    if arguments.fresh and not begins:
+        raise FatalError("begins with the stage bump", "--fresh", "add --only bump, or leave it out")
+    date = _date(arguments.date, begins=begins)
     asked = _asked(shipped, arguments, folder, publishes="publish" in wanted)
     with context.cache.lock(f"nightly-{stage_key('folder', {'path': str(folder)})[:16]}"):
-        night = nights.opened(context, shipped, folder, date, fresh=arguments.fresh)
+        night = nights.opened(context, shipped, folder, date, begins=begins, fresh=arguments.fresh)
         if asked.key:
             _write_public(asked)
         done = [record for name in wanted for record in stages.DO[name](context, night, shipped, asked)]
         return _result(context, night, done)
 
 
-def _date(text: str, *, goes_on: bool) -> str:
+def _date(text: str, *, begins: bool) -> str:
     """The day that is meant; "" where a night that was begun goes on, whatever day it is of."""
     if not text:
-        return "" if goes_on else dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+        return "" if not begins else dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             raise ValueError(text)

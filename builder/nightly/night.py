@@ -95,15 +95,16 @@ class Night:
         return record
 
 
-def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, fresh: bool) -> Night:
-    """The night in `folder`: the one that is there if it is of `date` (or `date` is empty) and of this very manifest, else a new one.
+def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begins: bool, fresh: bool) -> Night:
+    """The night in `folder`: the one that is there if it is of `date`, else a new one.
 
     Args:
         context: what the verb works with.
         shipped: the manifest at context.manifest_path.
         folder: where the night is kept.
-        date: the day that is meant; "" for that of the night that is there.
-        fresh: begin anew in any case.
+        date: the day that is meant; "", where nothing begins, for that of the night that is there.
+        begins: a night may begin, and does where the one that is there is of another manifest.
+        fresh: it begins in any case.
 
     Raises:
         FatalError: nothing is there to go on with, or `folder` holds something else.
@@ -112,10 +113,10 @@ def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, fres
     there = _known(file)
     if folder.is_dir() and any(folder.iterdir()) and there is None:
         raise FatalError("holds files that are no night of ours", str(folder), "give a new or an empty --folder; nothing was touched")
-    if there and not fresh and date in ("", there.date) and (not date or there.start == _start(shipped, context)):
+    if there and not fresh and date in ("", there.date) and not (begins and there.start != _start(shipped, context)):
         return there
-    if not date:
-        raise FatalError("there is no night to go on with", str(folder), "begin with the stage bump, or bring the folder of the machine that did")
+    if not begins:
+        raise FatalError(f"there is no night{f' of {date}' * bool(date)} to go on with", str(folder), "begin with the stage bump, or bring the folder of the machine that did")
     for each in folder.iterdir() if folder.is_dir() else ():
         if each.name not in _KEPT and each != file:
             remove(each)

@@ -40,6 +40,17 @@ def test_a_later_stage_needs_a_night(place: Place) -> None:
     assert place.calls() == []
 
 
+def test_a_later_stage_of_another_day_leaves_the_night_as_it_is(place: Place) -> None:
+    place.run("--only", "bump")
+    place.calls()
+    with pytest.raises(FatalError, match="no night of 2026-11-29"):
+        place.run("--only", "images", date="2026-11-29")
+    with pytest.raises(FatalError, match="begins with the stage bump"):
+        place.run("--only", "images", "--fresh", date="")
+    assert place.calls() == []
+    assert sorted(place.states()) == ["bump-one", "bump-two"]
+
+
 def test_a_folder_of_others_is_left_alone(place: Place) -> None:
     place.folder.mkdir()
     (place.folder / "thesis.tex").write_text("years of work")
