@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from rosetta.errors import UserError
 from rosetta.launch import run
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_interpreter() -> None:
@@ -36,3 +39,20 @@ def test_several_runs_are_shown_in_order(capsys: pytest.CaptureFixture[str]) -> 
     assert "secret" not in out
     assert run.script("x", ["--other"], lambda _: both, "docs/x.md") == 2
     assert "there is no --other; its one option is --dry-run; docs/x.md of rosetta has" in capsys.readouterr().err
+
+
+def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    around = {"WANDB_API_KEY": "k3y-k3y", "DATA": "s3://me:pw@host/data"}
+    found = [run.Command(["trainer", "--key=k3y-k3y", "--at=s3://me:pw@host/x"], around, None, ("reads s3://me:pw@host/data", "with k3y-k3y"))]
+    assert run.script("x", ["--dry-run"], lambda _: found, "docs/x.md") == 0
+    out = capsys.readouterr().out
+    assert '"s3://...@host/data"' in out
+    assert "k3y-k3y" not in out
+    assert "me:pw" not in out
+
+
+def test_secrets_are_not_said_when_it_starts(tmp_path: Path) -> None:
+    code = "from rosetta.launch import run\nrun.execute(run.Command(['sh', '-c', ': $1', 'sh', 's3://me:pw@host/k3y-k3y'], {'PATH': '/usr/bin:/bin', 'HF_TOKEN': 'k3y-k3y'}, None, ('reads s3://me:pw@host/k3y-k3y',)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == "rosetta: reads s3://...@host/...\n+ sh -c ': $1' sh s3://...@host/...\n"
