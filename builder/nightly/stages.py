@@ -199,7 +199,7 @@ def _titles(some: Iterable[Image]) -> dict[str, list[Image]]:
 
 def _block(night: Night, name: str, stage: str, image: Image, why: str, *, state: str = "blocked") -> Record:
     log.info(f"{name}: {state}: {why}")
-    return night.save(Record(name, stage, image.about, state, error={"what": why, "where": name, "do": ""}))
+    return night.save(Record(name, stage, image.about, state, error={"what": why, "where": "", "do": ""}))
 
 
 def _missing(night: Night, image: Image, untrained: Sequence[str]) -> str:
