@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta.health import board, goodput, losses, stop, watch
+from rosetta.health import board, goodput, losses, stop, trace, wandb, watch
 from rosetta.health.agreement import Agreement
 from rosetta.health.follow import Follower
 from rosetta.health.losses import Bad
@@ -63,6 +64,8 @@ class Health:
         self.watch = watch.Watch(self._board, rank, ranks, folder, settings, self.follower, self._working, (self._stop, self._save))
         self._saved = time.monotonic()
         self.saves: Saves | None = None  # of the last checkpoint that was begun
+        self._trace = trace.Trace(self._folder, settings.profile, rank)
+        self._wandb = wandb.Board(self._folder, os.environ) if rank == 0 else None
         self.goodput = goodput.Goodput(folder) if rank == 0 else None
         stop.take()
         stop.asks(self._stop.ask)
@@ -81,12 +84,20 @@ class Health:
         """What follows is no step: evaluation, a checkpoint, the end."""
         self._within = False
 
-    def before(self, step: int) -> None:
+    def before(self, step: int, program: Callable[[], Any] | None = None) -> None:
         """Say that a step is about to begin.
+
+        Args:
+          step: its number.
+          program: see Trace.turn.
 
         Raises:
           Stopped: it must not.
         """
+        if self._trace.due(step):
+            self.follower.settle()
+            self._trace.turn(program)
+            self.follower.rest()
         if self._stop.reached(step):
             raise self._stopped(self._stop.reason or "", step, self.checked())
 
@@ -184,6 +195,11 @@ class Health:
                 said.append(f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a step, of the others {median:.3g} s")
         return more, tuple(said)
 
+    def publish(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Give a report's scalars to who else wants them."""
+        if self._wandb:
+            self._wandb.log(step, scalars)
+
     def tell(self, step: int, held: float) -> None:
         """Tell rank 0 how many seconds a step this host waited for its data."""
         with contextlib.suppress(Exception):  # the thread that talks says it
@@ -208,6 +224,9 @@ class Health:
         """The run is at its end: signals end it as they would any program, nothing is watched."""
         self.pause()
         self.watch.close()
+        self._trace.close()
+        if self._wandb:
+            self._wandb.close()
 
 
 def current() -> Health | None:

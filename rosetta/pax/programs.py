@@ -143,6 +143,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         found = progress.report(self._work, step, last, counted, seconds, waited, loss, self._health.report(step, seconds, waited / counted))
         self._reporter.say(found)
         self._scalars(found, step)
+        self._health.publish(step, found.scalars())
 
     def _scalars(self, found: progress.Report, step: int) -> None:
         import tensorflow as tf  # noqa: PLC0415 (upstream's summary writer is TensorFlow's)

@@ -98,6 +98,7 @@ class Trainer(trainer.Trainer):
         self._health: healths.Health | None = None  # from the first step on: another trainer may compile ahead
         self._newest: Any = None  # the train state after the last step that was begun
         self._at = 0
+        self._program: Any = None  # the compiled step
         self._reporter = progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
         self._said = ThreadPoolExecutor(1)
         self._reports: list[Future[None]] = []
@@ -164,7 +165,7 @@ class Trainer(trainer.Trainer):
         health = self._health = healths.Health(self._folder, self._settings, jax.process_index(), jax.process_count(), healths.Source(dataset.told, self._scales))
         if health.goodput:
             health.goodput.begins(start)
-        given = self._compiled_train_step or self._partitioned_train_step
+        given = self._program = self._compiled_train_step or self._partitioned_train_step
 
         def step(train_state: Any, batch: Any) -> Any:
             self._newest, metrics = given(train_state, batch)
@@ -203,7 +204,7 @@ class Trainer(trainer.Trainer):
 
     def _between(self) -> None:
         health: Any = self._health
-        health.before(self._at)
+        health.before(self._at, (lambda: self._program) if hasattr(self._program, "as_text") else None)
         if health.wants_checkpoint(self._at) and self._newest is not None:
             health.pause()
             manager.save_now(self._newest)
@@ -222,6 +223,7 @@ class Trainer(trainer.Trainer):
             self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
             self._reporter.say(found)
+        health.publish(step, found.scalars())
 
     @functools.cached_property
     def _partitioned_train_step(self) -> Any:

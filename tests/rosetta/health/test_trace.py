@@ -1,0 +1,32 @@
+"""The table of a trace; the trace itself is JAX's and taken in tests/upstream/test_health.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rosetta.health import trace
+
+
+def _op(name: str, microseconds: float) -> dict[str, Any]:
+    return {"ph": "X", "pid": 1, "tid": 2, "ts": 0, "dur": microseconds, "name": name, "args": {"hlo_op": name, "hlo_module": "jit_step"}}
+
+
+def test_the_longest_come_first_and_ten_are_told() -> None:
+    events = [_op(f"fusion.{number}", 1000.0 * number) for number in range(1, 13)] * 2
+    events += [{"ph": "X", "dur": 1e9, "name": "python"}, {"ph": "M", "name": "process_name"}]
+    head, first, *others = trace.table(events)
+    assert head.split() == ["ms", "share", "calls", "operation"]
+    assert first.split() == ["24.00", "15.4%", "2", "fusion.12", "(jit_step)"]
+    assert len(others) == 9
+
+
+def test_a_trace_of_nothing_says_so() -> None:
+    assert trace.table([{"ph": "X", "dur": 5, "name": "python"}]) == ["profile: it holds no operation of XLA's"]
+
+
+def test_it_is_due_at_its_first_step_and_after_its_last(tmp_path: Any) -> None:
+    made = trace.Trace(str(tmp_path), (20, 25), 0)
+    assert [step for step in range(40) if made.due(step)] == [20, 21, 22, 23, 24]
+    made._running = True
+    assert next(step for step in range(40) if made.due(step)) == 25
+    assert not trace.Trace(str(tmp_path), None, 0).due(20)

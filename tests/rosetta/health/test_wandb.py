@@ -1,0 +1,70 @@
+"""Against a stand-in module: wandb itself wants an account."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rosetta.health import wandb
+
+STAND_IN = """
+import json, os
+def _told(*words):
+    with open(os.environ["STAND_IN"], "a") as file:
+        file.write(json.dumps(words) + "\\n")
+class Run:
+    def log(self, scalars, step):
+        if step == 13:
+            raise ConnectionError(f"no way to send with {os.environ['WANDB_API_KEY']}")
+        _told("log", scalars, step)
+    def finish(self):
+        _told("finish")
+def init(**words):
+    _told("init", words)
+    return Run()
+"""
+KEY = "very-secret-0123456789"
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "wandb.py").write_text(STAND_IN)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("STAND_IN", str(tmp_path / "told"))
+    monkeypatch.setenv(wandb.KEY, KEY)
+    return tmp_path / "told"
+
+
+def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> None:
+    board = wandb.Board("/runs/large", {wandb.KEY: KEY})
+    board.log(10, {"loss": 2.5})
+    board.close()
+    init, *others = told.read_text().splitlines()
+    assert '"project": "rosetta", "name": "large"' in init
+    assert others == ['["log", {"rosetta/loss": 2.5}, 10]', '["finish"]']
+
+
+def test_a_run_goes_on_without_it_and_no_key_is_printed(told: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = wandb.Board("/runs/large", {wandb.KEY: KEY})
+    board.log(13, {"loss": 2.5})
+    board.log(20, {"loss": 2.5})
+    board.close()
+    assert len(told.read_text().splitlines()) == 1
+    err = capsys.readouterr().err
+    assert err == "rosetta: Weights & Biases gets nothing any more: ConnectionError: no way to send with ...\n"
+
+
+def test_without_a_key_nothing_is_imported(told: Path) -> None:
+    board = wandb.Board("/runs/large", {})
+    board.log(10, {"loss": 2.5})
+    board.close()
+    assert not told.exists()
+
+
+def test_that_it_is_missing_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wandb, "find_spec", lambda _: None)
+    wandb.Board("/runs/large", {wandb.KEY: KEY})
+    assert capsys.readouterr().err == "rosetta: WANDB_API_KEY is set, and wandb is not installed: pip install wandb\n"
