@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
-import socket
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +22,7 @@ from builder.manifest import Manifest
 from builder.verb import Context
 from tests.builder.base import basekit
 from tests.builder.engine import enginekit
+from tests.builder.image import registrykit
 
 ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
 TAG = "localhost/rosetta-test-base:1"
@@ -84,24 +80,8 @@ def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """An empty registry; yields HOST:PORT."""
-    program = shutil.which("docker-registry") or shutil.which("registry")
-    if not program:
-        pytest.skip("NOT CHECKED: docker-registry is not on this machine")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
-    config = tmp_path / "registry.yml"
-    config.write_text(f"version: 0.1\nstorage: {{filesystem: {{rootdir: {tmp_path / 'registry'}}}}}\nhttp: {{addr: {place}}}\n")
-    process = subprocess.Popen([program, "serve", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(200):
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{place}/v2/", timeout=5):
-                break
-            time.sleep(0.05)
-        yield place
-    finally:
-        process.kill()
-        process.wait()
+    with registrykit.real(tmp_path) as served:
+        yield served.host
 
 
 def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(chosen: Engine, cache: Cache, tmp_path: Path, registry: str) -> None:

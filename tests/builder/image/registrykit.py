@@ -18,6 +18,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -117,7 +118,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._cut()
             return
         body = self._chunks() if self.headers.get("Transfer-Encoding", "") == "chunked" else self.rfile.read(length)
-        given = dict(self.headers.items())
+        given = {key: ", ".join(self.headers.get_all(key, [])) for key in self.headers}  # podman says Accept several times
         with served.lock:
             served.headers.append(given)
         if fault and fault.kind == "corrupt" and body:
@@ -313,18 +314,23 @@ def binary() -> str:
 
 @contextmanager
 def real(folder: Path) -> Iterator[Served]:
-    """Debian's registry with its files in `folder`."""
+    """Debian's registry with its files in `folder`. It listens on a socket with a name, which nobody can take before it does, as a port can be."""
     program = binary()
-    port = free_port()
-    config = {"version": 0.1, "log": {"level": "error"}, "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}}, "http": {"addr": f"127.0.0.1:{port}"}}
+    with tempfile.TemporaryDirectory() as short:  # such a name may have a hundred letters
+        yield from _real(program, folder, Path(short, "socket"))
+
+
+def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
+    config = {"version": 0.1, "log": {"level": "error"}, "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}}, "http": {"net": "unix", "addr": str(place)}}
     (folder / "config.json").write_text(json.dumps(config), encoding="ascii")
     with open(folder / "log", "wb") as out:
         process = subprocess.Popen([program, "serve", str(folder / "config.json")], stdout=out, stderr=out, env={**os.environ, "OTEL_TRACES_EXPORTER": "none"})
     try:
-        _wait(port, process, folder / "log")
+        _wait(place, process, folder / "log")
 
         def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = _connected(place)
             try:
                 kept = {key: value for key, value in headers.items() if key.lower() not in ("connection", "content-length", "transfer-encoding")}
                 connection.request(method, target, body or None, {**kept, "Content-Length": str(len(body))})
@@ -334,9 +340,9 @@ def real(folder: Path) -> Iterator[Served]:
                 connection.close()
 
         def lose(digest: str) -> None:
-            for place, folders, _ in os.walk(folder / "data"):  # passes over what other uploads delete meanwhile, where rglob raises
+            for where, folders, _ in os.walk(folder / "data"):  # passes over what other uploads delete meanwhile, where rglob raises
                 if digest in folders:
-                    shutil.rmtree(Path(place, digest))
+                    shutil.rmtree(Path(where, digest))
 
         with serving(answer, lose) as served:
             yield served
@@ -345,17 +351,29 @@ def real(folder: Path) -> Iterator[Served]:
         process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port where nobody listens, and nobody can meanwhile: it is held."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
-def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(400):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5):
+def _connected(place: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(60)
+        made.connect(str(place))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _wait(place: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until it answers or has ended: how long that takes is the machine's affair."""
+    while process.poll() is None:
+        with contextlib.suppress(OSError), _connected(place):
             return
-        if process.poll() is not None:
-            break
         time.sleep(0.05)
     raise RuntimeError(f"docker-registry did not start: {log.read_text(encoding='utf-8')}")

@@ -158,14 +158,15 @@ def test_no_other_host_hears_who_we_are(cache: Cache, memory: tuple[Memory, Serv
 
 
 def test_the_loopback_address_goes_past_every_proxy(cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{registrykit.free_port()}")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
-    monkeypatch.setenv(reference.INSECURE, "registry.invalid")
-    with pytest.raises(FatalError, match="proxy cannot be reached") as problem:
-        registry.push(cache, registrykit.image(cache), "registry.invalid/t5x:latest")
+    with registrykit.closed_port() as port:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
+        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        monkeypatch.setenv(reference.INSECURE, "registry.invalid")
+        with pytest.raises(FatalError, match="proxy cannot be reached") as problem:
+            registry.push(cache, registrykit.image(cache), "registry.invalid/t5x:latest")
     assert "secret" not in str(problem.value)
 
 

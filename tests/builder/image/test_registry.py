@@ -234,6 +234,6 @@ def test_what_is_no_image_is_said_so(served: Served) -> None:
 
 
 def test_nothing_listens(cache: Cache) -> None:
-    with pytest.raises(FatalError, match="refuses the connection") as problem:
-        registry.push(cache, registrykit.image(cache), f"127.0.0.1:{registrykit.free_port()}/t5x:latest")
+    with registrykit.closed_port() as port, pytest.raises(FatalError, match="refuses the connection") as problem:
+        registry.push(cache, registrykit.image(cache), f"127.0.0.1:{port}/t5x:latest")
     assert "\n" not in str(problem.value)
