@@ -45,8 +45,9 @@ def _release(path: str) -> tuple[list[int], str]:
     return [int(number) for number in re.findall(r"\d+", path)], path
 
 
-def command(words: Sequence[str], output: str | None) -> list[str]:
-    """Return the command line that profiles `words`; UserError where there is no nsys or nothing to run."""
+def command(words: Sequence[str], output: str | None, *, marked: bool = False) -> list[str]:
+    """Return the command line that profiles `words`, or only what they mark by CUDA's profiler calls; UserError where there is no nsys or nothing to run."""
     if not words:
         raise UserError("no command was given", "rosetta profile", "write it after --, as in: rosetta profile -o FILE -- python -m t5x.train ...")
-    return [str(find()), "profile", *(["-o", output] if output else []), *words]
+    limits = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if marked else []
+    return [str(find()), "profile", *limits, *(["-o", output] if output else []), *words]

@@ -25,6 +25,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser("pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA")
     entry.add_argument("what", choices=tuple(SCRIPTS))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
+    entry.add_argument("--profile", metavar="A:B", help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)")
     entry.add_argument("--dry-run", action="store_true", help="check everything, print what would run, run nothing")
     entry.set_defaults(flags_first=True)
 
@@ -37,7 +38,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
     given = (words.setting(word, settings.VARIABLES, f"rosetta pax {args.what}", "CONFIG=Synthetic126M", others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment") for word in args.settings if word not in hyper)
-    environment = {**os.environ, **dict(given)}
+    environment = {**os.environ, **dict(given), **({"PROFILE_STEPS": args.profile} if args.profile else {})}
     environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)])
     if not environment.get("PYTHON") and find_spec("paxml") is None:
         raise UserError("this environment has no paxml", "rosetta pax", "use an image or environment of the distribution pax")

@@ -74,7 +74,8 @@ def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Ma
         words += [f"--fdl.{name}={value}" for name, value in values.items()] + list(given.words)
         if not on(given.variables, "WITH_NSYS"):
             return words
-        return nsys.command(words, f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_{given.variables.get('SLURM_PROCID', '0')}")
+        output = f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_{given.variables.get('SLURM_PROCID', '0')}"
+        return nsys.command(words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train")
 
     # Evaluation ends with this checkpoint, rather than wait for the training run's next one.
     last = {} if reads.get("step") is None else {"MAX_STEPS": reads["step"]}

@@ -33,6 +33,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser("t5x", parents=[common], help="pretrain, finetune, evaluate a T5 or infer from one")
     entry.add_argument("what", choices=(*SCRIPTS, "eval", "infer"))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
+    entry.add_argument("--profile", metavar="A:B", help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)")
     entry.add_argument("--dry-run", action="store_true", help="check everything, print what would run, run nothing")
     entry.set_defaults(flags_first=True)
 
@@ -44,7 +45,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.t5x import launch, reading, settings  # noqa: PLC0415
 
     given = (words.setting(word, VARIABLES[args.what], f"rosetta t5x {args.what}", "T5_SIZE=small", shown=settings.SHOWN) for word in args.settings)
-    environment = {**os.environ, **dict(given)}
+    environment = {**os.environ, **dict(given), **({"PROFILE_STEPS": args.profile} if args.profile else {})}
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment

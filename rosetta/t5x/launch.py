@@ -86,7 +86,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         argv.append("--multiprocess_gpu")  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
     if on(variables, "WITH_NSYS"):
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
-        argv = nsys.command(argv, profile)
+        argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
     lines = (_summary(given, model_dir, log), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")

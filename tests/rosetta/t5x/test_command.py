@@ -69,6 +69,11 @@ def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(what: st
 
 
 @pytest.mark.skipif(not DOCS.is_file(), reason="NOT CHECKED: the documentation is in the checkout")
+def test_steps_to_trace_are_a_variable_too(asked: list[Any]) -> None:
+    assert cli.main(["t5x", "pretrain", "--profile", "20:25", "--dry-run"]) == 0
+    assert asked[0][2]["PROFILE_STEPS"] == "20:25"
+
+
 def test_every_documented_variable_is_known() -> None:
     text = DOCS.read_text()
     rows = [row.split("|")[1] for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines() if row.startswith("| `")]
