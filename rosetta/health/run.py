@@ -223,6 +223,7 @@ class Health:
     def close(self) -> None:
         """The run is at its end: signals end it as they would any program, nothing is watched."""
         self.pause()
+        stop.release()
         self.watch.close()
         self._trace.close()
         if self._wandb:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from rosetta.launch import progress
@@ -24,9 +25,19 @@ _ask: Callable[[str], None] | None = None
 
 
 def take() -> None:
-    """Take the signals; to be called again once JAX's processes have met, as its own service then takes SIGTERM. In the main thread."""
-    for number in SIGNALS:
-        signal.signal(number, _handle)
+    """Take the signals; to be called again once JAX's processes have met, as its own service then takes SIGTERM."""
+    _each(_handle)
+
+
+def release() -> None:
+    """Let the signals end the process as they would any."""
+    _each(signal.SIG_DFL)
+
+
+def _each(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    if threading.current_thread() is threading.main_thread():  # Python's rule
+        for number in SIGNALS:
+            signal.signal(number, handler)
 
 
 def asks(ask: Callable[[str], None]) -> None:

@@ -77,14 +77,14 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         if self._next < 0 and self._health.goodput:
             self._health.goodput.begins(step)
         if not super().should_run(state, step):
-            self._health.close()
+            self._health.pause()
             return False
         try:
             self._health.before(step)
         except healths.Stopped as stopped:
             if stopped.bad:
                 raise
-            self._health.close()
+            self._health.pause()
             return False
         return True
 
@@ -155,6 +155,7 @@ class TrainProgram(programs.SingleTaskTrainProgram):
     def shutdown(self) -> None:
         """See upstream's; the last report is said first."""
         self._said.shutdown()
+        self._health.close()
         super().shutdown()
 
 

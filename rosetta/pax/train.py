@@ -19,7 +19,8 @@ _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxE
 
 def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
-    stop.take()
+    if "--mode=eval" not in sys.argv:
+        stop.take()
     startup.install()
     import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
     from absl import app, flags  # noqa: PLC0415
@@ -37,7 +38,10 @@ def main() -> None:
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
         begun.append(True)
-        stop.take()
+        if flags.FLAGS.mode == "train":
+            stop.take()
+        else:
+            stop.release()
         if isinstance(experiment_config, switches.Switches):
             experiment_config.goes_on(str(flags.FLAGS.job_log_dir))
         _prepare(experiment_config, program, flags.FLAGS.evaluate_from)

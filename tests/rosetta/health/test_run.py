@@ -23,7 +23,7 @@ NOTHING = Source(lambda _: None, dict)
 
 @pytest.fixture
 def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Health]]:
-    monkeypatch.setattr(stop, "take", lambda: None)
+    monkeypatch.setattr(stop, "_each", lambda _: None)
     made: list[Health] = []
 
     def make(**settings: object) -> Health:
@@ -187,7 +187,7 @@ def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
 
 
 def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "take", lambda: None)
+    monkeypatch.setattr(stop, "_each", lambda _: None)
     board = Local()
     monkeypatch.setattr("rosetta.health.board.of_run", lambda _: board)
     both = [Health(str(tmp_path), Settings(), rank, 2, NOTHING) for rank in range(2)]

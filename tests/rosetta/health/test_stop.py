@@ -53,3 +53,13 @@ def test_a_second_one_ends_it_at_once() -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert err == "rosetta: SIGTERM for the second time: ended at once\n"
+
+
+def test_released_they_end_it_as_any_program() -> None:
+    program = "from rosetta.health import stop; import time; stop.take(); stop.release(); print('ready', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
