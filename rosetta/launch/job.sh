@@ -5,6 +5,7 @@
 set -u
 
 limit='' signalled=''
+# shellcheck disable=SC2329 # called by the traps
 forward() { # SIGNAL
   signalled=1
   kill -s "$1" "$step" 2>/dev/null
