@@ -4,11 +4,11 @@
 # and end with status 75. With REQUEUE=1 the job is then started again, and goes on. Any other end is the job's own.
 set -u
 
-limit='' signalled=''
+limit='' signalled='' step=''
 # shellcheck disable=SC2329 # called by the traps
 forward() { # SIGNAL
   signalled=1
-  kill -s "$1" "$step" 2>/dev/null
+  [[ -z $step ]] || kill -s "$1" "$step" 2>/dev/null
 }
 trap 'limit=1; forward USR1' USR1
 trap 'forward TERM' TERM
