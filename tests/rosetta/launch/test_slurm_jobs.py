@@ -87,7 +87,7 @@ class Job:
         assert self.slurm.run("scancel", *words, self.number).returncode == 0
 
 
-def submit(slurm: Slurm, work: Path, name: str, *words: str, options: tuple[str, ...] = ("-N2",), **settings: str) -> Job:
+def submit(slurm: Slurm, work: Path, name: str, *words: str, options: str = "-N2", **settings: str) -> Job:
     """Submit scripts/NAME.sub from a folder in which the stand-in is on PATH."""
     (work / "bin").mkdir(exist_ok=True)
     (work / "record").mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def submit(slurm: Slurm, work: Path, name: str, *words: str, options: tuple[str,
     door.write_text(f'#!/bin/bash\nexec {sys.executable} {work}/trainer.py "$@"\n')
     door.chmod(0o755)
     env = {"PATH": f"{work}/bin:{os.environ['PATH']}", "HOME": str(work), "RECORD": str(work / "record"), "DATA": "synthetic", "CONFIG": "Synthetic5B", "GPUS_PER_NODE": "1"}
-    number = slurm.submit("-J", f"job-{work.name}-{len(list(work.iterdir()))}", *options, ROOT / "scripts" / f"{name}.sub", *words, cwd=work, env={**env, **settings})
+    number = slurm.submit("-J", f"job-{work.name}-{len(list(work.iterdir()))}", *options.split(), ROOT / "scripts" / f"{name}.sub", *words, cwd=work, env={**env, **settings})
     return Job(slurm, number, work)
 
 
@@ -117,7 +117,7 @@ def test_each_runs_its_processes_on_two_nodes(slurm: Slurm, tmp_path: Path, name
 
 
 def test_half_of_a_nodes_gpus(slurm: Slurm, tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path, "example_slurm_pile", options=("-N1",), GPUS_PER_NODE="4")
+    job = submit(slurm, tmp_path, "example_slurm_pile", options="-N1", GPUS_PER_NODE="4")
     assert slurm.ended(job.number)["JobState"] == "COMPLETED", job.said()
     assert len(job.started()) == 4
 
@@ -132,7 +132,7 @@ def test_sbatch_takes_each_as_it_is(slurm: Slurm, tmp_path: Path, name: str) -> 
 
 
 def test_a_status_of_its_own_is_the_jobs(slurm: Slurm, tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path, "launch_base_script", options=("-N1",), STATUS="9")  # of several, the others get TERM, and srun's is the highest
+    job = submit(slurm, tmp_path, "launch_base_script", options="-N1", STATUS="9")  # of several, the others get TERM, and srun's is the highest
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "9:0", "0")
 
@@ -148,7 +148,7 @@ def test_a_signal_to_the_processes_ends_in_a_checkpoint(slurm: Slurm, tmp_path: 
 
 
 def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(slurm: Slurm, tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path, "example_slurm_pile", options=("-N2", "--time=2", "--signal=B:USR1@115"), STEPS="800")
+    job = submit(slurm, tmp_path, "example_slurm_pile", options="-N2 --time=2 --signal=B:USR1@115", STEPS="800")
     job.reach(5)
     slurmkit.wait(lambda: "requeued" in job.said(), 150, job.said)
     reached = min(job.counts())
