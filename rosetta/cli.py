@@ -167,6 +167,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "rosetta.bench.command": ("bench",),
     "rosetta.convert.command": ("convert",),
     "rosetta.doctor.command": ("doctor",),
+    "rosetta.tune.command": ("tune",),
     "rosetta.launch.command": ("run", "submit", "spawn"),
     "rosetta.presets.command": ("explain",),
 }

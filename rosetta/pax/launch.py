@@ -57,8 +57,8 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
     hyper = {**given.hyper, **chosen.hyper}
-    trains = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY"))
-    tight = weights.room(given.config, f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir, hyper) if trains else ()
+    saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
+    tight = weights.room(given.config, f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir, hyper) if saves else ()
     lines = (_summary(given), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []

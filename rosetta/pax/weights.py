@@ -10,6 +10,7 @@ from rosetta.pax import fdl, hyperread, preflight
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NO_CHECKPOINTS = "--enable_checkpoint_saving=False"  # a word of Paxml's program
 # Of Paxml's base class, which ours state only where they are others.
 _EVERY, _KEEP = 5000, 10
 

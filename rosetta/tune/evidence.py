@@ -1,0 +1,62 @@
+"""The evidence of a tuning: a line for what was tuned where, then one for each trial. A tuning that was ended goes on from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.tune.search import Choice, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+class Evidence:
+    """A file of trials, one JSON object a line.
+
+    Args:
+      path: of the file; it need not be there.
+      about: what is tuned: preset, settings, card, versions, steps. Trials of anything else do not count.
+
+    Raises:
+      UserError: the file is of another tuning, or none.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path, self._trials = path, dict[str, Outcome]()
+        head = {"schema": SCHEMA, **about}
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
+        try:
+            found = [json.loads(line) for line in whole]
+            for each in found[1:]:
+                self._trials[_key(each["settings"], each["repeat"])] = Outcome(**each["outcome"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError("it is no evidence of a tuning", str(path), "name another file, or remove it") from None
+        if found and found[0] != json.loads(json.dumps(head)):
+            odd = sorted(name for name in {*found[0], *head} if found[0].get(name) != json.loads(json.dumps(head.get(name))))
+            raise UserError(f"it is of a tuning with another {', '.join(odd)}", str(path), "name another file with --evidence, or remove it")
+        text = "".join(whole) if whole else json.dumps(head) + "\n"
+        whole_again = path.with_name(f"{path.name}.new")
+        whole_again.write_text(text, encoding="utf-8")
+        whole_again.replace(path)
+
+    def known(self, choice: Choice, repeat: int) -> Outcome | None:
+        """Return the outcome of a trial that was made."""
+        return self._trials.get(_key(choice.settings(), repeat))
+
+    def add(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
+        """Keep a trial."""
+        line = json.dumps({"settings": choice.settings(), "repeat": repeat, "outcome": asdict(outcome)})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        self._trials[_key(choice.settings(), repeat)] = outcome
+
+
+def _key(settings: Mapping[str, str], repeat: int) -> str:
+    return json.dumps([settings, repeat], sort_keys=True)

@@ -1,0 +1,125 @@
+"""The search: the batch doubled while it pays, then each switch by itself on top of what was kept. It knows nothing of how a trial is made."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+OK = "ok"
+LEAST = 0.005  # share: what gains less is not worth another setting, however still the machine
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is tried: sequences a GPU (None: what the preset says), switches of presets, and fields of them."""
+
+    batch: int | None = None
+    switches: tuple[str, ...] = ()
+    fields: tuple[tuple[str, str], ...] = ()
+
+    def settings(self) -> dict[str, str]:
+        """Return it as a command line has it."""
+        found = {} if self.batch is None else {"batch.per_gpu": str(self.batch)}
+        return {**found, **({"ROSETTA_WITH": ",".join(self.switches)} if self.switches else {}), **dict(self.fields)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended: OK with its rate, larger being better, or another word with the reason. `more` is for whoever reads the evidence."""
+
+    kind: str
+    rate: float = 0.0
+    reason: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found: the choice, its rate and that of the start, and the noise, the largest distance of a repeat from their median as a share of it."""
+
+    choice: Choice
+    rate: float
+    before: float
+    noise: float
+    kept: tuple[tuple[str, float], ...]  # what was kept, in order, and what it gained as a share
+
+
+class Search:
+    """A search over trials.
+
+    Args:
+      measure: makes a trial of a choice; the number tells repeats of one apart.
+      repeats: of what it starts from, by which noise is known.
+      say: takes a line about each step.
+    """
+
+    def __init__(self, measure: Callable[[Choice, int], Outcome], repeats: int, say: Callable[[str], None] = lambda _: None) -> None:
+        self._measure, self._repeats, self._say = measure, repeats, say
+
+    def run(self, batch: int | None, parts: Iterable[tuple[str, Choice]], *, grow: bool) -> Found:
+        """Return what is best.
+
+        Args:
+          batch: that the preset has; None where it cannot be doubled.
+          parts: name -> what it adds, each tried once.
+          grow: whether the batch may change upwards. Where it does not fit, it is halved in any case.
+
+        Raises:
+          UserError: what it starts from does not run.
+        """
+        choice, outcomes = self._start(batch)
+        rates = [each.rate for each in outcomes]
+        before = rate = statistics.median(rates)
+        noise = max(abs(each / before - 1) for each in rates)
+        self._say(f"it starts at {before:,.4g}, and repeats differ by up to {noise:.1%}")
+        kept = list[tuple[str, float]]()
+        while grow and batch is not None:
+            larger = replace(choice, batch=2 * (choice.batch or batch))
+            better = self._better(larger, rate, noise, f"batch {larger.batch}")
+            if better is None:
+                break
+            kept.append((f"batch {larger.batch}", better / rate - 1))
+            choice, rate = larger, better
+        for name, part in parts:
+            more = replace(choice, switches=(*choice.switches, *part.switches), fields=(*choice.fields, *part.fields))
+            better = self._better(more, rate, noise, name)
+            if better is not None:
+                kept.append((name, better / rate - 1))
+                choice, rate = more, better
+        return Found(choice, rate, before, noise, tuple(kept))
+
+    def _start(self, batch: int | None) -> tuple[Choice, list[Outcome]]:
+        choice = Choice()
+        while True:
+            first = self._measure(choice, 0)
+            if first.kind == OK:
+                break
+            smaller = (choice.batch or batch or 1) // 2
+            if first.kind != "out-of-memory" or not smaller:
+                raise UserError(f"it does not run: {first.reason}", "rosetta tune", "mend that, or tune another preset; its log is beside the evidence")
+            self._say(f"{first.reason}; {smaller} sequences a GPU instead")
+            choice = replace(choice, batch=smaller)
+        others = [self._measure(choice, number) for number in range(1, self._repeats)]
+        return choice, [first, *(each for each in others if each.kind == OK)]
+
+    def _better(self, choice: Choice, rate: float, noise: float, name: str) -> float | None:
+        """The rate of a choice that gains more than the noise, twice; None of one that does not."""
+        rates = list[float]()
+        for number in range(2):
+            found = self._measure(choice, number)
+            if found.kind != OK:
+                self._say(f"{name}: {found.kind}, {found.reason}")
+                return None
+            rates.append(found.rate)
+            gain = found.rate / rate - 1
+            if gain <= max(noise, LEAST):
+                self._say(f"{name}: {gain:+.1%}, left out")
+                return None
+        self._say(f"{name}: {min(rates) / rate - 1:+.1%}, kept")
+        return min(rates)

@@ -1,0 +1,123 @@
+"""One trial: the preset's own training program with made-up data and no checkpoints, for some steps, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.launch import node, rendering
+from rosetta.launch.secrets import Mask
+from rosetta.pax.weights import NO_CHECKPOINTS
+from rosetta.presets import describe, files
+from rosetta.tune.search import OK, Choice, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.launch.description import Run
+
+_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
+_SHOWN = 5  # last lines of a log that fails
+
+
+class Trials:
+    """Trials of a preset on this machine.
+
+    Args:
+      preset: its name or file; accelerator: short name of the cards, None for the CPU or others.
+      gpus: devices that each trial has.
+      settings: NAME -> VALUE of the command line.
+      steps: of each trial.
+      seconds: after which a trial is ended.
+      logs: folder that they are kept in.
+    """
+
+    def __init__(self, preset: str, accelerator: str | None, gpus: int, settings: Mapping[str, str], *, steps: int, seconds: float, logs: Path) -> None:
+        self.preset, self.accelerator, self.gpus, self.settings = preset, accelerator, gpus, settings
+        self.steps, self.seconds, self.logs = steps, seconds, logs
+        self._number = len(list(logs.glob("*.log"))) if logs.is_dir() else 0
+
+    def describe(self, choice: Choice, folder: str) -> Run:
+        """Return the run of a choice, whose files go into a folder. UserError where preset or settings are wrong."""
+        framework = files.chain(self.preset)[0].name
+        bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
+        run = describe.describe(
+            self.preset, accelerator=self.accelerator, settings={**bench, **self.settings, **choice.settings()}, nodes=1, gpus_per_node=self.gpus, environment=os.environ
+        )
+        return _synthetic(replace(run, processes_per_node="node")) if framework == "pax" and "DATA" not in run.env else replace(run, processes_per_node="node")
+
+    def __call__(self, choice: Choice, _: int) -> Outcome:
+        """Make a trial. Its rate is tokens a second of all devices, without the first step, which compiles."""
+        with tempfile.TemporaryDirectory(prefix="rosetta-tune-") as folder:
+            run = self.describe(choice, folder)
+            argv = [sys.executable, "-P", "-m", *run.entry]
+            variables = rendering.variables(run)
+            env = {name: value for name, value in os.environ.items() if name not in (*node.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")} | variables
+            if rendering.on_cpu(run):
+                env["JAX_PLATFORMS"] = "cpu"
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self._number += 1
+            log = self.logs / f"{self._number}.log"
+            status = self._execute(argv, env, log)
+            mask = Mask(variables)
+            more: dict[str, Any] = {"command": [mask.word(word) for word in argv], "env": mask.variables(variables), "log": str(log)}
+            return _outcome(status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more)
+
+    def _execute(self, argv: list[str], env: dict[str, str], log: Path) -> int | None:
+        """The status it ended with; None where it took too long."""
+        with log.open("wb") as file:
+            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            return process.wait(timeout=self.seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _t5x(steps: int, folder: str) -> dict[str, str]:
+    return {"BENCHMARK_MODE": "1", "CHECKPOINT_DISABLE": "true", "TRAIN_STEPS": str(steps), "MODEL_DIR": f"{folder}/run"}
+
+
+def _pax(steps: int, folder: str) -> dict[str, str]:
+    return {"MAX_STEPS": str(steps), "fdl.SUMMARY_INTERVAL_STEPS": str(max(steps // 2, 1)), "LOG_DIR": f"{folder}/run", "ADDITIONAL_ARGS": NO_CHECKPOINTS}
+
+
+def _synthetic(run: Run) -> Run:
+    """The run of the model's size on made-up data, where there is an experiment of that."""
+    from rosetta.pax import preflight  # noqa: PLC0415
+
+    name = f"Synthetic{run.model.removeprefix('Pile')}"
+    if name not in preflight.names():
+        return run
+    return replace(run, entry=(*run.entry[:-1], "train"), model=name, env={**run.env, "CONFIG": name})
+
+
+def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -> Outcome:
+    if status == 0:
+        found = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
+        reports = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()] if found else []
+        rates = [each["tokens_per_second"] for each in reports if each.get("tokens_per_second")]
+        if rates:
+            last = reports[-1]
+            return Outcome(OK, float(rates[-1]), more={**more, **{name: last.get(name) for name in ("steps_per_second", "mfu", "loss")}})
+        return Outcome("failed", reason="it ended without a rate: give more --steps", more=more)
+    last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN:]
+    if status is None:
+        return Outcome("too long", reason="it was ended: see --seconds", more=more)
+    if _MEMORY.search(log) or status in _KILLED:
+        return Outcome("out-of-memory", reason="it does not fit into memory", more={**more, "end": last_lines})
+    own = [line for line in last_lines if line.startswith("rosetta: ")]
+    reason = (own or last_lines or [f"status {status}"])[-1]
+    return Outcome("refused" if status == 2 else "failed", reason=reason.removeprefix("rosetta: "), more={**more, "status": status, "end": last_lines})

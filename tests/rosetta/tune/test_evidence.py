@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.tune.evidence import Evidence
+from rosetta.tune.search import OK, Choice, Outcome
+
+ABOUT = {"preset": "t5x-tiny", "card": "H100", "versions": {"jax": "0.10.2"}}
+CHOICE = Choice(16, ("a", "b"), (("combine", "layers"),))
+
+
+def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.jsonl"
+    first = Evidence(file, ABOUT)
+    first.add(CHOICE, 0, Outcome(OK, 123.5, more={"mfu": 0.4}))
+    first.add(CHOICE, 1, Outcome("out-of-memory", reason="it does not fit"))
+    with file.open("a") as cut:
+        cut.write('{"settings": {"batch.per')
+    again = Evidence(file, ABOUT)
+    assert again.known(CHOICE, 0) == Outcome(OK, 123.5, more={"mfu": 0.4})
+    assert again.known(CHOICE, 1) == Outcome("out-of-memory", reason="it does not fit")
+    assert again.known(CHOICE, 2) is None
+    again.add(CHOICE, 2, Outcome(OK, 1.0))
+    assert [json.loads(line).get("repeat") for line in file.read_text().splitlines()] == [None, 0, 1, 2]
+
+
+def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:
+    file = tmp_path / "tuned.jsonl"
+    Evidence(file, ABOUT)
+    with pytest.raises(UserError, match="with another card, versions"):
+        Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
+    file.write_text("no evidence\n")
+    with pytest.raises(UserError, match="it is no evidence"):
+        Evidence(file, ABOUT)
+    assert file.read_text() == "no evidence\n"
