@@ -60,7 +60,7 @@ class Trace:
             if nsys:
                 _cuda("cuProfilerStart")
             else:
-                jax.profiler.start_trace(str(self._folder))
+                jax.profiler.start_trace(str(self._folder), **_options(jax.profiler))
             return
         self._running, self._steps = False, None
         if nsys:
@@ -84,6 +84,15 @@ class Trace:
             (self._folder / name).write_bytes(make())
         except Exception as error:  # noqa: BLE001 (not every platform has each of them, and none is worth a run)
             watch.say(f"profile: no {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+
+def _options(profiler: Any) -> dict[str, Any]:
+    """No calls of Python's, which fill a trace so that the steps no longer fit; jax 0.4.26 has no such option."""
+    if not hasattr(profiler, "ProfileOptions"):
+        return {}
+    options = profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    return {"profiler_options": options}
 
 
 def table(events: Iterable[dict[str, Any]]) -> list[str]:

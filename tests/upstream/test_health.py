@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(run: Run) -> None:
         pytest.skip("NOT TESTED: no file system can be mounted here; run it as root")
     try:
         with (run.place / "ballast").open("wb") as file:
-            file.write(bytes(2**20 * 6))
+            file.write(bytes(2**20 * 10))
         run.start(saved=EVERY, steps=20 * EVERY)
         (code,) = run.ends()
         assert code == 2, run.said()[-3000:]
@@ -193,11 +193,11 @@ def test_a_process_that_is_lost_is_named_and_the_other_ends_by_itself(run: Run) 
 
 
 def test_a_trace_and_checkpoints_by_time(run: Run) -> None:
-    run.start(saved=10_000, steps=40 * EVERY, PROFILE_STEPS="5:8", CHECKPOINT_MINUTES=".02")
+    run.start(saved=10_000, steps=10 * EVERY, PROFILE_STEPS="5:8", CHECKPOINT_MINUTES=".1")
     assert run.ends() == [0], run.said()[-3000:]
     assert list((run.place / "profile").rglob("*.trace.json.gz"))
     assert "operation" in run.said()
-    assert [step for step in run.steps() if step not in (0, 40 * EVERY)]
+    assert [step for step in run.steps() if step not in (0, 10 * EVERY)]
     assert " is whole: " in run.said()
     assert any("save_stall" in line for line in run.progress())
     assert 0 < run.progress()[-1]["goodput"] < 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,13 +124,28 @@ def test_evaluation_leaves_a_save_in_progress_alone(tmp_path: Path) -> None:
     assert halfway.exists()
 
 
-def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     saver = _manager(tmp_path, Model())
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
-    with pytest.raises(UserError, match="GB are free"):
-        saver.save(Model().state(5))
-    saver.close()
+    assert not saver.save(Model().state(5))
+    assert "GB are free; the run keeps its last one and goes on" in capsys.readouterr().err
+    with pytest.raises(UserError, match="checkpoint 10 is not written"):
+        saver.save(Model().state(10))
+    with pytest.raises(UserError, match="checkpoint 10 is not written"):
+        saver.close()
     assert folders.steps(str(tmp_path)) == []
+
+
+def test_a_state_is_looked_at_before_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+    asked = SimpleNamespace(before_checkpoint=lambda step, finite: seen.append((step, finite())), saves=None)
+    monkeypatch.setattr("rosetta.health.run.current", lambda: asked)
+    saver = _manager(tmp_path, Model())
+    saver.save(Model().state(5))
+    state = Model().state(10)
+    saver.save(state.replace_params(jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(np.nan), state.params)))
+    saver.close()
+    assert seen == [(5, True), (10, False)]
 
 
 def test_size_counts_parameters_as_they_are_saved() -> None:
