@@ -67,6 +67,7 @@ def _described(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image", default=os.environ.get("CONTAINER", ""), metavar="IMAGE", help="of the container (default CONTAINER)")
     parser.add_argument("--mount", action="append", default=[], metavar="OUTSIDE:INSIDE", help="a folder that the container sees; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="print what would run, without secrets; run nothing")
+    parser.set_defaults(flags_first=True)
 
 
 def described(args: argparse.Namespace) -> Run:

@@ -46,6 +46,8 @@ def test_the_same_preset_everywhere(place: enginekit.Place, where: str) -> None:
 
 def test_on_this_machine_a_process_a_gpu_or_a_node(place: enginekit.Place) -> None:
     assert shown(place, "run", "gpt-126m", "--nodes=1")["argv"] == ["rosetta", "spawn", "--per-node=8", "--", "rosetta", "pax", "train"]
+    mixed = shown(place, "run", "gpt-126m", "--nodes", "1", "PERCORE_BATCH_SIZE=2", "--processes", "node", "MAX_STEPS=7")
+    assert (mixed["env"]["PERCORE_BATCH_SIZE"], mixed["env"]["MAX_STEPS"]) == ("2", "7"), "options may stand anywhere"
     several = shown(place, "run", "gpt-126m", "--nodes=2", "--node=1", "--coordinator=n0:29400", "--processes=node")["argv"]
     assert several[:-3] == ["rosetta", "spawn", "--per-node=1", "--nodes=2", "--node=1", "--coordinator=n0:29400", "--"]
     assert shown(place, "run", "gpt-126m", "--nodes=1", "--processes=node")["argv"][:2] == ["rosetta", "pax"]
