@@ -35,13 +35,25 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Command:
-    """What is executed, where its output goes (None: where ours does), what is said before, and what is done last, before we are it."""
+    """What is executed, where its output goes (None: where ours does), what is said before, what is done last, before we are it, and why it cannot start here."""
 
     argv: list[str]
     env: dict[str, str]
     log: Path | None
     lines: tuple[str, ...]
     begin: Callable[[], object] | None = None
+    refused: UserError | None = None
+
+
+def asked(*checks: Callable[[], tuple[str, ...]]) -> tuple[tuple[str, ...], UserError | None]:
+    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry run may be on another machine than the run."""
+    lines, refused = tuple[str, ...](), None
+    for check in checks:
+        try:
+            lines += check()
+        except UserError as error:
+            lines, refused = (*lines, str(error)), refused or error
+    return lines, refused
 
 
 def python(environment: Mapping[str, str]) -> str:
@@ -67,6 +79,8 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
 
 def execute(wanted: Command) -> NoReturn:
     """Become the trainer, so that its exit status and the signals sent to it are its own. Progress stays on our stderr; its log goes to the file."""
+    if wanted.refused:
+        raise wanted.refused
     env = dict(wanted.env)
     mask = Mask(env)
     command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
@@ -94,6 +108,8 @@ def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
     Signals that end us go to what runs then, and what runs ends with us.
     """
     *first, last = wanted
+    if wanted[0].refused:
+        raise wanted[0].refused
     for each in first:
         if code := _child(each):
             sys.exit(code)

@@ -58,12 +58,13 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     bare = given.llama and "restore" not in reads
     hyper = {**given.hyper, **chosen.hyper}
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
-    tight = weights.room(given.config, f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir, hyper) if saves else ()
-    lines = (_summary(given), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
+    folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
+    said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves else ())
+    lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
-    return [Command(argv, made, log, () if index else lines) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]
+    return [Command(argv, made, log, () if index else lines, refused=None if index else refused) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]
 
 
 def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]) -> list[tuple[list[str], Path | None]]:

@@ -76,7 +76,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     preflight.check(given, bound, environment)
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
-    tight = weights.room(bound, model_dir, [] if "://" in model_dir else steps(model_dir), begun, "FT_DIR" if given.finetune else "MODEL_DIR")
+    own = [] if "://" in model_dir else steps(model_dir)
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))
@@ -88,10 +88,13 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    lines = (_summary(given, model_dir, log), *machine.check(env, found, platforms), *tight, *used.lines, *chosen.notes, *notes, *more)
+    said, refused = run.asked(
+        lambda: machine.check(env, found, platforms), lambda: weights.room(bound, model_dir, own, begun, "FT_DIR" if given.finetune else "MODEL_DIR")
+    )  # fmt: skip
+    lines = (_summary(given, model_dir, log), *said, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
-    return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None)
+    return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None, refused)
 
 
 def _summary(given: Settings, model_dir: str, log: Path | None) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,10 @@ def test_scripts_ask(place: gpukit.Place) -> None:
     ran = pax.run("run_base_config_multinode.sh", "Synthetic175B", "bfloat16", "1", f"{small}/rosetta-none", ICI_MESH_SHAPE="[1,1,1]", DCN_MESH_SHAPE="[1,1,1]")
     assert (ran.rc, ran.argv) == (2, []), ran.err
     assert f"LOG_DIR={small}/rosetta-none: a checkpoint takes at least 2" in ran.err
+
+
+def test_a_dry_run_says_what_a_start_would_stop_for(place: gpukit.Place) -> None:
+    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "ROSETTA_DOCTOR": "1"}
+    ran = place.run("multiprocess_pretrain_pile.sh", "--dry-run", T5_SIZE="tiny", BSIZE_PER_GPU="8", MODEL_DIR="model", **slurm, **place.cards("NVIDIA H100 80GB HBM3, 9.0"))
+    assert ran.rc == 0, ran.err
+    assert any("2 processes run on this node, and each sees 1 GPU(s)" in line for line in json.loads(ran.out)["said"])
