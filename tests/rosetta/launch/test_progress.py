@@ -52,6 +52,17 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.splitlines()[0] == REPORT.line()
 
 
+def test_what_else_is_known_is_written_and_what_people_should_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = progress.report(Work(1, 1, 1, None), 50, None, 10, 4.0, 0.0, 2.0, ({"goodput": 0.5, "host_wait_rank": 3}, ("goodput 50.0 %",)))
+    Reporter(str(tmp_path)).say(found)
+    (line,) = _lines(tmp_path)
+    assert (line["goodput"], line["host_wait_rank"]) == (0.5, 3)
+    assert "more" not in line
+    assert "said" not in line
+    assert capsys.readouterr().err.endswith("  goodput 50.0 %\n")
+    assert found.scalars() == {"loss": 2.0, "input_wait": 0.0, "tokens_per_second": 2.5, "goodput": 0.5}
+
+
 def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
     Reporter(str(tmp_path)).say(REPORT)

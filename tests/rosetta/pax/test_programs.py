@@ -15,6 +15,7 @@ jaxkit.need("paxml")
 import jax
 from paxml import programs as upstream
 
+from rosetta.health.run import Stopped
 from rosetta.launch import progress
 from rosetta.pax import flops, programs
 
@@ -132,3 +133,22 @@ def test_what_is_per_example_keeps_its_examples(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(upstream.SingleTaskEvalProgram, "eval_step", lambda *_, **__: step)
     found = programs.EvalProgram(None).eval_step(None)
     assert py_utils.maybe_unreplicate_for_fully_replicated(found).per_example_out.labels.shape == (4, 3)
+
+
+def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(program: programs.TrainProgram) -> None:
+    assert program.should_run(None, 3)
+    program._health._stop.ask("SIGTERM")
+    assert not program.should_run(None, 4)
+    assert program._health.ending is not None
+    assert program._health.ending.step == 4
+    program.shutdown()
+
+
+def test_a_bad_loss_ends_it_without_a_checkpoint(program: programs.TrainProgram) -> None:
+    program._health.given(3, lambda: float("nan"))
+    program._health.follower.settle()
+    with pytest.raises(Stopped):
+        program.should_run(None, 4)
+    with pytest.raises(Stopped):
+        program._health.before_checkpoint(4, lambda: True)
+    program.shutdown()

@@ -175,7 +175,26 @@ def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: An
 
 def test_batches_end_as_any_iterators_do(made: Any) -> None:
     given = [fp8_steps.batch(0), fp8_steps.batch(1)]
-    seen = _trainer(made)._seen(iter(given))
+    found = _trainer(made)
+    found._begin(0)
+    seen = found._seen(iter(given), 0)
     assert [next(seen) is each for each in given] == [True, True]
     with pytest.raises(StopIteration):
         next(seen)
+    found.close()
+
+
+@pytest.mark.parametrize("fine", [True, False])
+def test_an_update_of_gradients_that_are_not_finite_is_left_out(made: Any, fine: bool) -> None:
+    before = made.train_state
+    gradients = jax.tree.map(np.ones_like, before.params)
+    if not fine:
+        first, *others = jax.tree.leaves(gradients)
+        first.flat[0] = np.nan
+        gradients = [first, *others]
+    after = before.replace_params(jax.tree.map(lambda leaf: leaf + 1, before.params)).replace_step(before.step + 1)
+    found = trainer._where_finite(gradients, after, before)
+    assert int(found.step) == int(before.step) + 1
+    wanted = after if fine else before
+    for one, other in zip(jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True):
+        np.testing.assert_array_equal(one, other)
