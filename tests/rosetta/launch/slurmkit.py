@@ -134,8 +134,12 @@ class Slurm:
         return self.job(number)
 
     def hurry(self, number: str) -> None:
-        """Start a requeued job at once: Slurm lets it wait for two minutes, until no credential of its first run is valid."""
+        """Start a requeued job as soon as nothing of its first start runs: Slurm lets it wait for two minutes, until no credential of that is valid.
+
+        An srun that was killed leaves a process that ends its step by number, and the second start's has the same.
+        """
         wait(lambda: self.state(number) in {"PENDING", "RUNNING"}, 60, lambda: str(self.job(number)))
+        wait(lambda: self.state(number) == "RUNNING" or not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()), 180, self.logs)
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def lose(self, node: str) -> None:
