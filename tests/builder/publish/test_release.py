@@ -117,6 +117,6 @@ def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
         (tmp_path / "home").mkdir()
         elsewhere = {"HOME": str(tmp_path / "home"), "ROSETTA_CACHE": str(tmp_path / "cache"), "UV_CACHE_DIR": str(tmp_path / "uv"), "TZ": "Asia/Tokyo"}
         done = run("reproduce", f"registry:{served.host}/{NAME}@{digest}", **elsewhere)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, (done.stdout, done.stderr)
         assert done.stdout.strip() == f"the same, byte for byte: {digest}"
     assert os.path.isdir(tmp_path / "cache/layers")
