@@ -27,6 +27,11 @@ ON_CPU = ("jax-incomplete", "jax-older-than-jaxlib", "disk-full")  # the blocker
 _OF_OURS = ("jax", "no-plugin", "plugin", "two-plugins", "package", "not-as-locked", "locked", "te-")  # how findings about this Python's packages begin
 
 
+def off(environment: Mapping[str, str]) -> bool:
+    """Is the machine not to be looked at?"""
+    return environment.get(OFF, "").strip() == "0"
+
+
 def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:
     """Return what is to be said of the machine before a run, by the first of its processes; nothing with ROSETTA_DOCTOR=0.
 
@@ -38,7 +43,7 @@ def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str)
     Raises:
       UserError: a run here dies of it.
     """
-    if environment.get(OFF, "").strip() == "0":
+    if off(environment):
         return ()
     on_cpu = platforms.split(",", maxsplit=1)[0] == "cpu"
     found = [each for each in doctor.quick({**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards) if each.id not in LOOKED_INTO]

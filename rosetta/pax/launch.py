@@ -44,6 +44,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     on_cpu = platforms.split(",")[0] == "cpu"
     given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
     experiment = preflight.experiment(given.config)
+    preflight.hyper(given.config, given.hyper)
     env, notes = _devices(given, found, environment, on_cpu=on_cpu)
     flags = xla.used(given, env, found, None, on_cpu=on_cpu).flags
     chosen = choose.choose(given, found, flags, on_cpu=on_cpu)
@@ -59,7 +60,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     hyper = {**given.hyper, **chosen.hyper}
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
-    said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves else ())
+    said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else ())
     lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []

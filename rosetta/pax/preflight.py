@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.util
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 from rosetta.launch import folders
-from rosetta.pax import download
+from rosetta.pax import download, hyperread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rosetta.pax.settings import Settings
 
@@ -49,6 +50,25 @@ def experiment(config: str) -> str:
     return f"{MODULE}.{config}"
 
 
+def hyper(config: str, given: Iterable[str]) -> None:
+    """Check the names of hyper-parameters for an experiment of ours: those that our files state, and those of Paxml's base class, read from its text.
+
+    Raises:
+      UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and nothing is said.
+    """
+    spec = importlib.util.find_spec("paxml")
+    if config.removeprefix(f"{MODULE}.") not in names() or spec is None or not spec.submodule_search_locations:
+        return
+    known = set(hyperread.names())
+    for file in ("base_experiment.py", "tasks/lm/model_params.py"):
+        path = Path(next(iter(spec.submodule_search_locations)), file)
+        known |= set(re.findall(r"^ +([A-Z][A-Z0-9_]*)\s*[:=]", path.read_text(encoding="utf-8"), re.MULTILINE)) if path.is_file() else set()
+    for name in given:
+        if name not in known and (name.isupper() or name.upper() in known):
+            near = difflib.get_close_matches(name.upper(), known, n=1)
+            raise UserError("there is no such hyper-parameter", f"--fdl.{name}", f"did you mean {near[0]}?" if near else "see docs/pax.md for their names")
+
+
 def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder stands for the one model in it.
 
@@ -67,6 +87,8 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
         if len(inside) != 1:
             raise UserError(f"it is a folder with {len(inside)} files *.model", f"VOCAB_PATH={path}", "name the SentencePiece model itself")
         return str(inside[0].absolute()), (f"the vocabulary is {inside[0]}",)
+    if Path(path).is_file() and not Path(path).stat().st_size:
+        raise UserError("the vocabulary file is empty", f"VOCAB_PATH={path}", "copy it again, or name another SentencePiece model (rosetta vocab train makes one)")
     if not Path(path).is_file():
         raise UserError("there is no such vocabulary file", f"VOCAB_PATH={path}", "name a SentencePiece model (rosetta vocab train makes one)")
     return str(Path(path).absolute()), ()

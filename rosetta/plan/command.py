@@ -118,6 +118,7 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
 
     preflight.experiment(args.config)
     chosen = hyper(args.hyper)
+    preflight.hyper(args.config, chosen)
     pax.prepare(args.config, args.card, chosen)
     made = pax.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)

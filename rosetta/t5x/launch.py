@@ -77,6 +77,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if "://" in model_dir else steps(model_dir)
+    folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))
@@ -88,9 +89,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    said, refused = run.asked(
-        lambda: machine.check(env, found, platforms), lambda: weights.room(bound, model_dir, own, begun, "FT_DIR" if given.finetune else "MODEL_DIR")
-    )  # fmt: skip
+    said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder))
     lines = (_summary(given, model_dir, log), *said, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}

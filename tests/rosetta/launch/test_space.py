@@ -50,12 +50,13 @@ def test_scripts_ask(place: gpukit.Place) -> None:
     if small is None:
         pytest.skip("no small file system")
     words = ("singlenode_pretrain_pile.sh", "xxl", "bfloat16", "1", "8", "", f"{small}/rosetta-none")
-    ran = place.run(*words, VOCAB="ids:32128", DATA="synthetic")
+    ran = place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="")
     assert (ran.rc, ran.argv) == (2, [])
     assert f"MODEL_DIR={small}/rosetta-none: a checkpoint takes at least 13" in ran.err
-    assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", CHECKPOINT_DISABLE="true").rc == 0
+    assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", CHECKPOINT_DISABLE="true", ROSETTA_DOCTOR="").rc == 0
+    assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="0").rc == 0
     pax = paxkit.Place(place.tree, place.work)
-    ran = pax.run("run_base_config_multinode.sh", "Synthetic175B", "bfloat16", "1", f"{small}/rosetta-none", ICI_MESH_SHAPE="[1,1,1]", DCN_MESH_SHAPE="[1,1,1]")
+    ran = pax.run("run_base_config_multinode.sh", "Synthetic175B", "bfloat16", "1", f"{small}/rosetta-none", ICI_MESH_SHAPE="[1,1,1]", DCN_MESH_SHAPE="[1,1,1]", ROSETTA_DOCTOR="")
     assert (ran.rc, ran.argv) == (2, []), ran.err
     assert f"LOG_DIR={small}/rosetta-none: a checkpoint takes at least 2" in ran.err
 

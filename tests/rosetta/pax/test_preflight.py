@@ -1,0 +1,49 @@
+"""Names of hyper-parameters, before Paxml is imported; the rest of the checks is tried by the scripts, in test_launch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rosetta.errors import UserError
+from rosetta.pax import preflight
+from tests.rosetta import jaxkit
+
+
+@pytest.fixture
+def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Paxml whose base class has one hyper-parameter of its own."""
+    (tmp_path / "tasks" / "lm").mkdir(parents=True)
+    (tmp_path / "tasks" / "lm" / "model_params.py").write_text("class Base:\n  SUMMARY_INTERVAL_STEPS = 100\n  PLAIN: int\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+
+
+@pytest.mark.usefixtures("paxml")
+@pytest.mark.parametrize("config", ["Synthetic5B", "rosetta.pax.configs.Synthetic5B"])
+def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
+    preflight.hyper(config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"])
+    for name, near in (("NUM_LAYRES", "NUM_LAYERS"), ("SUMMARY_INTERVAL_STEP", "SUMMARY_INTERVAL_STEPS"), ("num_layers", "NUM_LAYERS")):
+        with pytest.raises(UserError) as refused:
+            preflight.hyper(config, ["MAX_STEPS", name])
+        assert str(refused.value) == f"--fdl.{name}: there is no such hyper-parameter; did you mean {near}?"
+
+
+@pytest.mark.usefixtures("paxml")
+def test_an_experiment_of_ones_own_has_names_of_its_own() -> None:
+    preflight.hyper("my.own.Experiment", ["ANYTHING"])
+
+
+def test_without_paxml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    preflight.hyper("Synthetic5B", ["NUM_LAYRES"])
+
+
+def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
+    jaxkit.need("paxml")
+    from rosetta.pax import configs
+
+    for config in preflight.names():
+        preflight.hyper(config, [name for name in dir(getattr(configs, config)) if name.isupper() and name != "DIFFERENCES"])
