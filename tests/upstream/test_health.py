@@ -183,6 +183,25 @@ def test_a_process_that_is_stopped_is_named_and_the_run_ends(run: Run, rank: int
     assert (run.place / "stacks" / f"rank-{other:04d}.txt").stat().st_size
 
 
+SLOW = """
+import os, time
+if os.environ.get("SLURM_PROCID") == "1":
+    from rosetta.data import pipeline
+    quick = pipeline.Batches.at
+    pipeline.Batches.at = lambda self, step: (time.sleep(1.0), quick(self, step))[1]
+"""
+
+
+def test_a_process_whose_input_is_slow_is_named(run: Run) -> None:
+    (run.folder / "sitecustomize.py").write_text(SLOW)
+    run.start(2, saved=10_000, steps=3 * EVERY, PYTHONPATH=f"{run.folder}{os.pathsep}{ROOT}", ROSETTA_DATA_WORKERS=1)
+    assert run.ends() == [0, 0], run.said()[-3000:]
+    assert "is slow: its input takes" in run.said()
+    last = run.progress()[-1]
+    assert last["host_wait_rank"] == 1
+    assert last["host_wait_max"] > last["host_wait_median"] + 0.3
+
+
 def test_a_process_that_is_lost_is_named_and_the_other_ends_by_itself(run: Run) -> None:
     run.start(2, saved=10_000)
     run.trained()
