@@ -138,8 +138,8 @@ class Slurm:
 
         An srun that was killed leaves a process that ends its step by number, and the second start's has the same.
         """
-        wait(lambda: self.state(number) in {"PENDING", "RUNNING"}, 60, lambda: str(self.job(number)))
-        wait(lambda: self.state(number) == "RUNNING" or not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()), 180, self.logs)
+        wait(lambda: self.state(number) == "PENDING", 120, lambda: str(self.job(number)))  # where it would stay for those two minutes
+        wait(lambda: not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()), 180, self.logs)
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def lose(self, node: str) -> None:
