@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LOSSES = ("loss", "loss_per_nonpadding_target_token")
+_SKIPPED = "rosetta/skipped"  # the share of steps whose update was left out
 
 
 def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any) -> tuple[Any, Any, Any]:
@@ -175,12 +177,14 @@ class Trainer(trainer.Trainer):
         self._compiled_train_step = step
 
     def _loss(self, metrics: Mapping[str, Any]) -> float:
-        """Wait for a step's loss."""
+        """Wait for a step's loss; a step whose update was left out counts as one without."""
         found = {}
-        for name in _LOSSES:
+        for name in (*_LOSSES, _SKIPPED):
             if name in metrics:
                 here = jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)) if isinstance(leaf, jax.Array) else leaf, metrics[name])
                 found[name] = float(here.compute_value().value)
+        if found.pop(_SKIPPED, 0.0):
+            return math.nan
         loss = one_step.loss(found, self._model._loss_normalizing_factor)  # noqa: SLF001
         return next(iter(found.values())) if loss is None else loss
 
@@ -240,7 +244,10 @@ class Trainer(trainer.Trainer):
             found, metrics, seen = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
             kept = {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))} if seen else None
             after, metrics = trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)
-            return (_where_finite(found, after, train_state) if self._settings.on_bad_loss == "skip" else after), metrics
+            if self._settings.on_bad_loss == "skip":
+                after, fine = _where_finite(found, after, train_state)
+                metrics = {**metrics, _SKIPPED: t5x_metrics.AveragePerStep.from_model_output(jnp.where(fine, 0.0, 1.0))}
+            return after, metrics
 
         return self._partitioner.partition(
             step,
@@ -250,7 +257,7 @@ class Trainer(trainer.Trainer):
         )
 
 
-def _where_finite(found: Any, after: Any, before: Any) -> Any:
-    """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted."""
+def _where_finite(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
+    """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted. And which it is, bool []."""
     fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(found)]))
-    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(after.step)
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(after.step), fine

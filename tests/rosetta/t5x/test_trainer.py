@@ -193,7 +193,8 @@ def test_an_update_of_gradients_that_are_not_finite_is_left_out(made: Any, fine:
         first.flat[0] = np.nan
         gradients = [first, *others]
     after = before.replace_params(jax.tree.map(lambda leaf: leaf + 1, before.params)).replace_step(before.step + 1)
-    found = trainer._where_finite(gradients, after, before)
+    found, told = trainer._where_finite(gradients, after, before)
+    assert bool(told) is fine
     assert int(found.step) == int(before.step) + 1
     wanted = after if fine else before
     for one, other in zip(jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True):
