@@ -28,7 +28,7 @@ _BESIDE = ("bin", "share", "etc")  # of a wheel's data: belongs beside lib/, and
 
 
 def key(wanted: Packages) -> str:
-    return stage_key("site", {**wanted.inputs(), "layout": 1})
+    return stage_key("site", {**wanted.inputs(), "layout": 2})
 
 
 def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
@@ -73,21 +73,24 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
         first, _, rest = row[0].partition("/")
         if first not in _BESIDE or not rest or (site / first / "__init__.py").exists():
             continue
-        source, target = site / row[0], folder / row[0]
-        if not source.is_file():
-            continue  # two packages bring it, and the other one was first
         if ".." in Path(row[0]).parts:
             raise FatalError(f"{info.name} would write to {row[0]!r}", str(record), "drop that package by an override")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if first == "bin":
-            data = _program(source.read_bytes())
-            source.unlink()  # it may be a link into uv's cache: never written in place
-            target.write_bytes(data)
-            target.chmod(0o755)
+        source, target = site / row[0], folder / row[0]
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if first == "bin":
+                data = _program(source.read_bytes())
+                source.unlink()  # it may be a link into uv's cache: never written in place
+                target.write_bytes(data)
+                target.chmod(0o755)
+            else:
+                os.rename(source, target)
+        elif not target.is_file():
+            continue
+        if first == "bin":  # also where two packages bring it and the other one was first: uv's hash is that of a program with a path of this machine
+            data = target.read_bytes()
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             row[1:3] = [f"sha256={digest}", str(len(data))]
-        else:
-            os.rename(source, target)
         row[0] = f"../../../{row[0]}"
         moved = True
     if moved:
