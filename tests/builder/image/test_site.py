@@ -29,7 +29,7 @@ def rows(info: Path) -> list[list[str]]:
 
 def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_is_called(tmp_path: Path) -> None:
     """What an installer recorded of it has its own path in it: of the second package, too, nothing of that may stay."""
-    found = []
+    found: list[bytes] = []
     for cache in ("/home/a/cache", "/somewhere/else"):
         folder = tmp_path / str(len(found))
         site = folder / "lib/python3.11/site-packages"
@@ -39,7 +39,7 @@ def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_i
         (site / "bin").mkdir()
         (site / SCRIPT).write_bytes(data)
         for info in infos:
-            image_site._settle(folder, site, info)  # noqa: SLF001
+            image_site._settle(folder, site, info)
         script = (folder / SCRIPT).read_bytes()
         digest = base64.urlsafe_b64encode(hashlib.sha256(script).digest()).rstrip(b"=").decode()
         assert [rows(info)[0] for info in infos] == [[f"../../../{SCRIPT}", f"sha256={digest}", str(len(script))]] * 2
@@ -50,7 +50,7 @@ def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_i
 def test_what_is_recorded_and_not_there_stays_as_it_is(tmp_path: Path) -> None:
     site = tmp_path / "lib/python3.11/site-packages"
     info = wheel(site, "gone", [SCRIPT, "sha256=x", "1"])
-    image_site._settle(tmp_path, site, info)  # noqa: SLF001
+    image_site._settle(tmp_path, site, info)
     assert rows(info)[0] == [SCRIPT, "sha256=x", "1"]
 
 
@@ -58,4 +58,4 @@ def test_a_package_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None
     site = tmp_path / "lib/python3.11/site-packages"
     info = wheel(site, "bad", ["bin/../../x", "sha256=x", "1"])
     with pytest.raises(FatalError, match="would write to"):
-        image_site._settle(tmp_path, site, info)  # noqa: SLF001
+        image_site._settle(tmp_path, site, info)
