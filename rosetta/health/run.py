@@ -243,4 +243,4 @@ def blame(error: BaseException) -> None:
     if lost:
         who = " and ".join(map(_current.watch.name, lost))
         first = next(iter(str(error).splitlines()), "")[:200]
-        stop.end(f"{who} is lost ({type(error).__name__}: {first}); it ends with status {stop.EARLY}: start it again, it goes on from its last checkpoint")
+        stop.end(f"{who} is lost ({type(error).__name__}: {first}); it ends with status {stop.LOST}: start it again, it goes on from its last checkpoint", stop.LOST)

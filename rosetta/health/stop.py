@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 EARLY = 75  # EX_TEMPFAIL of sysexits.h
+LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all and the other one is killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 _came: list[str] = []

@@ -152,12 +152,12 @@ class Watch:
             time.sleep((_MISSED + 2) * self.interval)
         silent = self.silent(_MISSED * self.interval)
         first = min((rank for rank in range(self._ranks) if rank not in silent), default=self._rank)
-        line = f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; stacks in {path.parent}; it ends with status {stop.EARLY}: start it again, it goes on from its last checkpoint"
+        line = f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; stacks in {path.parent}; it ends with status {stop.LOST}: start it again, it goes on from its last checkpoint"
         if self._rank == 0:
             time.sleep(3 * self.interval)  # the board goes with this process
         if self._rank == first:
-            stop.end(line)
-        os._exit(stop.EARLY)
+            stop.end(line, stop.LOST)
+        os._exit(stop.LOST)
 
     def _ask(self) -> None:
         with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
 #!/bin/bash
 # What `rosetta submit` gives to sbatch, always the same: it runs one step, whose srun arguments are its own. Nothing in it is evaluated.
 # Shortly before the time limit Slurm sends it USR1 (--signal=B:USR1@SECONDS), which the processes get through srun: they write a checkpoint
-# and end with status 75. With REQUEUE=1 the job is then started again, and goes on. Any other end is the job's own.
+# and end with status 75; of those that wait for one that hangs or is lost, the status is 200. With REQUEUE=1 the job is then started again, and
+# goes on. Any other end is the job's own.
 set -u
 
 limit='' signalled='' step=''
@@ -24,8 +25,11 @@ while :; do
   [[ $status -gt 128 && -n $signalled ]] || break # a signal ends `wait` before the step has ended
 done
 
-if [[ $status == 75 && -n $limit && ${REQUEUE:-0} == 1 ]]; then
-  echo "rosetta: ended early at its time limit, with a checkpoint; requeued" >&2
-  scontrol requeue "$SLURM_JOB_ID" || exit 75
+again=''
+[[ $status != 75 || -z $limit ]] || again='ended early at its time limit, with a checkpoint'
+[[ $status != 200 ]] || again='a process hangs or is lost'
+if [[ -n $again && ${REQUEUE:-0} == 1 ]]; then
+  echo "rosetta: $again; requeued" >&2
+  scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

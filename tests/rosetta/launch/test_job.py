@@ -52,6 +52,12 @@ def test_the_status_is_the_steps(tmp_path: Path, status: int) -> None:
     assert not (tmp_path / "requeued").exists()
 
 
+@pytest.mark.parametrize("requeue", ["1", "0"])
+def test_after_a_process_was_lost_it_is_started_again_where_that_is_wanted(tmp_path: Path, requeue: str) -> None:
+    assert run(tmp_path, STATUS="200", REQUEUE=requeue) == 200
+    assert (tmp_path / "requeued").exists() == (requeue == "1")
+
+
 @pytest.mark.parametrize("slow", ["", "1"])
 @pytest.mark.parametrize(("number", "status", "requeue", "again"), [(signal.SIGUSR1, 75, "1", True), (signal.SIGUSR1, 75, "0", False), (signal.SIGUSR1, 1, "1", False), (signal.SIGUSR1, 0, "1", False), (signal.SIGTERM, 75, "1", False)])
 def test_signals(tmp_path: Path, number: signal.Signals, status: int, requeue: str, slow: str, *, again: bool) -> None:

@@ -48,7 +48,7 @@ while step < int(os.environ.get("STEPS", "1")):
     count.with_suffix(".new").rename(count)
     time.sleep(0.05)
 print("done", flush=True)
-sys.exit(int(os.environ.get("STATUS", "0")))
+sys.exit(int(os.environ.get("STATUS", "0")) if start == "0" else 0)
 """
 
 
@@ -132,9 +132,17 @@ def test_sbatch_takes_each_as_it_is(slurm: Slurm, tmp_path: Path, name: str) -> 
 
 
 def test_a_status_of_its_own_is_the_jobs(slurm: Slurm, tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path, "launch_base_script", options="-N1", STATUS="9")  # of several, the others get TERM, and srun's is the highest
+    job = submit(slurm, tmp_path, "launch_base_script", STATUS="9")
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "9:0", "0")
+
+
+def test_after_a_process_was_lost_it_is_started_again(slurm: Slurm, tmp_path: Path) -> None:
+    job = submit(slurm, tmp_path, "example_slurm_pile", STATUS="200")
+    slurmkit.wait(lambda: "requeued" in job.said(), 60, job.said)
+    slurm.hurry(job.number)
+    ended = slurm.ended(job.number)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
 
 
 @pytest.mark.parametrize("signal", ["USR1", "TERM"])
