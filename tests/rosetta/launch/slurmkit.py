@@ -140,6 +140,8 @@ class Slurm:
         """
         wait(lambda: self.state(number) == "PENDING", 120, lambda: str(self.job(number)))  # where it would stay for those two minutes
         wait(lambda: not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()), 180, self.logs)
+        self.ready()
+        time.sleep(10)  # given a node in the second in which it came back, Slurm 22.05 forgets that it has given it, and the job waits for ever
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def lose(self, node: str) -> None:
