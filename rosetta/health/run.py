@@ -124,7 +124,8 @@ class Health:
             return
         if mode == "skip" and self._judge.row <= losses.SKIPPED:
             if self._rank == 0:
-                watch.say(f"step {found.step:,}: {found.why}; its update is left out")
+                what = "its update stays: only what is not finite is left out" if math.isfinite(found.loss) else "its update is left out"
+                watch.say(f"step {found.step:,}: {found.why}; {what}")
             return
         self._bad = found
         self._stop.ask("a bad loss")

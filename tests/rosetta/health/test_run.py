@@ -80,6 +80,12 @@ def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(health: Callab
         _train(made, [math.nan] * 20)
 
 
+def test_a_spike_is_said_and_not_skipped(health: Callable[..., Health], capsys: pytest.CaptureFixture[str]) -> None:
+    made = health(on_bad_loss="skip", loss_spike=3.0)
+    _train(made, [2.0] * 30 + [9.0, 2.0])
+    assert capsys.readouterr().err.rstrip().endswith("its update stays: only what is not finite is left out")
+
+
 def test_what_is_ignored_is_ignored(health: Callable[..., Health]) -> None:
     assert _train(health(on_bad_loss="ignore"), [3.0, math.nan, math.nan]) == 3
 
