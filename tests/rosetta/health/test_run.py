@@ -81,7 +81,7 @@ def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(health: Callab
 
 
 def test_a_spike_is_said_and_not_skipped(health: Callable[..., Health], capsys: pytest.CaptureFixture[str]) -> None:
-    made = health(on_bad_loss="skip", loss_spike=3.0)
+    made = health(on_bad_loss="skip", spike=3.0)
     _train(made, [2.0] * 30 + [9.0, 2.0])
     assert capsys.readouterr().err.rstrip().endswith("its update stays: only what is not finite is left out")
 
