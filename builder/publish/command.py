@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--date", metavar="YYYY-MM-DD", default="", help="the day of the nightly tag (default: today, UTC)")
     parser.add_argument("--tag", metavar="NAME", action="append", default=[], help="move this tag too, after the nightly one (may be repeated; default: latest)")
     parser.add_argument("--digest", metavar="sha256:HEX", default="", help="bring an image back that is published already: move the tags of --tag to it, and nothing else")
+    parser.add_argument("--tested", action="store_true", help="with --digest: only if a passed test of it is signed by this key, as promote signs one")
     parser.add_argument("--withdraw", metavar="sha256:HEX", default="", help="first take back the claim on the day of a publisher that is gone for good")
     parser.add_argument("--builder-id", metavar="URI", default=provenance.BUILDER, help=f"who builds, for the provenance (default: {provenance.BUILDER})")
     parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="of the distribution (default: cpu)")
@@ -62,7 +63,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if asked.digest:
         if signer is None:
             raise FatalError("goes with a key", "--digest", "give --key FILE, whose public half must verify the image")
-        return _restore(asked, signer, dry_run=arguments.dry_run)
+        return _restore(asked, signer, tested=arguments.tested, dry_run=arguments.dry_run)
     builder = provenance.builder_id(arguments.builder_id)
     made = release.made(context, arguments, arguments.what)
     described = describe(made, asked.repository, provenance.of_checkout(context.root), builder)
@@ -93,6 +94,8 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         raise FatalError("brings a published image back", "--digest", "give --digest sha256:HEX with --tag NAME, and neither a distribution nor a layout")
     if not arguments.digest and not arguments.what:
         raise FatalError("nothing to publish is named", "publish", "give a distribution, oci:DIR, or --digest with --tag")
+    if arguments.tested and not arguments.digest:
+        raise FatalError("what is published now has not been tested yet", "--tested", "give it with --digest")
     if arguments.withdraw and not reference.is_digest(arguments.withdraw):
         raise FatalError(f"{arguments.withdraw[:80]!r} is no digest", "--withdraw", "give sha256: and 64 hexadecimal digits, as the message that named it has them")
     return Asked(repository, date, tuple(dict.fromkeys(arguments.tag or ["latest"])), arguments.digest)
@@ -156,7 +159,7 @@ def checked(connection: Connection, index: pull.Document, signer: Private, *, te
     """Read it all back, as anyone with the public key can; FatalError before any tag is touched."""
     found = trust.verdict(connection, index, signer.public, blobs=False, tested=tested)
     if not found.ok:
-        raise FatalError(found.first(), f"{connection.reference.host}/{connection.reference.name}@{index.digest}", "no tag was moved; publish it anew with this key")
+        raise FatalError(found.first(), f"{connection.reference.host}/{connection.reference.name}@{index.digest}", "no tag was moved; publish it anew with this key" + (", and promote it" if tested else ""))
 
 
 def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str, str]:
@@ -173,11 +176,11 @@ def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str,
     return previous
 
 
-def _restore(asked: Asked, signer: Private, *, dry_run: bool) -> Result:
+def _restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> Result:
     """Move tags to what was published before, if it is still whole."""
     with Connection(asked.repository, "pull" if dry_run else "pull,push") as connection:
         index = pull.document(connection, asked.digest)
-        checked(connection, index, signer)
+        checked(connection, index, signer, tested=tested)
         there = {name: attach.known(connection, name) for name in asked.tags}
         for name in () if dry_run else asked.tags:
             registry.tag(connection, name, index.data)

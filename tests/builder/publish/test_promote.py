@@ -52,6 +52,21 @@ def test_promoted(project: Project, served: Served) -> None:
     assert {kind: len(said) for kind, said in found.said.items()} == {"signature": 1, statement.SBOM: 1, statement.PROVENANCE: 1, statement.TEST: 1}
 
 
+def test_a_release_is_given_to_what_was_tested_only(project: Project, served: Served) -> None:
+    place = project.layout()
+    digest = project.digest(place)
+    assert project.publish(served, place)[0] == 0
+    words = ("publish", "--to", f"{served.host}/{NAME}", "--tag", "v1", "--tested")
+    status, document = project.run(*words, "--digest", digest)
+    assert status == 2
+    assert "test" in document["error"]["what"]
+    assert not served.tag(NAME, "v1")
+    assert _promote(project, served, digest, _result(project))[0] == 0
+    assert project.run(*words, "--digest", digest)[0] == 0
+    assert served.tag(NAME, "v1") == digest
+    assert project.run(*words, place)[0] == 2
+
+
 def test_publish_does_not_move_it(project: Project, served: Served) -> None:
     status, document = project.run("publish", project.layout(), "--to", f"{served.host}/{NAME}", "--tag", tags.VERIFIED)
     assert (status, served.log) == (2, [])
