@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.data import pipeline
 from rosetta.errors import UserError
+from rosetta.health import stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ class BatchLog:
             except OSError as error:
                 raise UserError(f"it cannot be written to ({error.strerror})", f"ROSETTA_BATCH_LOG={self.path}", "name a file in a folder that is there, or unset it") from None
             atexit.register(self.flush)
+            stop.last(self.flush)
 
     def note(self, step: int, batch: Mapping[str, Array]) -> None:
         """Write the line of the batch before, and keep this one's: int step, this host's rows."""

@@ -22,6 +22,7 @@ LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 _came: list[str] = []
+_last: list[Callable[[], object]] = []
 _ask: Callable[[str], None] | None = None
 
 
@@ -33,6 +34,11 @@ def take() -> None:
 def release() -> None:
     """Let the signals end the process as they would any."""
     _each(signal.SIG_DFL)
+
+
+def last(function: Callable[[], object]) -> None:
+    """Have a function called before `end` ends the process: it leaves atexit out, where threads of JAX may hang."""
+    _last.append(function)
 
 
 def _each(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
@@ -66,4 +72,6 @@ def end(line: str, code: int = EARLY) -> NoReturn:
     progress.tell(line)
     print(f"rosetta: {line}", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    for function in _last:
+        function()
     os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -63,3 +64,13 @@ def test_released_they_end_it_as_any_program() -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
+
+
+def test_what_is_still_to_be_written_is(tmp_path: Path) -> None:
+    """`end` leaves atexit out; the line of the last batch is written all the same."""
+    batches = "type('Batches', (), {'shard': 0, 'shards': 1, 'batch': 1})()"
+    program = f"import numpy; from rosetta.data.batchlog import BatchLog; from rosetta.health import stop; BatchLog({batches}).note(3, {{'a': numpy.zeros((1, 2))}}); stop.end('over')"
+    log = tmp_path / "hashes"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "ROSETTA_BATCH_LOG": str(log)}, check=False, capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr
+    assert '"step": 3' in log.read_text()
