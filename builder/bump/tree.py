@@ -48,12 +48,17 @@ def replace(new: Path, old: Path) -> None:
 
 
 def digest(root: Path, names: Iterable[str] = ()) -> str:
-    """Sha256 over the paths and bytes of all files below `root`, or below those of its parts; what Python leaves behind is left out."""
+    """Sha256 over the paths and bytes of all files below `root`, or below those of its parts, and which may be executed; what Python leaves behind is left out."""
     found = hashlib.sha256()
     for path in sorted(path for name in names or (".",) for path in _files(root / name)):
-        found.update(f"{path.relative_to(root).as_posix()}\0".encode("utf-8", "surrogateescape"))
+        found.update(f"{path.relative_to(root).as_posix()}\0{executable(path)}\0".encode("utf-8", "surrogateescape"))
         found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
+
+
+def executable(path: Path) -> bool:
+    """Whether it is a file that may be executed: the one permission that git keeps, and an image has."""
+    return path.is_file() and bool(path.stat().st_mode & 0o100)
 
 
 def _folders(manifest: Manifest) -> list[Path]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # something before it is missing.
 GOOD = ("ok", "held", "left-out")
 SETTLED = ("ok", "held")
-_KEPT = ("reports",)  # of nights before
+_FILE = "night.json"
+_KEPT = ("reports", _FILE)  # of nights before
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,15 @@ class Record:
 
 @dataclass(frozen=True)
 class Night:
-    """`date` names the night (YYYY-MM-DD, UTC); `start` is the digest of the manifest and all it names before anything moved."""
+    """`date` names the night (YYYY-MM-DD, UTC); `start` is the digest of the manifest and all it names before anything moved, "" where it did not get that far.
+
+    `executable` are the files of the copy that are so, since a folder that an artifact of a workflow brings has forgotten it.
+    """
 
     folder: Path
     date: str
     start: str
+    executable: tuple[str, ...] = ()
 
     @property
     def root(self) -> Path:
@@ -90,6 +95,11 @@ class Night:
         names = sorted(path.stem for path in (self.folder / "steps").glob("*.json"))
         return [found for name in names if (found := self.record(name))]
 
+    def remember(self) -> None:
+        """Write down which night this is."""
+        kept = {"schema": 1, "date": self.date, "start": self.start, "executable": list(self.executable)}
+        write_atomic(self.folder / _FILE, json.dumps(kept) + "\n")
+
     def save(self, record: Record) -> Record:
         write_atomic(self.folder / "steps" / f"{record.name}.json", json.dumps({"schema": 1, **asdict(record)}, indent=1) + "\n")
         return record
@@ -109,22 +119,28 @@ def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begi
     Raises:
         FatalError: nothing is there to go on with, or `folder` holds something else.
     """
-    file = folder / "night.json"
-    there = _known(file)
-    if folder.is_dir() and any(folder.iterdir()) and there is None:
+    there = _known(folder / _FILE)
+    held = [each for each in folder.iterdir() if not each.name.startswith(".tmp-")] if folder.is_dir() else []
+    if held and there is None:
         raise FatalError("holds files that are no night of ours", str(folder), "give a new or an empty --folder; nothing was touched")
-    if there and not fresh and date in ("", there.date) and not (begins and there.start != _start(shipped, context)):
+    if there and there.start and not fresh and date in ("", there.date) and not (begins and there.start != _start(shipped, context)):
+        for path in there.root.rglob("*"):
+            if path.relative_to(there.root).as_posix() in there.executable:
+                path.chmod(0o755)
         return there
     if not begins:
         raise FatalError(f"there is no night{f' of {date}' * bool(date)} to go on with", str(folder), "begin with the stage bump, or bring the folder of the machine that did")
-    for each in folder.iterdir() if folder.is_dir() else ():
-        if each.name not in _KEPT and each != file:
+    night = Night(folder, date, "")
+    night.remember()  # a kill from here on leaves a night that begins anew
+    for each in folder.iterdir():
+        if each.name not in _KEPT:
             remove(each)
-    night = Night(folder, date, _start(shipped, context))
     if kept := journal.load(context.cache, night.manifest):
         kept.close()  # of a copy that is gone
     tree.copy(shipped, context.manifest_path, night.root)
-    write_atomic(file, json.dumps({"schema": 1, "date": night.date, "start": night.start}) + "\n")
+    executable = (path.relative_to(night.root).as_posix() for path in night.root.rglob("*") if tree.executable(path))
+    night = replace(night, start=_start(shipped, context), executable=tuple(sorted(executable)))
+    night.remember()
     return night
 
 
@@ -137,7 +153,7 @@ def _known(file: Path) -> Night | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["schema"] == 1 and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", data["date"]):
-            return Night(file.parent, data["date"], str(data["start"]))
+            return Night(file.parent, data["date"], str(data["start"]), tuple(data["executable"]))
     except (OSError, ValueError, TypeError, KeyError):
         pass
     return None
@@ -170,7 +186,7 @@ def run(context: Context, night: Night, step: Step) -> Record:
     state = {0: "ok", 1: "held" if step.stage == "bump" else "failed"}.get(status, "error")
     record = Record(step.name, step.stage, step.about, state, round(time.monotonic() - start, 1), step.commands, document.get("result") or {}, document.get("error"), step.key)
     if state not in SETTLED:
-        log.info(f"{step.name}: {state}{': ' + FatalError(**record.error).__str__() if record.error else ''}; see {night.folder / 'steps' / step.name}.log")
+        log.info(f"{step.name}: {state}{f': {FatalError(**record.error)}' if record.error else ''}; see {night.folder / 'steps' / step.name}.log")
     return night.save(record)
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from builder.bump import tree
 from builder.errors import FatalError
 from tests.builder.nightly.nightkit import Place
 
@@ -57,6 +58,48 @@ def test_a_folder_of_others_is_left_alone(place: Place) -> None:
     with pytest.raises(FatalError, match="no night of ours"):
         place.run()
     assert [file.name for file in place.folder.iterdir()] == ["thesis.tex"]
+
+
+def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.run("--only", "bump")
+    place.calls()
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "copy", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            place.run("--only", "bump", "--fresh")
+    (place.folder / ".tmp-1-night.json").write_text("")
+    with pytest.raises(FatalError, match="no night to go on with"):
+        place.run("--only", "images", date="")
+    assert place.run("--only", "bump").ok
+    assert len(place.calls()) == 2
+
+
+def test_a_kill_while_the_first_night_begins_does_not_make_its_folder_anothers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "replace", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            place.run("--only", "bump")
+    assert place.run("--only", "bump").ok
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_folder_that_an_artifact_brought_has_its_executable_files_again(place: Place) -> None:
+    """Those of an overlay go into the image as they are."""
+    script, plain = (place.root / "checkout/patches/one" / name for name in ("run.sh", "plain.sh"))
+    for file in (script, plain):
+        file.write_text("true")
+    script.chmod(0o755)
+    plain.chmod(0o644)
+    assert place.run("--only", "bump", "--only", "patches", "--distribution", "first").ok
+    place.calls()
+    brought = place.folder / "tree/patches/one"
+    (brought / "run.sh").chmod(0o644)
+    assert place.run("--only", "patches", "--distribution", "first", date="").ok
+    assert place.calls() == []
+    assert [bool((brought / name).stat().st_mode & 0o100) for name in ("run.sh", "plain.sh")] == [True, False]
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
