@@ -65,7 +65,7 @@ def view(reports: Sequence[Report]) -> View:
     newest = reports[0]
     shown = []
     for entry in newest.published:
-        images = tuple(image for image in newest.images if f"{image.distribution}-{image.accelerator}" == entry.title)
+        images = tuple(image for image in newest.images if image.title == entry.title)
         history = tuple((report.date, verdict(report, entry.title)) for report in reports[:_SHOWN])
         green = next((report.date for report in reports if verdict(report, entry.title) == "green"), None)
         shown.append(Shown(entry.title, images[0].distribution, images[0].accelerator, history[0][1], green, entry, images, history[::-1]))
@@ -76,7 +76,7 @@ def view(reports: Sequence[Report]) -> View:
 def verdict(report: Report, title: str) -> str:
     """Green, red or quiet: what a night came to for one title."""
     entry = next((each for each in report.published if each.title == title), None)
-    images = [image for image in report.images if f"{image.distribution}-{image.accelerator}" == title]
+    images = [image for image in report.images if image.title == title]
     states = [state for image in images for state in (image.built.state, image.trained.state)]
     if entry is None or (entry.state == "not-asked" and set(states) <= {"not-asked"}):
         return "quiet"

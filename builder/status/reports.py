@@ -61,6 +61,10 @@ class Image(_Model):
     built: State
     trained: Training
 
+    @property
+    def title(self) -> str:
+        return f"{self.distribution}-{self.accelerator}"
+
 
 class Published(State):
     """What went out of a distribution and accelerator; `green` where all before it was well too."""
@@ -183,7 +187,11 @@ def of_page(address: str) -> list[Any]:
             if answer.status_code == 404:
                 return []
             answer.raise_for_status()
-            raw = answer.raw.read(_LARGEST + 1, decode_content=True)
+            raw = b""
+            for piece in answer.iter_content(1 << 20):
+                raw += piece
+                if len(raw) > _LARGEST:
+                    break
             data = json.loads(raw) if len(raw) <= _LARGEST else None
     except (requests.RequestException, ValueError, RecursionError) as error:
         raise FatalError(f"cannot be read: {redact(str(error))[:300]}", redact(url), "see whether the page is there; without --earlier the page begins anew") from error

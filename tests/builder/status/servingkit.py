@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def serving(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """Yields its address; a path that is not among `answers` is 404."""
+def serving(answers: Mapping[str, tuple[int, str]], *, missing: int = 0) -> Iterator[str]:
+    """Yields its address; a path that is not among `answers` is 404. `missing` bytes of each are promised and do not come."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answers.get(self.path, (404, ""))
             self.send_response(status)
-            self.send_header("Content-Length", str(len(text.encode())))
+            self.send_header("Content-Length", str(len(text.encode()) + missing))
             self.end_headers()
             self.wfile.write(text.encode())
 

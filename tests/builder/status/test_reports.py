@@ -44,6 +44,12 @@ def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(answer:
         reports.of_page(address)
 
 
+def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
+    whole = json.dumps({"schema": 1, "reports": [statuskit.report()]})
+    with serving({"/reports.json": (200, whole)}, missing=5) as address, pytest.raises(FatalError, match="cannot be read"):
+        reports.of_page(address)
+
+
 @pytest.mark.parametrize("address", ["http://example.com/", "file:///etc", "example.com"])
 def test_only_https_is_asked(address: str) -> None:
     with pytest.raises(FatalError, match="https"):
