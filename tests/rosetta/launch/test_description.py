@@ -30,3 +30,23 @@ def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
     document = {name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None}
     with pytest.raises(UserError, match=what):
         description.read(document)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"framework": "t6x"}, {"entry": "rosetta pax"}, {"entry": []}, {"model": 5}, {"nodes": "2"}, {"nodes": True}, {"gpus_per_node": 0}, {"processes_per_node": "card"}, {"mesh": []},
+        {"env": {"A_TOKEN": 3, "B_TOKEN": "hidden"}}, {"xla_flags": {"a": [1]}}, {"mounts": ["/a:/b"]}, {"mounts": [["/a"]]},
+    ],
+)  # fmt: skip
+def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> None:
+    (name,) = change
+    with pytest.raises(UserError, match=f"run description: its {name} is of another kind; give ") as refused:
+        description.read({**RUN.as_json(), **change})
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("document", [[], "x", None])
+def test_what_is_no_object_is_refused(document: Any) -> None:
+    with pytest.raises(UserError, match="it is no JSON object"):
+        description.read(document)
