@@ -46,7 +46,7 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
       devices: GPUs of the run.
 
     Raises:
-      UserError: the model's sizes are not known here.
+      UserError: the model's sizes, or its mesh, are not known here.
     """
     if found.framework == "t5x":
         from rosetta.launch.words import on, positive  # noqa: PLC0415
@@ -54,6 +54,8 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
         settings = {name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))}
         tensor = positive("TP_SIZE", settings.get("TP_SIZE", "1"))
         return thresholds(_t5(model), tensor, devices // tensor if on(settings, "FSDP") else 1)
+    if missing := [name for name in ("ici", "dcn") if name not in mesh]:
+        raise UserError(f"how a layer is split is not known: there is no mesh.{missing[0]}", PLACE, "name it, or leave out `combine: layers`")
     fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
     return thresholds(_pax(model, found.group("fdl")), tensor, fsdp)
 

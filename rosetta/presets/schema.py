@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta.launch.description import PROCESSES
+from rosetta.launch import description
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rosetta.presets.strictyaml import Document
 
-FRAMEWORKS = ("t5x", "pax")
+FRAMEWORKS = description.FRAMEWORKS
 PRECISIONS = ("bf16", "fp32", "fp8-xla", "fp8-te")
 COMBINE = ("published", "layers")
 GROUPS = ("mesh", "batch", "xla_flags", "env", "settings", "fdl")
@@ -77,9 +77,10 @@ def _any(_: Any) -> str:
 FIELDS: dict[str, Callable[[Any], str]] = {
     "runs": _of("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
     "precision": _of(*PRECISIONS), "combine": _of(*COMBINE), "cache": _text, "switches": _names, "accelerator": _text, "mounts": _pairs,
-    "nodes": _whole, "gpus_per_node": _whole, "processes_per_node": _of(*PROCESSES),
+    "nodes": _whole, "gpus_per_node": _whole, "processes_per_node": _of(*description.PROCESSES),
     "mesh.ici": _mesh, "mesh.dcn": _mesh, "batch.per_gpu": _batch, "batch.microbatches": _whole,
 }  # fmt: skip
+NEEDED = ("runs", "precision", "nodes", "gpus_per_node", "processes_per_node")  # of every run: they cannot be taken out
 # Group -> the names in it, and what says what is wrong with a value.
 _NAMED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "xla_flags": (r"xla_\w+", _flag), "env": (r"[A-Z][A-Z0-9_]*", _text), "settings": (r"[A-Z][A-Z0-9_]*", _text), "fdl": (r"[A-Za-z_][\w.]*", _any),
@@ -94,7 +95,7 @@ def known(path: str) -> bool:
 
 def wrong(path: str, value: Any) -> str:
     """Return what to do about a value of a known field, "" where it is fine."""
-    if value is None:
+    if value is None and path not in NEEDED:
         return ""
     return FIELDS[path](value) if path in FIELDS else _NAMED[path.partition(".")[0]][1](value)
 

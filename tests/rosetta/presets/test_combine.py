@@ -43,3 +43,8 @@ def test_meshes_and_switches_split_them() -> None:
 def test_an_experiment_of_ones_own_has_no_known_layers() -> None:
     with pytest.raises(UserError, match=r"combine: layers: the size of mine\.Big's layers is not known: it states no MODEL_DIMS; set the thresholds themselves"):
         combine.of(presetkit.resolve("gpt-5b"), "mine.Big", PAX, 16)
+
+
+def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
+    with pytest.raises(UserError, match=r"combine: layers: how a layer is split is not known: there is no mesh\.ici; name it"):
+        combine.of(presetkit.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16)

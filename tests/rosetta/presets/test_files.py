@@ -52,6 +52,8 @@ def test_presets_are_of_models_that_there_are() -> None:
         ("extends: 5\n", "{}:1: extends: it is 5; give a text"),
         ("extends: gpt-5b\nnode: 2\n", "{}:2: node: there is no such field; it may have "),
         ("extends: gpt-5b\nnodes: 0\n", "{}:2: nodes: it is 0; give a whole number, at least 1"),
+        ("extends: gpt-5b\nnodes: null\n", "{}:2: nodes: it is None; give a whole number, at least 1"),
+        ("extends: gpt-5b\nprecision: null\n", "{}:2: precision: it is None; choose one of: bf16"),
         ("extends: gpt-5b\nnodes: {value: 2, because: x}\n", "{}:2: nodes: it has because; write a value, or "),
         ("extends: gpt-5b\nnodes: {why: x}\n", "{}:2: nodes: it has no value; write a value, or "),
         ("extends: gpt-5b\nenv:\n  A: 1\n", "{}:3: env.A: it is 1; give a text; a number in quotes"),
