@@ -66,7 +66,8 @@ def split(text: str) -> list[str]:
 
 def joined(flags: Iterable[str]) -> str:
     """Return flags as one variable, as XLA splits it: what has a space in it is quoted after its name."""
-    return " ".join(flag if not re.search(r"\s", flag) else "{}='{}'".format(*flag.split("=", 1)) for flag in flags)
+    parts = (flag.partition("=") for flag in flags)
+    return " ".join(f"{name}='{value}'" if re.search(r"\s", value) else f"{name}{equals}{value}" for name, equals, value in parts)
 
 
 def value(flags: Iterable[str], name: str) -> str | None:

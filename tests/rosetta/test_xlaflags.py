@@ -74,6 +74,7 @@ def test_what_is_todays_stays_as_it_is() -> None:
 def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
     text = "--xla_dump_to='/a b' --xla_gpu_autotune_level=0"
     assert xlaflags.joined(xlaflags.split(text)) == text
+    assert xlaflags.joined(["--no value"]) == "--no value"
 
 
 def test_an_open_quote_is_one_line() -> None:
