@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.doctor import slurm
+from rosetta.launch import card
 from rosetta.launch.words import on
 
 if TYPE_CHECKING:
@@ -85,15 +84,7 @@ def apply(environment: dict[str, str]) -> str:
 
 def gpus() -> list[Gpu]:
     """Return the cards that the driver shows; empty without one."""
-    program = shutil.which("nvidia-smi")
-    if not program:
-        return []
-    argv = [program, "--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    rows = re.findall(r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$", done.stdout, re.MULTILINE)
+    rows = re.findall(r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$", card.queried("index,uuid,pci.bus_id"), re.MULTILINE)
     return [Gpu(int(number), name, f"{domain[-4:]}:{rest}".lower()) for number, name, domain, rest in rows]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +24,18 @@ class Card:
 
 def cards() -> list[Card]:
     """Return the cards that this process may use; empty without a driver."""
-    program = shutil.which("nvidia-smi")
-    if not program:
-        return []
-    argv = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    found = [_card(line) for line in queried("name,compute_cap").splitlines() if "," in line]
+    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def queried(fields: str) -> str:
+    """Return what nvidia-smi says of all cards, a line for each; empty without a driver."""
+    argv = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        return []
-    found = [_card(line) for line in done.stdout.splitlines() if "," in line] if done.returncode == 0 else []
-    return visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def visible(found: list[Card], chosen: str | None) -> list[Card]:
