@@ -88,6 +88,7 @@ def described(args: argparse.Namespace) -> Run:
 
 def _preset(args: argparse.Namespace) -> Run:
     try:
+        from rosetta.presets import given  # noqa: PLC0415
         from rosetta.presets.describe import describe  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UserError(f"presets are read by PyYAML, and there is no {error.name}", sys.executable, "install it: pip install pyyaml; or give a --description") from None
@@ -95,15 +96,8 @@ def _preset(args: argparse.Namespace) -> Run:
     if not args.words:
         raise UserError("no preset is named", f"rosetta {args.command}", "name one, as in t5x-large, or give a --description")
     name, *words = args.words
-    settings = dict(_setting(word, args.command) for word in words)
+    settings = given.settings(words, f"rosetta {args.command}")
     return describe(name, accelerator=args.accelerator or _accelerator(args, settings), settings=settings, nodes=args.nodes, gpus_per_node=args.gpus_per_node, environment=os.environ)
-
-
-def _setting(word: str, command: str) -> tuple[str, str]:
-    name, equals, value = word.partition("=")
-    if not equals:
-        raise UserError(f"{word!r} is no setting", f"rosetta {command}", "write NAME=VALUE, as in T5_SIZE=small, after the preset's name")
-    return name, value
 
 
 def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
@@ -142,10 +136,11 @@ def _options(args: argparse.Namespace) -> Options:
 
     from rosetta.launch.rendering import Options  # noqa: PLC0415
 
-    if any(not each.startswith("--") for each in getattr(args, "sbatch", ())):
-        raise UserError("it is no option", f"--sbatch={args.sbatch[0]}", "write it whole, as in --sbatch=--qos=high")
+    extra = tuple(getattr(args, "sbatch", ()))
+    if odd := [each for each in extra if not each.startswith("--")]:
+        raise UserError("it is no option", f"--sbatch={odd[0]}", "write it whole, as in --sbatch=--qos=high")
     given = {each.name: getattr(args, each.name) for each in fields(Options) if hasattr(args, each.name)}
-    return Options(**{**given, "extra": tuple(getattr(args, "sbatch", ()))})
+    return Options(**{**given, "extra": extra})
 
 
 def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:

@@ -23,19 +23,13 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.errors import UserError  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.launch import card  # noqa: PLC0415
-    from rosetta.presets import explain, layers  # noqa: PLC0415
+    from rosetta.launch import card  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.presets import explain, given, layers  # noqa: PLC0415
 
     if args.preset is None:
         found = explain.listing()
         return found, explain.list_table(found)
-    settings = {}
-    for word in args.settings:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UserError(f"{word!r} is no setting", "explain", "write NAME=VALUE")
-        settings[name] = value
+    settings = given.settings(args.settings, "explain")
     accelerator = args.accelerator or layers.accelerator(card.cards())
     found = explain.document(args.preset, accelerator=accelerator, settings=settings, nodes=args.nodes, gpus_per_node=args.gpus_per_node, environment=os.environ)
     return found, explain.table(found)

@@ -44,6 +44,16 @@ def variables(framework: str) -> tuple[str, ...]:
     return settings.VARIABLES
 
 
+def settings(words: Iterable[str], where: str) -> dict[str, str]:
+    """Return name -> value of NAME=VALUE words. UserError for one that is none; where: the command."""
+    found = {}
+    for word in words:
+        name, equals, found[name] = word.partition("=")
+        if not equals:
+            raise UserError(f"{word!r} is no setting", where, "write NAME=VALUE, as in T5_SIZE=small, after the preset's name")
+    return found
+
+
 def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
     """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former. UserError where a quote is not closed."""
     found: dict[str, Value] = {}
@@ -119,7 +129,7 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
     elif path.startswith(("fdl.", "mesh.", "batch.")) or path in ("nodes", "gpus_per_node", "mounts"):
         try:
             value = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError):
             value = text
         value = text if isinstance(value, float) and path.startswith("batch.") else list(value) if isinstance(value, tuple) else value
     if advice := schema.wrong(path, value):
