@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as a UserError, so that --json covers it too; with set_defaults(flags_first=True), options may stand anywhere."""
+    """Reports a wrong command line as a UserError, so that --json covers it too; with set_defaults(flags_first=True), options may stand anywhere.
+
+    Options are written whole: one that is cut short would be another when one more is added, and which of them take values is told by their names.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse, which takes a list of words that stands in one piece only."""
