@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import FatalError
-from builder.publish.urls import bare
+from builder.publish.urls import bare, remote
 from builder.sources.git import Git
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_checkout(root: Path) -> dict[str, Any]:
-    """The commit of this checkout, where it came from (bare) and whether it is as committed; empty where it is no checkout."""
+    """The commit of this checkout, where it came from (bare; not where that is a place on this machine) and whether it is as committed; empty where it is no checkout."""
     if not (root / ".git").exists():
         return {}
     repository = Git(root / ".git", extra={"GIT_WORK_TREE": str(root)})
@@ -80,4 +80,4 @@ def of_checkout(root: Path) -> dict[str, Any]:
         return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
 
     commit = ask("rev-parse", "--verify", "--quiet", "HEAD")
-    return {"commit": commit, "url": bare(ask("config", "--get", "remote.origin.url") or ""), "clean": ask("status", "--porcelain") == ""} if commit else {}
+    return {"commit": commit, "url": remote(ask("config", "--get", "remote.origin.url") or ""), "clean": ask("status", "--porcelain") == ""} if commit else {}

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
+
+
+def remote(address: str) -> str:
+    """Where git has a repository from, bare; empty for a place on this machine."""
+    if short := re.fullmatch(r"(?:[^/:@]+@)?([^/:@]+):(?!//)/?(.+)", address):
+        address = f"ssh://{short[1]}/{short[2]}"
+    return bare(address) if urllib.parse.urlsplit(address).scheme not in ("", "file") else ""
 
 
 def bare(url: str) -> str:

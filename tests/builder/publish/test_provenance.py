@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.publish import provenance
+from builder.publish import provenance, urls
 from tests.builder.publish.publishkit import BOTH, COMMIT, SECRET, Project
 
 if TYPE_CHECKING:
@@ -48,6 +48,15 @@ def test_a_checkout(project: Project) -> None:
     assert provenance.of_checkout(folder)["clean"] is True
     said = provenance.predicate({"amd64": project.record("amd64")}, checkout, provenance.BUILDER)
     assert {"name": "rosetta", "uri": "git+https://example.invalid/rosetta.git", "digest": {"gitCommit": checkout["commit"]}} in said["buildDefinition"]["resolvedDependencies"]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("/home/me/rosetta", ""), ("../rosetta.git", ""), ("file:///home/me/rosetta", ""), ("git@example.invalid:group/rosetta.git", "ssh://example.invalid/group/rosetta.git"),
+     ("ssh://git@example.invalid:22/rosetta.git", "ssh://example.invalid:22/rosetta.git"), ("", "")],
+)  # fmt: skip
+def test_a_place_on_this_machine_is_not_published(address: str, said: str) -> None:
+    assert urls.remote(address) == said
 
 
 def test_who_built_it() -> None:
