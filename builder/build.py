@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+def here() -> str:
+    """This machine's architecture, as images name it."""
+    return ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)")
     parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
@@ -78,7 +83,7 @@ def plan(context: Context, distribution: str, accelerator: str, into: Path, aske
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
         raise FatalError(f"{distribution} is not built for {accelerator}", "--accelerator", f"one of: {', '.join(entry.accelerators)}")
-    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    architecture = here()
     if platform.system() != "Linux" or architecture not in entry.architectures:
         raise FatalError(f"{distribution} does not run on {platform.system()} {platform.machine()}", "this machine", f"it runs on Linux {' and '.join(entry.architectures)}")
     line = loaded.lines[entry.line]

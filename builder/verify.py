@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import subprocess
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     from builder.engine.engine import Engine
-
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +85,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 def verify(environment: Path, *, steps: int, devices: str, workdir: str, root: Path) -> dict[str, Any]:
     """Run the environment's own self-test; its report as rosetta gives it."""
-    program = environment / "opt/rosetta/bin/rosetta"
-    if not program.is_file() or not (environment / "opt/rosetta/lock.json").is_file():
+    if not (environment / "opt/rosetta/bin/rosetta").is_file() or not (environment / "opt/rosetta/lock.json").is_file():
         raise FatalError("is not a finished environment of rosetta's", str(environment), f"make it: python {root / 'build.py'} --distribution NAME --output env:{environment}")
-    argv = [str(program), "selftest", "--json", "--steps", str(steps), "--devices", devices, *(["--workdir", workdir] if workdir else [])]
+    return selftest(environment, "--steps", str(steps), "--devices", devices, *(["--workdir", workdir] if workdir else []))
+
+
+def selftest(environment: Path, *options: str) -> dict[str, Any]:
+    """What a finished environment's own self-test reports, without what this process's variables would bring into it."""
+    argv = [str(environment / "opt/rosetta/bin/rosetta"), "selftest", "--json", *options]
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")}
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=env, text=True)
     return _report(done.stdout, done.returncode, str(environment))
@@ -102,7 +104,7 @@ def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
     if not wanted.digest or wanted.tag:
         raise FatalError("is not named by its digest", str(wanted), "give registry:HOST/NAME@sha256:DIGEST: a tag may move while it is tested")
     taken, tag = choose(engine), f"{TEMPORARY}:{wanted.digest[7:39]}"
-    own = build.ARCHITECTURES.get(platform.machine(), platform.machine())
+    own = build.here()
     try:
         with log.stage(f"pull {wanted}"):
             taken.pull(str(wanted), own, tag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 LOCK = "opt/rosetta/lock.json"
 _IMAGES = ("env", "oci", "registry", "image")
-_NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
 FORMS = "a folder with manifest.yaml, a revision of this repository, env:DIR, oci:PATH, registry:HOST/NAME:TAG or image:NAME"
 
 
@@ -76,12 +74,12 @@ def nights(good: Asked, bad: Asked) -> list[Asked]:
     if good.kind != "registry" or bad.kind != "registry":
         return []
     ends = [reference.parse(each.place) for each in (good, bad)]
-    dates = [_NIGHTLY.fullmatch(each.tag) for each in ends]
+    dates = [tags.day(each.tag) for each in ends]
     if not all(dates) or any(each.digest for each in ends) or (ends[0].host, ends[0].name) != (ends[1].host, ends[1].name):
         return []
-    first, last = sorted(match[1] for match in dates if match)
+    first, last = sorted(dates)
     with Connection(ends[0], "pull") as connection:
-        between = sorted(match[1] for tag in tags.listed(connection) if (match := _NIGHTLY.fullmatch(tag)) and first < match[1] < last)
+        between = sorted(date for tag in tags.listed(connection) if first < (date := tags.day(tag)) < last)
     names = [f"{ends[0].host}/{ends[0].name}:{tags.nightly(date)}" for date in between]
     return [Asked(f"registry:{name}", "registry", name) for name in (names if ends[0].tag <= ends[1].tag else reversed(names))]
 

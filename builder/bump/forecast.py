@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import re
-import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder import build, lock, log, manifest, python
+from builder import build, lock, log, manifest, python, verify
 from builder.bump.report import count
 from builder.cache import stage_key, write_atomic
 from builder.errors import FatalError
@@ -58,8 +54,10 @@ def run(context: Context, names: Iterable[str], folder: Path, asked_python: str)
 
 def _tried(context: Context, copy: Manifest, name: str, output: Path, asked_python: str) -> dict[str, Any]:
     entry = copy.distribution(name)
+    if "cpu" not in entry.accelerators:
+        raise FatalError("is not built for the CPU, on which this is tried", name, "build it at the tips, and verify it where its accelerator is")
     line = copy.lines[entry.line]
-    architecture = build.ARCHITECTURES.get(platform.machine(), platform.machine())
+    architecture = build.here()
     own = python.find(line.pythons, line.python, asked_python).version
     places = marker.grid([own], [architecture])
     by_python = {each: newest(each, architecture, offline=context.offline) for each in line.pythons}
@@ -124,14 +122,8 @@ def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[
 
 def imported(environment: Path) -> dict[str, Any]:
     """What the environment's own self-test says of its imports: how many modules, and why which of them failed."""
-    argv = [str(environment / "opt/rosetta/bin/rosetta"), "selftest", "--imports-only", "--json"]
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "XLA_FLAGS", "LD_LIBRARY_PATH")}
-    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, env=env, text=True)
-    try:
-        found = json.loads(done.stdout)["result"]["imports"]
-        return {"modules": found["modules"], "failed": dict(found["failed"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FatalError(f"its self-test ended with status {done.returncode} and no report", str(environment), "see the lines above") from error
+    found = verify.selftest(environment, "--imports-only")["imports"]
+    return {"modules": found["modules"], "failed": dict(found["failed"])}
 
 
 def text(found: dict[str, dict[str, Any]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -126,7 +125,7 @@ def build_images(context: Context, night: Night, shipped: Manifest, asked: Asked
 def training(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
     """A tiny model trained in each image that can run here: what is loaded are the layers that will be published."""
     del shipped
-    own = build.ARCHITECTURES.get(platform.machine(), platform.machine())
+    own = build.here()
     for image in asked.images:
         name, built = f"training-{image.name}", night.record(f"image-{image.name}")
         if built is None or not built.settled:

@@ -43,6 +43,12 @@ def nightly(date: str) -> str:
     return f"nightly-{date}"
 
 
+def day(tag: str) -> str:
+    """The day of a nightly's tag; empty for any other tag."""
+    found = _NIGHTLY.fullmatch(tag)
+    return found[1] if found else ""
+
+
 def listed(connection: Connection) -> list[str]:
     """All tags of the repository; none where it is not there yet."""
     return [str(each) for each in listing.rows(connection, "tags/list?n=1000", "tags", absent=(404,)) or []]
@@ -92,7 +98,7 @@ def withdraw(connection: Connection, date: str, digest: str) -> None:
 
 def newest(connection: Connection) -> str:
     """The date of the newest nightly there is; empty where there is none."""
-    return max((found[1] for each in listed(connection) if (found := _NIGHTLY.fullmatch(each))), default="")
+    return max(map(day, listed(connection)), default="")
 
 
 def _taken(connection: Connection, name: str, digest: str) -> bool:
