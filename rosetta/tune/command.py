@@ -45,6 +45,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.errors import UserError  # noqa: PLC0415 (each command loads what it needs)
     from rosetta.launch import card, devices, folders  # noqa: PLC0415
+    from rosetta.launch.secrets import Mask  # noqa: PLC0415
     from rosetta.plan import cards as planned_cards  # noqa: PLC0415
     from rosetta.presets import describe, layers  # noqa: PLC0415
     from rosetta.tune import evidence, planned, search, trial, written  # noqa: PLC0415
@@ -73,8 +74,9 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         folders.writable(str(each.resolve().parent))
         if each.exists() and not each.is_file():
             raise UserError("it is no file", str(each), "name another")
+    mask = Mask({**os.environ, **settings})
     about = {
-        "preset": args.preset, "settings": settings, "card": name, "devices": count, "nodes": resolved.get("nodes"), "steps": None if args.card else args.steps,
+        "preset": args.preset, "settings": mask.variables(settings), "card": name, "devices": count, "nodes": resolved.get("nodes"), "steps": None if args.card else args.steps,
         "planned": bool(args.card), "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
     }  # fmt: skip
     make = (
@@ -89,7 +91,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         batch if isinstance(batch, int) else None, [(each, _part(each)) for each in tried if each != BATCH], grow=BATCH in tried
     )
     verb = "planned for" if args.card else "measured on"
-    line = f"{args.preset} {verb} {count} x {name}" + (f" with {shlex.join(args.settings)}" if args.settings else "") + f": {best.rate / best.before:.3f} times its rate"
+    line = f"{args.preset} {verb} {count} x {name}" + (f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else "") + f": {best.rate / best.before:.3f} times its rate"
     extends = str(Path(args.preset).absolute()) if args.preset not in _shipped() else args.preset
     document = written.preset(best, extends=extends, accelerator=accelerator, about=line, why=f"{verb} {count} x {name}")
     folders.write(output, written.text(document, file.name))

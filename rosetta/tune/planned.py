@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rosetta.launch.description import Run
 
+
 class Plans:
     """Plans of a preset for a card.
 

@@ -58,6 +58,16 @@ def test_a_second_start_tries_nothing_again(trials: list[Choice]) -> None:
     assert (len(trials), Path("t5x-tiny-tuned.yaml").read_text()) == (before, text)
 
 
+def test_no_secret_is_written_or_said(trials: list[Choice], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "t5x-tiny", "VOCAB=byte", "WANDB_API_KEY=hunter22", "DATA=gs://me:swordfish@bucket/x"]) == 0
+    assert trials
+    said = capsys.readouterr()
+    for text in (said.out, said.err, Path("t5x-tiny-tuned.yaml").read_text(), Path("t5x-tiny-tuned.jsonl").read_text()):
+        assert "hunter22" not in text
+        assert "swordfish" not in text
+    assert "WANDB_API_KEY=..." in said.out
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
