@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _INCLUDE = re.compile(r"include\s+['\"](.+?)['\"]")
@@ -60,7 +60,7 @@ def _read(file: Path, roots: Sequence[Path], found: dict[str, tuple[str, str]]) 
             found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = (binding[3], f"{file}:{number}")
 
 
-def value(bound: dict[str, str], name: str) -> object | None:
+def value(bound: Mapping[str, str], name: str) -> object | None:
     """Return what a name is bound to, through macros; None for what is no literal on one line, and for what is not bound."""
     text = bound.get(name, "").strip()
     if macro := re.fullmatch(r"%(\w+)\s*(?:#.*)?", text):

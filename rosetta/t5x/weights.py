@@ -20,15 +20,14 @@ def kernels(bound: Mapping[str, str]) -> int | None:
     With d = emb_dim, w = num_heads x head_dim, f = mlp_dim, g kernels into the MLP, E and D layers:
       V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f); a decoder alone (E = 0) has 4 d w.
     """
-    texts = dict(bound)
-    found = {name: ginread.value(texts, f"network.T5Config.{name}") for name in _SIZES}
-    activations = ginread.value(texts, "network.T5Config.mlp_activations")
+    found = {name: ginread.value(bound, f"network.T5Config.{name}") for name in _SIZES}
+    activations = ginread.value(bound, "network.T5Config.mlp_activations")
     sizes = [each for each in found.values() if isinstance(each, int)]
     if len(sizes) < len(_SIZES) or not isinstance(activations, tuple):
         return None
     vocabulary, d, heads, head, mlp, encoder, decoder = sizes
     wide, feed = d * heads * head, (len(activations) + 1) * d * mlp
-    tables = 1 if ginread.value(texts, "network.T5Config.logits_via_embedding") else 2
+    tables = 1 if ginread.value(bound, "network.T5Config.logits_via_embedding") else 2
     return tables * vocabulary * d + encoder * (4 * wide + feed) + decoder * ((8 if encoder else 4) * wide + feed)
 
 
@@ -45,14 +44,13 @@ def room(bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, 
     Raises:
       UserError: there is no room for one.
     """
-    texts = dict(bound)
-    count = kernels(texts)
-    end, more, period, keep = (ginread.value(texts, each) for each in ("TRAIN_STEPS", "FT_STEPS", "SAVE_PERIOD", "KEEP"))
-    if "@" in texts.get("TRAIN_STEPS", "") and isinstance(more, int):
+    count = kernels(bound)
+    end, more, period, keep = (ginread.value(bound, each) for each in ("TRAIN_STEPS", "FT_STEPS", "SAVE_PERIOD", "KEEP"))
+    if "@" in bound.get("TRAIN_STEPS", "") and isinstance(more, int):
         end = begun + more
-    if count is None or not isinstance(end, int) or not isinstance(period, int) or period < 1 or texts.get("utils.CheckpointConfig.save") == "None":
+    if count is None or not isinstance(end, int) or not isinstance(period, int) or period < 1 or bound.get("utils.CheckpointConfig.save") == "None":
         return ()
-    moments = space.ADAM * space.FLOAT if texts.get("OPTIMIZER", "").strip() == _ADAM else 0
-    width = space.FLOAT if ginread.value(texts, "utils.SaveCheckpointConfig.dtype") == "float32" else space.FLOAT // 2
+    moments = space.ADAM * space.FLOAT if bound.get("OPTIMIZER", "").strip() == _ADAM else 0
+    width = space.FLOAT if ginread.value(bound, "utils.SaveCheckpointConfig.dtype") == "float32" else space.FLOAT // 2
     saves = -(-max(end - max(own, default=begun), 0) // period)
     return space.check(folder, count * (width + moments), space.at_once(saves, keep if isinstance(keep, int) else None, len(own)), name)
