@@ -191,9 +191,9 @@ def run(context: Context, night: Night, step: Step) -> Record:
 
 
 def held(moved: Record, problem: str) -> Record:
-    """A bump whose move was taken back: the pin stands where it stood, and the record says why."""
+    """A bump whose move was taken back: the pin stands where it stood, and the record says why. Without its key, since what it says of the copy no longer holds."""
     sources = {name: {**one, "pin": one["from"], "ok": False, "taken_back": problem} for name, one in moved.result.get("sources", {}).items()}
-    return replace(moved, state="held", result={**moved.result, "sources": sources, "summary": dict.fromkeys(sources, "held")})
+    return replace(moved, state="held", key="", result={**moved.result, "sources": sources, "summary": dict.fromkeys(sources, "held")})
 
 
 def _document(stdout: bytes, status: int) -> dict[str, Any]:

@@ -79,6 +79,8 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
             log.info(f"bump-{name}: done before ({done.state})")
             yield done
             continue
+        if before.exists() and done and not done.key:
+            tree.replace(before, night.root)  # a kill came before it went back
         if not before.exists():
             tree.copy_all(night.root, before)
         moved = nights.run(context, night, Step(f"bump-{name}", "bump", {"source": name}, (("bump", name, "--manifest", str(night.manifest)),), f"{night.start} {name}"))
@@ -90,11 +92,11 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
             relocked = nights.run(context, night, step)
             problem = "" if relocked.state == "ok" else f"the packages of {', '.join(lines)} could not be locked"
             yield relocked
+        if problem:
+            log.info(f"{name}: its pin goes back: {problem}")
+            moved = night.save(nights.held(moved, problem))
         if problem or moved.state == "error":
             tree.replace(before, night.root)
-            if problem:
-                log.info(f"{name}: its pin goes back: {problem}")
-                moved = night.save(nights.held(moved, problem))
         remove(before)
         yield moved
 

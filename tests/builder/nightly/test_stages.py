@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from builder.bump import tree
 from tests.builder.nightly.nightkit import PIN, TIP, Place, built, moved, pins
 
 NO = {"status": 2, "error": {"what": "the disk is full", "where": "here", "do": "free some space"}}
@@ -139,6 +144,36 @@ def test_a_pin_goes_back_whose_packages_cannot_be_locked(place: Place) -> None:
     assert "could not be locked" in place.report()["sources"]["one"]["problem"]
     assert place.report()["sources"]["two"]["state"] == "moved"
     assert list(place.folder.glob("before-*")) == []
+
+
+def _killed(action: Callable[..., None], *, after: int) -> Callable[..., None]:
+    """Does it so many times; then the program is ended."""
+    left = iter(range(after))
+
+    def call(*arguments: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        action(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locked_then(place: Place, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> None:
+    """Also after a kill just before it went back."""
+    bump = ("bump one", {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")})
+    place.answer(bump, ("lock", NO))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if killed else contextlib.nullcontext():
+        if killed:
+            patch.setattr(tree, "replace", _killed(tree.replace, after=2))  # the night begins, and what is now is kept
+        assert not place.run("--only", "bump", "--distribution", "first").ok
+    assert place.states() == {"bump-one": "held", "lock-one": "error"}
+    place.calls()
+    place.answer(bump)
+    assert place.run("--only", "bump", "--distribution", "first").ok
+    assert [call.split()[0] for call in place.calls()] == ["bump", "lock"]
+    assert place.states() == {"bump-one": "ok", "lock-one": "ok"}
+    assert (place.folder / "tree/manifest.yaml").read_text().count(TIP) == 1
 
 
 def test_new_requirements_are_locked_at_once(place: Place) -> None:
