@@ -68,6 +68,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise FatalError(f"{arguments.what!r} is nothing that can be verified", "verify", "give env:DIR, image:NAME or registry:HOST/NAME@sha256:DIGEST")
     if kind == "env" and arguments.gpu:
         raise FatalError("is for images", "--gpu", "leave it out, or give image:NAME")
+    if arguments.write and Path(arguments.write).is_dir():
+        raise FatalError("is a folder", f"--write {arguments.write}", "give the name of a file")
     asked = Asked(arguments.user, arguments.steps, "1" if arguments.gpu else arguments.devices, arguments.gpu)
     if kind == "registry":
         if context.offline:

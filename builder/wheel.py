@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
+    if arguments.output and Path(arguments.output).exists() and not Path(arguments.output).is_dir():
+        raise FatalError("is no folder", f"--output {arguments.output}", "give the folder that the wheel goes into")
     if arguments.project == "launcher":
         return _launcher(context.root, Path(arguments.output or "build"))
     if not arguments.accelerator:

@@ -121,7 +121,7 @@ def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begi
     """
     there = _known(folder / _FILE)
     held = [each for each in folder.iterdir() if not each.name.startswith(".tmp-")] if folder.is_dir() else []
-    if held and there is None:
+    if there is None and (held or (folder.exists() and not folder.is_dir())):
         raise FatalError("holds files that are no night of ours", str(folder), "give a new or an empty --folder; nothing was touched")
     if there and there.start and not fresh and date in ("", there.date) and not (begins and there.start != _start(shipped, context)):
         for path in there.root.rglob("*"):

@@ -66,3 +66,10 @@ def test_installed_it_starts_runs(tmp_path: Path) -> None:
 def test_the_other_wheel_needs_an_accelerator(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="name the CUDA that the wheel is for"):
         make(tmp_path, "transformer-engine")
+
+
+def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(FatalError, match="is no folder"):
+        make(tmp_path, "launcher", "--output", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_text() == "mine"

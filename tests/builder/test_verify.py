@@ -105,7 +105,7 @@ def test_a_training_on_the_cpu_is_no_training_on_a_gpu(engine: Recorder, capsys:
     assert _argv("image:x", "--gpu") == 2
 
 
-@pytest.mark.parametrize("argv", [("env:/none", "--gpu"), ("image:none",), ("oci:x",), ("registry:",), (f"registry:reg.example/x@{DIGEST}", "--offline")])
+@pytest.mark.parametrize("argv", [("env:/none", "--gpu"), ("image:none",), ("oci:x",), ("registry:",), (f"registry:reg.example/x@{DIGEST}", "--offline"), ("image:x", "--write", ".")])
 def test_what_cannot_be_is_refused(engine: Recorder, argv: tuple[str, ...]) -> None:
     assert _argv(*argv) == 2
     assert engine.ran == []

@@ -58,6 +58,11 @@ def test_a_folder_of_others_is_left_alone(place: Place) -> None:
     with pytest.raises(FatalError, match="no night of ours"):
         place.run()
     assert [file.name for file in place.folder.iterdir()] == ["thesis.tex"]
+    (place.folder / "thesis.tex").rename(place.root / "thesis.tex")
+    place.folder.rmdir()
+    (place.root / "thesis.tex").rename(place.folder)
+    with pytest.raises(FatalError, match="no night of ours"):
+        place.run()
 
 
 def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
