@@ -44,8 +44,8 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.launch import run, words  # noqa: PLC0415
     from rosetta.t5x import launch, reading, settings  # noqa: PLC0415
 
-    given = (words.setting(word, VARIABLES[args.what], f"rosetta t5x {args.what}", "T5_SIZE=small", shown=settings.SHOWN) for word in args.settings)
-    environment = {**os.environ, **dict(given), **({"PROFILE_STEPS": args.profile} if args.profile else {})}
+    given = (words.setting(word, VARIABLES[args.what], f"rosetta t5x {args.what}", "T5_SIZE=small", shown=settings.SHOWN) for word in [*args.settings, *([f"PROFILE_STEPS={args.profile}"] if args.profile else [])])
+    environment = {**os.environ, **dict(given)}
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
         environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment

@@ -72,6 +72,7 @@ def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(what: st
 def test_steps_to_trace_are_a_variable_too(asked: list[Any]) -> None:
     assert cli.main(["t5x", "pretrain", "--profile", "20:25", "--dry-run"]) == 0
     assert asked[0][2]["PROFILE_STEPS"] == "20:25"
+    assert cli.main(["t5x", "eval", "--profile", "20:25", "--dry-run"]) == 2, "nothing there traces"
 
 
 def test_every_documented_variable_is_known() -> None:
