@@ -8,6 +8,8 @@ import traceback
 from rosetta.errors import UserError
 
 FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
+EARLY = 75  # of a run that wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "go on later"
+LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all and the other one is killed
 
 
 def failure(error: BaseException, where: str) -> tuple[int, UserError]:

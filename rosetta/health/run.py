@@ -9,10 +9,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rosetta import status
+from rosetta.errors import UserError
 from rosetta.health import board, goodput, losses, stop, trace, wandb, watch
 from rosetta.health.agreement import Agreement
 from rosetta.health.follow import Follower
 from rosetta.health.losses import Bad
+from rosetta.launch import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -163,12 +166,16 @@ class Health:
         if stopped.bad is not None:
             self._refuses(stopped.bad)
         what = "its checkpoint is written, and the next start goes on from it" if kept else "no checkpoint is written in this run"
-        self._finish(f"ended by {stopped.reason} before step {stopped.step:,}: {what}", stop.EARLY)
+        self._finish(f"ended by {stopped.reason} before step {stopped.step:,}: {what}", status.EARLY)
 
     def _refuses(self, bad: Bad) -> NoReturn:
         """End the process over a bad step, with what is known of it written down."""
-        into = losses.dump(self._folder, self._rank, bad, list(self._judge.history), self._source.batch(bad.step), self._source.scales())
-        self._finish(f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it is in {into} (ON_BAD_LOSS=skip leaves such steps out)", 1)
+        try:
+            into = losses.dump(self._folder, self._rank, bad, list(self._judge.history), self._source.batch(bad.step), self._source.scales())
+            known = f"is in {into}"
+        except Exception as error:  # noqa: BLE001 (that it is bad counts more than what is known of it)
+            known = f"cannot be written ({type(error).__name__}: {watch.first_line(error)})"
+        self._finish(f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it {known} (ON_BAD_LOSS=skip leaves such steps out)", 1)
 
     def _finish(self, line: str, code: int) -> NoReturn:
         if self._rank == 0:
@@ -236,6 +243,24 @@ def current() -> Health | None:
     return _current
 
 
+def over(finish: Callable[[], bool]) -> None:
+    """End the process where training was to end before its time, see Health.ends; return where it was not.
+
+    Args:
+      finish: waits for the checkpoints that are begun, and returns whether the run saves any; what it raises for the user is said.
+    """
+    if _current is None or _current.ending is None:
+        return
+    try:
+        kept = finish()
+    except UserError as error:
+        if _current.ending.bad is None:
+            end.now(error)
+        watch.say(str(error))  # the loss is the news: it is written down first
+        kept = False
+    _current.ends(_current.ending, kept=kept)
+
+
 def blame(error: BaseException) -> None:
     """End the process where what went wrong is that another one is gone, and name that; return where it is not."""
     if _current is None:
@@ -243,5 +268,4 @@ def blame(error: BaseException) -> None:
     lost = _current.watch.lost()
     if lost:
         who = " and ".join(map(_current.watch.name, lost))
-        first = next(iter(str(error).splitlines()), "")[:200]
-        stop.end(f"{who} is lost ({type(error).__name__}: {first}); it ends with status {stop.LOST}: start it again, it goes on from its last checkpoint", stop.LOST)
+        stop.end(f"{who} is lost ({type(error).__name__}: {watch.first_line(error)}); it ends with status {status.LOST}: start it again, it goes on from its last checkpoint", status.LOST)

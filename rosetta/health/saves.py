@@ -21,6 +21,10 @@ _PAUSE = 0.2  # s
 _PATIENCE = 3600.0  # s for a checkpoint to be whole
 
 
+class NoRoomError(UserError):
+    """A checkpoint does not fit on its disk."""
+
+
 def full(error: BaseException) -> bool:
     """Return whether an error, or what led to it, is a disk without room. TensorStore says it in words."""
     found: BaseException | None = error
@@ -30,7 +34,7 @@ def full(error: BaseException) -> bool:
         if any(words in str(found) for words in ("No space left on device", "Disk quota exceeded")):
             return True
         found = found.__cause__ or found.__context__
-    return isinstance(error, UserError) and "are free" in error.what
+    return isinstance(error, NoRoomError)
 
 
 class Saves:

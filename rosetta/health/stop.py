@@ -11,14 +11,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
+from rosetta import status
 from rosetta.launch import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-EARLY = 75  # EX_TEMPFAIL of sysexits.h
-LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all and the other one is killed
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 _came: list[str] = []
@@ -67,10 +66,11 @@ def _handle(number: int, frame: FrameType | None) -> None:
         _ask(name)
 
 
-def end(line: str, code: int = EARLY) -> NoReturn:
+def end(line: str, code: int = status.EARLY) -> NoReturn:
     """End a run before its time, with one line; nothing that still runs in it is waited for."""
+    line = f"rosetta: {line}"
     progress.tell(line)
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    print(line, file=sys.stderr, flush=True)
     sys.stdout.flush()
     for function in _last:
         function()

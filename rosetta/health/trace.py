@@ -46,11 +46,18 @@ class Trace:
             self.turn()
 
     def turn(self, program: Callable[[], Any] | None = None) -> None:
-        """Begin to trace, or end it and say what was found.
+        """Begin to trace, or end it and say what was found. What goes wrong in it, as on a full disk, is said and ends no run.
 
         Args:
           program: gives the compiled step (jax.stages.Compiled), whose text and memory are written down; None where there is no such.
         """
+        try:
+            self._turn(program)
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._running, self._steps = False, None
+            watch.say(f"there is no profile of these steps: {type(error).__name__}: {watch.first_line(error)}")
+
+    def _turn(self, program: Callable[[], Any] | None) -> None:
         import jax  # noqa: PLC0415 (the caller has it loaded)
 
         nsys = bool(os.environ.get(_NSYS))
@@ -83,7 +90,7 @@ class Trace:
         try:
             (self._folder / name).write_bytes(make())
         except Exception as error:  # noqa: BLE001 (not every platform has each of them, and none is worth a run)
-            watch.say(f"profile: no {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            watch.say(f"profile: no {name}: {type(error).__name__}: {watch.first_line(error)}")
 
 
 def _options(profiler: Any) -> dict[str, Any]:

@@ -47,6 +47,6 @@ class Board:
         try:
             return call()
         except Exception as error:  # noqa: BLE001 (it is not worth a run)
-            watch.say(self._mask.word(f"Weights & Biases gets nothing any more: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"))
+            watch.say(self._mask.word(f"Weights & Biases gets nothing any more: {type(error).__name__}: {watch.first_line(error)}"))
             self._run = None
             return None

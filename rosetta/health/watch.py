@@ -1,6 +1,7 @@
 """Finds a run that stands still, and the process it waits for.
 
-Two threads of each process: one talks to the others and may hang with the process that keeps the board, one only looks at the clock.
+Threads of each process: one gives signs to the others, one for each agreement waits for their answers, and both may hang with the process that
+keeps the board; one only looks at the clock.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta import status
 from rosetta.health import stop
 from rosetta.launch import progress
 
@@ -53,12 +55,14 @@ class Watch:
         self._named = set[int]()
         self._spoke = time.monotonic()  # when the board last answered
         self._calling = self._closed = self._cut = False
+        self._count = 0  # signs given
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Begin to watch."""
-        for name, body in (("talk", self._talk), ("guard", self._guard)):
-            threading.Thread(target=body, name=f"rosetta-{name}", daemon=True).start()
+        for turn in (self._talk, *(each.turn for each in self._agreements)):
+            threading.Thread(target=self._repeat, args=(turn,), name="rosetta-talk", daemon=True).start()
+        threading.Thread(target=self._guard, name="rosetta-guard", daemon=True).start()
 
     def close(self) -> None:
         """Watch no more."""
@@ -85,21 +89,21 @@ class Watch:
         return self.silent(_MISSED * self.interval)
 
     def _talk(self) -> None:
-        count = 0
-        with contextlib.suppress(Exception):
-            self._board.put(f"who/{self._rank}", f"{socket.gethostname()}, pid {os.getpid()}")
+        if self._ranks > 1:
+            if not self._count:
+                self._board.put(f"who/{self._rank}", f"{socket.gethostname()}, pid {os.getpid()}")
+            self._count += 1
+            self._speak(self._count)
+        self._spoke = time.monotonic()
+
+    def _repeat(self, turn: Callable[[], None]) -> None:
         while not self._closed:
-            count += 1
             try:
-                for each in self._agreements:
-                    each.turn()
-                if self._ranks > 1:
-                    self._speak(count)
-                self._spoke = time.monotonic()
+                turn()
             except Exception as error:  # noqa: BLE001 (a board that is gone must not end what still trains)
-                if not self._cut:
+                if not self._cut and not self._closed:
                     self._cut = True
-                    say(f"the processes of the run cannot speak to each other: {str(error).splitlines()[0][:200]}")
+                    say(f"the processes of the run cannot speak to each other: {first_line(error)}")
             time.sleep(self.interval)
 
     def _speak(self, count: int) -> None:
@@ -152,12 +156,12 @@ class Watch:
             time.sleep((_MISSED + 2) * self.interval)
         silent = self.silent(_MISSED * self.interval)
         first = min((rank for rank in range(self._ranks) if rank not in silent), default=self._rank)
-        line = f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; stacks in {path.parent}; it ends with status {stop.LOST}: start it again, it goes on from its last checkpoint"
+        line = f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; stacks in {path.parent}; it ends with status {status.LOST}: start it again, it goes on from its last checkpoint"
         if self._rank == 0:
             time.sleep(3 * self.interval)  # the board goes with this process
         if self._rank == first:
-            stop.end(line, stop.LOST)
-        os._exit(stop.LOST)
+            stop.end(line, status.LOST)
+        os._exit(status.LOST)
 
     def _ask(self) -> None:
         with contextlib.suppress(Exception):
@@ -172,6 +176,11 @@ class Watch:
             behind = [rank for rank, steps in given.items() if steps == min(given.values())]
             return " and ".join(map(self.name, behind)) + " is behind all others: its input or its host holds it up"
         return "its input, a device or the network between them holds it up" if self._ranks > 1 else "its input or its device holds it up"
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, on a line of a log."""
+    return next(iter(str(error).splitlines()), "")[:200]
 
 
 def say(line: str) -> None:

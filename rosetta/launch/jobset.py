@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from rosetta import status
 from rosetta.errors import UserError
-from rosetta.launch import docker, node, rendering
+from rosetta.launch import docker, rendering
 from rosetta.launch.rendering import Options, Rendering
 from rosetta.launch.secrets import secret
 
@@ -41,7 +42,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
     spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
     if options.requeue:
         # A run that ended early goes on without counting; one that failed, as often as that.
-        job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": [node.EARLY]}}]}
+        job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": [status.EARLY]}}]}
         spec["failurePolicy"] = {"maxRestarts": _RESTARTS, "rules": [{"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}]}
     spec["replicatedJobs"] = [{"name": _JOB, "replicas": 1, "template": {"spec": {**job, "template": {"spec": _pod(run, options, name)}}}}]
     space = {"namespace": options.namespace} if options.namespace else {}

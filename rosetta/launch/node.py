@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.status import EARLY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-EARLY = 75  # EX_TEMPFAIL: it wrote a checkpoint and ended before its time; the others are about to
 GRACE = 60.0  # seconds from the first that fails to the end of those that do not end by themselves
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # Of an allocation that we are started in, which is not our processes'.
@@ -122,7 +122,7 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                 status, deadline = code, time.monotonic() + grace
                 if running:
                     print(f"rosetta: process {first + rank} ended with status {code}; so do the others", file=sys.stderr, flush=True)
-                if code != EARLY:
+                if code != EARLY:  # else the others are about to end so too
                     _send(running, signal.SIGTERM)
     return status
 

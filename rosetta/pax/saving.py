@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 from paxml import executors
 
 from rosetta.health import run, saves, settings
+from rosetta.health.finite import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +18,9 @@ _open: list[Checked] = []
 
 
 def finish() -> bool:
-    """Wait for the save that is begun; return whether the run saves."""
+    """Wait for the save that is begun; return whether the run saves. UserError where its last one found no room."""
     for each in _open:
-        each.wait_until_finished()
+        each.finish()
     return bool(_open)
 
 
@@ -61,9 +61,16 @@ class Checked:
             self._save(step_i, partitioned_train_state, lambda: self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **kwargs))
 
     def close(self) -> None:
+        """Wait for the last save, and close; UserError where it found no room."""
+        self._whole(self._inner.close)
+
+    def finish(self) -> None:
         """Wait for the last save; UserError where it found no room."""
+        self._whole(self._inner.wait_until_finished)
+
+    def _whole(self, wait: Callable[[], None]) -> None:
         try:
-            self._inner.close()
+            wait()
         except Exception as error:
             if not saves.full(error):
                 raise
@@ -72,7 +79,7 @@ class Checked:
 
     def _save(self, step: int, state: Any, save: Callable[[], None]) -> None:
         if health := run.current():
-            health.before_checkpoint(step, lambda: bool(_finite(state.mdl_vars)))
+            health.before_checkpoint(step, lambda: bool(jax.jit(finite)(state.mdl_vars)))
             health.saves = self._saves
         self._saves.trying(step, save)
 
@@ -82,8 +89,3 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(("train_state_unpadded_shape_dtype_struct", "train_state_pspecs", "train_input_pipeline"), args, strict=False)), **kwargs}
 
 
-@jax.jit
-def _finite(tree: Any) -> Any:
-    """Whether all numbers of a tree are: bool []. State of optimizers and FP8 may hold infinities by design."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

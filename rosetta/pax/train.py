@@ -38,13 +38,9 @@ def main() -> None:
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
         begun.append(True)
-        if flags.FLAGS.mode == "train":
-            stop.take()
-        else:
-            stop.release()
         if isinstance(experiment_config, switches.Switches):
             experiment_config.goes_on(str(flags.FLAGS.job_log_dir))
-        _prepare(experiment_config, program, flags.FLAGS.evaluate_from)
+        _prepare(experiment_config, program, flags.FLAGS)
         return run(experiment_config=experiment_config, **more)
 
     program.run = prepared
@@ -56,10 +52,10 @@ def main() -> None:
         if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
             end.now(ended.__cause__, printed=True)
         if ended.code in (None, 0):
-            _ended()
+            healths.over(_finish)
         raise
     except Exception as error:
-        _ended()
+        healths.over(_finish)
         healths.blame(error)
         if begun or not isinstance(error, _WRONG):
             raise
@@ -69,34 +65,30 @@ def main() -> None:
         end.now(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
 
 
-def _ended() -> None:
-    """End the process where training was to end before its time; return where it was not."""
-    health = healths.current()
-    if health and health.ending:
-        from rosetta.pax import saving  # noqa: PLC0415
+def _finish() -> bool:
+    from rosetta.pax import saving  # noqa: PLC0415 (Paxml)
 
-        try:
-            kept = saving.finish()
-        except UserError as error:
-            end.now(error)
-        health.ends(health.ending, kept=kept)
+    return saving.finish()
 
 
-def _prepare(experiment: Any, program: Any, evaluate_from: Any) -> None:
-    """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads."""
+def _prepare(experiment: Any, program: Any, options: Any) -> None:
+    """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads. Ours alone heed signals."""
     from paxml import base_experiment  # noqa: PLC0415
 
     from rosetta.pax import programs, saving  # noqa: PLC0415
 
     base = base_experiment.BaseExperiment
+    stop.release()
     if type(experiment).train_programs is base.train_programs:
         experiment.train_programs = lambda: [programs.TrainProgram()]
-    if type(experiment).executor is base.executor:
+        if options.mode == "train":
+            stop.take()
+    if type(experiment).executor is base.executor and options.enable_checkpoint_saving:
         experiment.executor = saving.Executor
     if type(experiment).eval_programs is base.eval_programs:
         experiment.eval_programs = lambda: [programs.EvalProgram(each) for each in experiment.eval_datasets()]
-    if evaluate_from:
-        program.eval_lib.evaluate = functools.partial(program.eval_lib.evaluate, restore_checkpoint_dir=evaluate_from)
+    if options.evaluate_from:
+        program.eval_lib.evaluate = functools.partial(program.eval_lib.evaluate, restore_checkpoint_dir=options.evaluate_from)
 
 
 if __name__ == "__main__":

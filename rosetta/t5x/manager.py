@@ -19,8 +19,8 @@ from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
 from t5x import checkpoints, state_utils, utils
 
-from rosetta.errors import UserError
 from rosetta.health import run, saves, settings
+from rosetta.health.finite import finite
 from rosetta.nn import fp8
 from rosetta.t5x import arrays, record
 
@@ -106,7 +106,7 @@ class Manager(_Upstream):
         if step in self.all_steps():
             return False
         if health := run.current():
-            health.before_checkpoint(step, lambda: bool(_finite(train_state.params)))
+            health.before_checkpoint(step, lambda: bool(jax.jit(finite)(train_state.params)))
             health.saves = self._told
         return bool(self._told.trying(step, lambda: self._begin(train_state, state_transformation_fns, force)))
 
@@ -119,7 +119,7 @@ class Manager(_Upstream):
             error = found
         failed = multihost_utils.process_allgather(np.array([error is not None])).any() if jax.process_count() > 1 else error is not None
         if failed:
-            raise error or UserError("another process finds no room: 0.0 GB are free", str(self.directory), "see what it says")
+            raise error or saves.NoRoomError("another process cannot save", str(self.directory), "see what it says")
         return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
@@ -141,11 +141,6 @@ class Manager(_Upstream):
         if self._saves and jax.process_index() == 0:
             record.stamp(str(self.directory))
         self._told.ended()
-
-
-@jax.jit
-def _finite(tree: Any) -> Any:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def save_now(train_state: Any) -> None:

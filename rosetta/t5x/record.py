@@ -15,12 +15,12 @@ from typing import Any
 
 from rosetta.data import checks
 from rosetta.errors import UserError
+from rosetta.health.saves import NoRoomError
 from rosetta.launch import folders
 
 FILE = "rosetta.json"
 FOLDER = "rosetta"  # in the folder of the checkpoints
 SCHEMA = 1
-
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,7 @@ def require_folder(folder: str) -> None:
 
 
 def require_room(folder: str, needed: int) -> None:
-    """UserError where the next checkpoint of `needed` bytes does not fit. Object stores are not asked."""
+    """NoRoomError where the next checkpoint of `needed` bytes does not fit. Object stores are not asked."""
     if "://" in folder:
         return
     existing = os.path.abspath(folder)
@@ -151,4 +151,4 @@ def require_room(folder: str, needed: int) -> None:
         existing = os.path.dirname(existing)
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise UserError(f"a checkpoint takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", folder, "make room, or name another MODEL_DIR")
+        raise NoRoomError(f"a checkpoint takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", folder, "make room, or name another MODEL_DIR")

@@ -21,22 +21,15 @@ def main(module: str = "t5x.train") -> None:
     except UserError as error:
         end.now(error)
     except Exception as error:
-        _ended(error)
+        run.over(_finish)
+        run.blame(error)
         raise
 
 
-def _ended(error: Exception) -> None:
-    """End the process where training was to end before its time, or another process of it is gone; return where neither is so."""
-    health = run.current()
-    if health and health.ending:
-        from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
+def _finish() -> bool:
+    from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
 
-        try:
-            kept = manager.finish()
-        except UserError as missing:
-            end.now(missing)
-        health.ends(health.ending, kept=kept)
-    run.blame(error)
+    return manager.finish()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from t5x import trainer
 from rosetta.errors import UserError
 from rosetta.health import run as healths
 from rosetta.health import settings
+from rosetta.health.finite import finite
 from rosetta.launch import progress
 from rosetta.nn import fp8
 from rosetta.t5x import ahead, dataset, manager, reduction
@@ -259,5 +260,5 @@ class Trainer(trainer.Trainer):
 
 def _where_finite(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
     """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted. And which it is, bool []."""
-    fine = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(found)]))
+    fine = finite(found)
     return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(after.step), fine

@@ -126,6 +126,18 @@ def test_a_signal_ends_in_a_checkpoint_from_which_the_next_start_goes_on(run: Ru
     assert json.loads((run.place / "goodput.json").read_text())["starts"] == 2
 
 
+def test_a_signal_to_a_run_that_saves_nothing_says_so(run: Run) -> None:
+    if T5X:
+        run.start(CHECKPOINT_DISABLE="true")
+    else:
+        run.start(ADDITIONAL_ARGS="--enable_checkpoint_saving=False")
+    run.trained()
+    run.started[0].send_signal(signal.SIGTERM)
+    assert run.ends() == [EARLY], run.said()[-3000:]
+    assert "no checkpoint is written in this run" in run.said()
+    assert run.steps() == []
+
+
 def test_a_signal_to_one_of_two_ends_both_before_the_same_step(run: Run) -> None:
     run.start(2, saved=10_000)
     run.trained()

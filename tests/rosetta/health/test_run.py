@@ -6,12 +6,14 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rosetta.health import run, stop, watch
+from rosetta.health.agreement import Agreement
 from rosetta.health.board import Local
 from rosetta.health.follow import Follower
 from rosetta.health.run import Health, Source, Stopped
@@ -123,7 +125,13 @@ else:
         health.follower.settle()
         health.before(11)
     except Stopped as stopped:
-        health.ends(stopped, kept=True)
+        if sys.argv[2] == "unwritable":
+            open(sys.argv[1] + "/bad_step_10", "x")
+        from rosetta.errors import UserError
+        from rosetta.health import run
+        def finish():
+            raise UserError("checkpoint 9 is not written", "/m", "make room")
+        run.over(finish if sys.argv[2] == "full" else lambda: True)
 """
 
 
@@ -151,6 +159,21 @@ def test_a_bad_step_is_written_down_and_ends_it_with_1(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "bad_step_10" / "loss.json").read_text())["step"] == 10
     assert json.loads((tmp_path / "bad_step_10" / "batch-0000.json").read_text()) == {"hash": "ab"}
     assert json.loads((tmp_path / "bad_step_10" / "fp8.json").read_text()) == {"k": [0.5]}
+
+
+def test_a_bad_step_that_cannot_be_written_down_ends_it_in_one_line_too(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "unwritable")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "the loss is nan" in done.stderr
+    assert "what is known of it cannot be written (" in done.stderr
+
+
+def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(tmp_path: Path) -> None:
+    done = _ended(tmp_path, "full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rosetta: /m: checkpoint 9 is not written")
+    assert (tmp_path / "bad_step_10" / "loss.json").is_file()
 
 
 def _watches(board: Local, folder: Path, ranks: int) -> list[watch.Watch]:
@@ -190,6 +213,24 @@ def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
     board.put("stacks/0", "now")
     second._speak(1)
     assert "rank 1 of 2" in (tmp_path / "stacks" / "rank-0001.txt").read_text()
+
+
+def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(tmp_path: Path) -> None:
+    board = Local()
+    made = []
+    for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
+        agreements = [Agreement(name, board, rank, 3) for name in names]
+        agreements[0].ask("each asks for another one first")
+        each = watch.Watch(board, rank, 3, str(tmp_path), Settings(), Follower(lambda *_: None), lambda: False, agreements)
+        each.interval = 0.01
+        each.start()
+        made.append(each)
+    end = time.monotonic() + 30
+    while [len(board.under(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(board.under("signs").get("0", "0").split()[0]) < 5:
+        assert time.monotonic() < end, "the third process, which is gone, is waited for before all else"
+        time.sleep(0.01)
+    for each in made:
+        each.close()
 
 
 def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

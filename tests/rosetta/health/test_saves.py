@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.errors import UserError
-from rosetta.health.saves import Saves, full
+from rosetta.health.saves import NoRoomError, Saves, full
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, "x"), True),
         (OSError(errno.EDQUOT, "x"), True),
         (ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device [OS error: 28]"), True),
-        (UserError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
+        (NoRoomError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
         (UserError("the path is relative", "/m", "give it whole"), False),
         (ValueError("shape"), False),
     ],

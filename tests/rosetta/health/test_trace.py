@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from rosetta.health import trace
 
@@ -30,3 +34,12 @@ def test_it_is_due_at_its_first_step_and_after_its_last(tmp_path: Any) -> None:
     made._running = True
     assert next(step for step in range(40) if made.due(step)) == 25
     assert not trace.Trace(str(tmp_path), None, 0).due(20)
+
+
+def test_one_that_cannot_be_taken_is_said_and_the_run_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
+    (tmp_path / "profile").write_text("no folder")
+    made = trace.Trace(str(tmp_path), (20, 25), 0)
+    made.turn()
+    assert capsys.readouterr().err.startswith("rosetta: there is no profile of these steps: FileExistsError")
+    assert not any(made.due(step) for step in range(40))
