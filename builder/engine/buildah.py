@@ -94,9 +94,11 @@ class Buildah:
     def load(self, cache: Cache, index: Index, tag: str) -> str:
         name = _stored(tag)
         if len(index.images) == 1:
-            if self.digest(name) != index.images[0].config_digest:
-                with self._taken(cache, index.images[0], index) as temporary:
-                    command.run("buildah", "tag", temporary, name, where=tag)
+            if self.digest(name) == index.images[0].config_digest:
+                self.remove([_temporary(index.images[0])])  # of a run that was killed before it did
+                return name
+            with self._taken(cache, index.images[0], index) as temporary:
+                command.run("buildah", "tag", temporary, name, where=tag)
             return name
         images = [f"{name}-{image.architecture}" for image in index.images]
         for image, named in zip(index.images, images, strict=True):
@@ -117,8 +119,8 @@ class Buildah:
     @contextlib.contextmanager
     def _taken(self, cache: Cache, image: Image, index: Index) -> Iterator[str]:
         """One architecture's image in the storage, under a name that it has for as long as the context lasts."""
-        folder = f"rosetta-temporary-{image.digest[7:23]}"  # buildah makes a name of it
-        temporary = f"localhost/{folder}:latest"
+        temporary = _temporary(image)
+        folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
         with cache.lock(f"engine-{image.digest[7:23]}"):
             remove(scratch)
@@ -177,6 +179,10 @@ def _published(full: str, options_: Sequence[str]) -> str:
         raw = Path(scratch) / "manifest"
         done = command.run("skopeo", "inspect", "--raw", *options_, "--", f"docker://{full}", into=raw, check=False)
         return "" if done.returncode else oci.sha256(raw.read_bytes())
+
+
+def _temporary(image: Image) -> str:
+    return f"localhost/rosetta-temporary-{image.digest[7:23]}:latest"
 
 
 def _stored(tag: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from typing import IO, TYPE_CHECKING
@@ -51,7 +52,7 @@ def run(
         if argv[0] != "docker" and not os.path.exists(os.path.join(environment.get("DOCKER_CONFIG", ""), "config.json")):
             environment.pop("DOCKER_CONFIG", None)  # buildah and podman stop where it names no file
         try:
-            process = subprocess.Popen(argv, stdin=subprocess.PIPE if feed else subprocess.DEVNULL, stdout=out, stderr=err, env=environment, cwd=cwd)
+            process = subprocess.Popen([*_guard(argv[0], environment.get("PATH")), *argv], stdin=subprocess.PIPE if feed else subprocess.DEVNULL, stdout=out, stderr=err, env=environment, cwd=cwd)
         except OSError as error:
             raise FatalError(f"{argv[0]} cannot be run ({error.strerror})", where or argv[0], f"install {argv[0]}") from error
         try:
@@ -68,6 +69,11 @@ def run(
     if check and done.returncode:
         raise failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
     return done
+
+
+def _guard(program: str, path: str | None) -> list[str]:
+    """What a program is started by, so that it ends when we are killed: it would go on, and give its image a name that the next run has removed."""
+    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv", path=path) and shutil.which(program, path=path) else []
 
 
 def _text(file: IO[bytes]) -> str:

@@ -86,12 +86,13 @@ class Docker:
             command.run("docker", "image", "rm", "--force", "--", tag, check=False)
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
+        temporary = f"{TEMPORARY}:{index.digest[7:23]}"
         if self.digest(tag) in _digests(index):
+            self.remove([temporary])  # of a run that was killed before it did
             return tag
         containerd = self._containerd()
         if len(index.images) > 1 and not containerd:
             raise several("docker daemon", index)
-        temporary = f"{TEMPORARY}:{index.digest[7:23]}"
         with cache.lock(f"engine-{index.digest[7:23]}"):
             try:
                 if len(index.images) > 1:

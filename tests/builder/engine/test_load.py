@@ -58,10 +58,13 @@ def _tag(used: Engine, text: str) -> Iterator[str]:
         used.remove([tag, f"{tag}-amd64", f"{tag}-arm64"])
 
 
+def _names(index: Index) -> list[str]:
+    """What a load of either engine calls things for a time."""
+    return [f"{engine.TEMPORARY}:{index.digest[7:23]}", *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images)]
+
+
 def _free_of(used: Engine, index: Index) -> bool:
-    """Has it none of the names that a load takes for a time?"""
-    names = [f"{engine.TEMPORARY}:{index.digest[7:23]}", *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images)]
-    return not any(used.digest(name) for name in names)
+    return not any(used.digest(name) for name in _names(index))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -162,6 +165,34 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(shared: Cache, tmp_path: P
         used.load(shared, index, tag)
         assert used.run(tag, [], engine.Limits(user="7")).stdout == "7\n"
     assert _free_of(used, index)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, name: str) -> None:
+    """Killed between the image's name and the end of its temporary one."""
+    used = enginekit.needed(name)
+    index = _index(shared, top="left")
+    with _tag(used, "left") as tag:
+        used.load(shared, index, tag)
+        for each in _names(index):
+            command.run(name, "tag", tag, each)
+        assert not _free_of(used, index)
+        used.load(shared, index, tag)
+        assert not used.digest(_names(index)[name == "buildah"])
+        used.remove(_names(index))
+
+
+def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
+    """It would go on, and name an image after the next run was done."""
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    script = "import sys; from builder.engine import command; command.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; exec sleep 60', sys.argv[1])"
+    process = subprocess.Popen([sys.executable, "-c", script, str(held)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with open(held, "rb") as reader:
+        assert reader.readline() == b"go\n"
+        process.kill()
+        process.wait()
+        assert reader.read() == b""  # comes when nobody holds the other end
 
 
 def test_choice() -> None:
