@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from rosetta.launch.rendering import Options, Rendering
 
 HERE, QUEUES = ("local", "docker"), ("slurm", "pyxis", "apptainer", "jobset")
+_CONTAINERS, _SBATCH = ("docker", "pyxis", "apptainer", "jobset"), ("slurm", "pyxis", "apptainer")
+# Options that not every place has a use for.
+_OF = {
+    **dict.fromkeys(("image", "mount"), _CONTAINERS), **dict.fromkeys(("node", "coordinator"), ("local",)), **dict.fromkeys(("secret", "namespace"), ("jobset",)),
+    **dict.fromkeys(("account", "partition", "time", "output", "sbatch", "shared"), _SBATCH),
+}  # fmt: skip
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -35,7 +41,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     submit.add_argument("--requeue", action="store_true", help="start it again when its node fails or its time is over: it goes on from its checkpoint")
     submit.add_argument("--warning", type=arguments.positive, default=120, metavar="SECONDS", help="how long before its time limit it is told to end (default 120)")
     submit.add_argument("--shared", action="store_true", help="leave what it does not use of the nodes to others: on part of a node")
-    submit.add_argument("--secret", default="rosetta", metavar="NAME", help="jobset: the Kubernetes secret that holds *_TOKEN, *_KEY, ... (default rosetta)")
+    submit.add_argument("--secret", default="", metavar="NAME", help="jobset: the Kubernetes secret that holds *_TOKEN, *_KEY, ... (default rosetta)")
     submit.add_argument("--namespace", default="", help="jobset: Kubernetes'")
     spawn = commands.add_parser("spawn", help="start a command once for each GPU of this node, on each of several nodes: what srun does, without Slurm")
     spawn.add_argument("--per-node", type=arguments.positive, default=1, metavar="N", help="processes of each node (default 1)")
@@ -64,7 +70,7 @@ def _described(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=arguments.positive, metavar="N", help="default: the preset's")
     parser.add_argument("--gpus-per-node", type=arguments.positive, metavar="N", help="default: the preset's")
     parser.add_argument("--processes", choices=("node", "gpu"), help="one a node, or one a GPU (default: the preset's)")
-    parser.add_argument("--image", default=os.environ.get("CONTAINER", ""), metavar="IMAGE", help="of the container (default CONTAINER)")
+    parser.add_argument("--image", default="", metavar="IMAGE", help="of the container (default CONTAINER)")
     parser.add_argument("--mount", action="append", default=[], metavar="OUTSIDE:INSIDE", help="a folder that the container sees; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="print what would run, without secrets; run nothing")
     parser.set_defaults(flags_first=True)
@@ -78,12 +84,23 @@ def described(args: argparse.Namespace) -> Run:
     """
     from dataclasses import replace  # noqa: PLC0415 (each command loads what it needs)
 
+    _useful(args)
     found = _read(args) if args.description else _preset(args)
     mounts = tuple(_mount(each) for each in args.mount)
     found = replace(found, mounts=(*found.mounts, *mounts), processes_per_node=args.processes or found.processes_per_node)
     if found.framework == "t5x" and found.processes_per_node == "node" and found.nodes > 1 and found.gpus_per_node > 1:
         raise UserError("T5X takes one process a GPU where there are several nodes", "--processes node", "give --processes gpu")
     return found
+
+
+def _useful(args: argparse.Namespace) -> None:
+    """UserError for an option that the place where it runs has no use for."""
+    wanted = {**_OF, "name": ("docker",) if args.on in HERE else QUEUES}
+    for option, places in wanted.items():
+        value = getattr(args, option, None)
+        if value not in (None, "", []) and value is not False and args.on not in places:
+            others = [each for each in places if each in (HERE if args.on in HERE else QUEUES)]
+            raise UserError(f"it has no use for --{option}", f"--on {args.on}", "leave it out" + (f", or choose of --on {', '.join(others)}" if others else ""))
 
 
 def _preset(args: argparse.Namespace) -> Run:
@@ -139,7 +156,8 @@ def _options(args: argparse.Namespace) -> Options:
     extra = tuple(getattr(args, "sbatch", ()))
     if odd := [each for each in extra if not each.startswith("--")]:
         raise UserError("it is no option", f"--sbatch={odd[0]}", "write it whole, as in --sbatch=--qos=high")
-    given = {each.name: getattr(args, each.name) for each in fields(Options) if hasattr(args, each.name)}
+    given = {each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))}
+    given.setdefault("image", os.environ.get("CONTAINER", ""))
     return Options(**{**given, "extra": extra})
 
 

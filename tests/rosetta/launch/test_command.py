@@ -34,7 +34,7 @@ def shown(place: enginekit.Place, *words: str, **variables: str) -> dict[str, An
 
 @pytest.mark.parametrize("where", DRY)
 def test_the_same_preset_everywhere(place: enginekit.Place, where: str) -> None:
-    found = shown(place, *DRY[where], "t5x-small", "DATA=text:/a b", "xla_gpu_enable_triton_gemm=true", "--accelerator=h100", "--nodes=1", "--gpus-per-node=1", "--mount=/d:/e")
+    found = shown(place, *DRY[where], "t5x-small", "DATA=text:/a b", "xla_gpu_enable_triton_gemm=true", "--accelerator=h100", "--nodes=1", "--gpus-per-node=1", *(["--mount=/d:/e"] if where not in ("local", "slurm") else []))
     env = found["env"]
     if where == "jobset":
         env = {each["name"]: each["value"] for each in found["document"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["env"]}
@@ -55,6 +55,7 @@ def test_on_this_machine_a_process_a_gpu_or_a_node(place: enginekit.Place) -> No
 
 def test_the_image_may_be_the_variable_that_the_scripts_read(place: enginekit.Place) -> None:
     assert "an/image" in shown(place, "run", "--on=docker", "t5x-small", CONTAINER="an/image")["argv"]
+    assert shown(place, "run", "t5x-small", "--gpus-per-node=1", CONTAINER="an/image")["argv"] == ["rosetta", "t5x", "pretrain"], "which stays set where there is none"
 
 
 def test_a_description_says_it_all(place: enginekit.Place) -> None:
@@ -74,7 +75,15 @@ def test_a_description_says_it_all(place: enginekit.Place) -> None:
         (["run", "t5x-small", "--nodes=0"], "give a whole number, at least 1"),
         (["run", "t5x-small", "--node=-1"], "give a whole number from 0 on"),
         (["run", "t5x-small", "--nodes=2", "--gpus-per-node=8", "--processes=node", "--on=docker", "--image=i"], "--processes node: T5X takes one process a GPU where there are several nodes"),
-        (["run", "t5x-small", "--mount=/a"], "--mount=/a: it is no mount; write OUTSIDE:INSIDE"),
+        (["run", "t5x-small", "--on=docker", "--image=i", "--mount=/a"], "--mount=/a: it is no mount; write OUTSIDE:INSIDE"),
+        (["run", "t5x-small", "--mount=/a:/b"], "--on local: it has no use for --mount; leave it out, or choose of --on docker"),
+        (["run", "t5x-small", "--image=i"], "--on local: it has no use for --image; leave it out, or choose of --on docker"),
+        (["run", "t5x-small", "--name=n"], "--on local: it has no use for --name"),
+        (["run", "t5x-small", "--on=docker", "--image=i", "--node=0"], "--on docker: it has no use for --node; leave it out, or choose of --on local"),
+        (["submit", "t5x-small", "--on=slurm", "--mount=/a:/b"], "--on slurm: it has no use for --mount; leave it out, or choose of --on pyxis, apptainer, jobset"),
+        (["submit", "t5x-small", "--on=slurm", "--image=i"], "--on slurm: it has no use for --image; leave it out, or choose of --on pyxis, apptainer, jobset"),
+        (["submit", "t5x-small", "--on=slurm", "--secret=s"], "--on slurm: it has no use for --secret; leave it out, or choose of --on jobset"),
+        (["submit", "t5x-small", "--on=jobset", "--image=i", "--time=1:00"], "--on jobset: it has no use for --time; leave it out, or choose of --on slurm, pyxis, apptainer"),
         (["run", "t5x-small", "--json"], "--json: the run's own output is on stdout; add --dry-run"),
         (["run", "t5x-small", "--description=x"], "it says everything but where; leave out preset, settings"),
         (["run", "--description=missing"], "missing: No such file or directory"),
