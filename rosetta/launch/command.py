@@ -120,10 +120,9 @@ def _preset(args: argparse.Namespace) -> Run:
 def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
     """This machine's, where the run is to be here."""
     from rosetta.launch import card  # noqa: PLC0415
-    from rosetta.presets import layers  # noqa: PLC0415
+    from rosetta.presets import given, layers  # noqa: PLC0415
 
-    platforms = settings.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORMS", "")
-    return layers.accelerator(card.cards()) if args.on in HERE and platforms.split(",")[0] != "cpu" else None
+    return layers.accelerator(card.cards()) if args.on in HERE and not given.on_cpu(settings, os.environ) else None
 
 
 def _read(args: argparse.Namespace) -> Run:
@@ -156,7 +155,7 @@ def _options(args: argparse.Namespace) -> Options:
     extra = tuple(getattr(args, "sbatch", ()))
     if odd := [each for each in extra if not each.startswith("--")]:
         raise UserError("it is no option", f"--sbatch={odd[0]}", "write it whole, as in --sbatch=--qos=high")
-    given = {each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))}
+    given: dict[str, Any] = {each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))}
     given.setdefault("image", os.environ.get("CONTAINER", ""))
     return Options(**{**given, "extra": extra})
 

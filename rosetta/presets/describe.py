@@ -41,7 +41,7 @@ def describe(
 
     Args:
       name: of a preset, or the path of a file of one.
-      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's own.
+      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's own, as for a run on the CPU.
       settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets.
       nodes: None: the preset's.
       gpus_per_node: None: the preset's.
@@ -61,7 +61,7 @@ def resolved(
     chain = files.chain(name)
     framework = chain[0].name
     site = files.site(environment) if site is None else site
-    if accelerator is None and "accelerator" in site.values:
+    if accelerator is None and "accelerator" in site.values and not given.on_cpu(settings, environment):
         accelerator = site.values["accelerator"].value
     sets = {path.partition(".")[2] for layer in [files.common(), *chain, *files.named("switches").values()] for path in layer.values if path.startswith("env.")}
     typed = given.typed(framework, settings, sets)

@@ -36,10 +36,12 @@ def document(name: str, *, accelerator: str | None, settings: Mapping[str, str],
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    from rosetta.launch.secrets import Mask  # noqa: PLC0415 (the list of presets does without)
+    from rosetta.launch import rendering  # noqa: PLC0415 (the list of presets does without)
+    from rosetta.launch.secrets import Mask  # noqa: PLC0415
 
     found = describe.resolved(name, accelerator=accelerator, settings=settings, nodes=nodes, gpus_per_node=gpus_per_node, environment=environment)
     run = describe.run(found)
+    accelerator = accelerator or (None if rendering.on_cpu(run) else found.get("accelerator"))
     config, notes = _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
     made = {
         "preset": name, "about": files.chain(name)[-1].about, "framework": found.framework, "accelerator": accelerator,
@@ -79,6 +81,7 @@ def _environment(run: Run) -> dict[str, str]:
 
 def _gin(found: Settings, run: Run, accelerator: str | None) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """What the gin files bind, with file and line, and what the settings bind over them."""
+    from rosetta.launch import rendering  # noqa: PLC0415
     from rosetta.launch.card import Card  # noqa: PLC0415 (each framework's side loads its own)
     from rosetta.plan import cards  # noqa: PLC0415
     from rosetta.t5x import ginfiles, ginread, launch, settings, switches  # noqa: PLC0415
@@ -99,9 +102,10 @@ def _gin(found: Settings, run: Run, accelerator: str | None) -> tuple[dict[str, 
     bound = {name: text for name, (text, _) in placed.items()}
     given = settings.read("multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile", [], environment, run.gpus_per_node)
     bindings = {name: (value, _made_of(found, *_SIZES[name])) for name, value in launch.sizes(given, bound).items()}
-    described = cards.CARDS.get(accelerator or str(found.get("accelerator")))
+    described = cards.CARDS.get(accelerator or "")
+    on_cpu = described is None and rendering.on_cpu(run)
     try:
-        chosen = switches.choose(environment, [Card(described.name, (described.major, described.minor))] if described else [], on_cpu=False)
+        chosen = switches.choose(environment, [Card(described.name, (described.major, described.minor))] if described else [], on_cpu=on_cpu)
         bindings.update({name: (value, f"precision ({found.values['precision'].origin}) and switches") for name, value in chosen.training().items()})
     except UserError as error:
         notes.append(f"bindings of precision and switches are known where it runs: {error}")
@@ -137,7 +141,8 @@ def _short(place: str) -> str:
 def table(found: dict[str, Any]) -> str:
     """Return a document as lines for people."""
     about = f": {found['about']}" if found["about"] else ""
-    lines = [f"{found['preset']}{about}", f"{found['framework']}, {found['accelerator'] or 'no card given'}; starts {' '.join(found['run']['entry'])}", ""]
+    where = found["accelerator"] or ("the CPU" if found["run"]["env"].get("JAX_PLATFORMS", "").split(",")[0] == "cpu" else "no card given")
+    lines = [f"{found['preset']}{about}", f"{found['framework']}, {where}; starts {' '.join(found['run']['entry'])}", ""]
     for path, each in found["values"].items():
         lines.append(f"{path} = {_text(each['value'])}    [{each['origin']}]" + (f" {each['why']}" if each["why"] else ""))
         lines += [f"    over {_text(before['value'])} of {before['origin']}" for before in each["overrode"]]

@@ -44,6 +44,11 @@ def variables(framework: str) -> tuple[str, ...]:
     return settings.VARIABLES
 
 
+def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or else of the environment."""
+    return (words.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORMS", "")).split(",")[0] == "cpu"
+
+
 def settings(words: Iterable[str], where: str) -> dict[str, str]:
     """Return name -> value of NAME=VALUE words. UserError for one that is none; where: the command."""
     found = {}

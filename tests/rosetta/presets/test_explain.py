@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rosetta import cli
-from rosetta.launch import description
+from rosetta.launch import card, description
 from rosetta.pax import hyperread
+from tests.rosetta.presets.presetkit import CARDS, write
 
 ROOT = Path(__file__).parents[3]
 SECRET = "hunter2-hunter2"  # noqa: S105 (none)
@@ -68,6 +69,26 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
 def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
     found = description.read(explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"])
     assert (found.nodes, found.gpus_per_node, found.mesh) == (2, 4, {"ici": [1, 4, 1], "dcn": [1, 2, 1]})
+
+
+def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(card, "cards", lambda: [CARDS["h100"]])
+    here = explained(capsys, "t5x-small")
+    assert (here["accelerator"], here["values"]["precision"]["value"], here["config"]["network.T5Config.attention"]["value"]) == ("h100", "fp8-xla", '"cudnn"')
+    for site in ("", write(tmp_path, "accelerator: h100\n", "site.yaml")):
+        monkeypatch.setenv("ROSETTA_SITE", site)
+        for variable, words in (("cpu", ()), ("", ("JAX_PLATFORMS=cpu",))):
+            monkeypatch.setenv("JAX_PLATFORMS", variable)
+            found = explained(capsys, "t5x-small", *words)
+            assert (found["accelerator"], found["values"]["precision"]["value"], found["config"]["network.T5Config.attention"]["value"]) == (None, "bf16", '"xla"')
+            assert "env.CUDA_DEVICE_MAX_CONNECTIONS" not in found["values"]
+            assert cli.main(["explain", "t5x-small", *words]) == 0
+            assert "t5x, the CPU; starts" in capsys.readouterr().out
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert explained(capsys, "t5x-small", "--accelerator", "a100")["config"]["network.T5Config.attention"]["value"] == '"cudnn"'
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setattr(card, "cards", list)
+    assert explained(capsys, "t5x-small")["accelerator"] == "h100"
 
 
 def test_secrets_are_in_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
