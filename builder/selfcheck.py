@@ -81,7 +81,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if not arguments.only_lint:
         # A framework's own deprecation warnings are no fault of ours.
         lenient = ["-o", "filterwarnings=default"] if arguments.inside else []
-        jobs["pytest"] = [*_python(context, arguments.inside), "-m", "pytest", "-q", *lenient, *(arguments.tests or ["tests"])]
+        # A file's tests share fixtures and engines' storage, so that it stays in one process; many wait for other programs, so that there is one process more than processors.
+        together = [] if arguments.inside or arguments.tests else ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
+        jobs["pytest"] = [*_python(context, arguments.inside), "-m", "pytest", "-q", *together, *lenient, *(arguments.tests or ["tests"])]
     status = {}
     for name, argv in jobs.items():
         log.info(f"== {name}")
