@@ -65,13 +65,18 @@ def without_a_card(options: Mapping[str, object]) -> None:
     """
     given, _ = xlaflags.today(os.environ.get("XLA_FLAGS", ""), xlaflags.jaxlib())
     flags, _ = xlaflags.today(xlaflags.joined(xlaflags.written(options)), xlaflags.jaxlib())
+    require_plugin()
+    os.environ["JAX_PLATFORMS"] = "cuda,cpu"
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    os.environ["XLA_FLAGS"] = xlaflags.joined([*flags, UNTUNED, *given])
+
+
+def require_plugin() -> None:
+    """UserError where this environment cannot compile for GPUs."""
     from importlib import metadata  # noqa: PLC0415
 
     if not any(re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower()) for each in metadata.distributions()):
         raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
-    os.environ["JAX_PLATFORMS"] = "cuda,cpu"
-    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-    os.environ["XLA_FLAGS"] = xlaflags.joined([*flags, UNTUNED, *given])
 
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta import arguments
+from rosetta.tune import tried
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from rosetta.presets.layers import Settings
     from rosetta.tune.search import Choice, Outcome
 
-BATCH = "batch"
-# What is tried by itself, in this order; the latter only between several GPUs. A profile (pgle) takes longer than a trial.
-ALONE = ("command-buffers", "no-command-buffers")
-TOGETHER = ("user-buffers", "pipelined-collectives", "double-buffering", "windowed-einsum", "combine")
-TRIED = (BATCH, *ALONE, *TOGETHER)
-PACKAGES = ("jax", "jaxlib", "t5x", "paxml", "praxis", "transformer-engine-jax")
+STEPS, REPEATS, SECONDS, TRIALS = 30, 3, 1800, 40
+PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "t5x", "paxml", "praxis", "transformer-engine-jax")
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -32,10 +29,11 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="what is set on top of it in each trial")
     entry.add_argument("--output", type=Path, metavar="FILE", help="the preset that is written (default PRESET-tuned.yaml)")
     entry.add_argument("--evidence", type=Path, metavar="FILE", help="a line for each trial (default: the preset's file with .jsonl); what is in it is not tried again")
-    entry.add_argument("--try", dest="tried", metavar="LIST", help=f"of {','.join(TRIED)} (default: those that mean something here)")
-    entry.add_argument("--steps", type=arguments.positive, default=30, help="of a trial (default 30)")
-    entry.add_argument("--repeats", type=arguments.positive, default=3, help="of the preset as it is, by which noise is known (default 3)")
-    entry.add_argument("--seconds", type=arguments.positive, default=1800, help="after which a trial is ended (default 1800)")
+    entry.add_argument("--try", dest="tried", metavar="LIST", help=f"of {','.join(tried.ALL)} (default: those that mean something here)")
+    entry.add_argument("--trials", type=arguments.positive, default=TRIALS, metavar="N", help=f"of other batches and of switches, at the most (default {TRIALS})")
+    entry.add_argument("--steps", type=arguments.positive, help=f"of a trial (default {STEPS})")
+    entry.add_argument("--repeats", type=arguments.positive, help=f"of the preset as it is, by which noise is known (default {REPEATS})")
+    entry.add_argument("--seconds", type=arguments.positive, default=SECONDS, help=f"after which a trial is ended (default {SECONDS})")
     entry.add_argument("--gpus", type=arguments.positive, metavar="N", help="devices of a trial (default: all that are here); with --card, of a node")
     entry.add_argument("--card", metavar="CARD", help="plan for this card instead, which need not be here: a100, h100, h200, gh200, b200")
     entry.add_argument("--nodes", type=arguments.positive, metavar="N", help="with --card: default the preset's")
@@ -43,29 +41,85 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.errors import UserError  # noqa: PLC0415 (each command loads what it needs)
-    from rosetta.launch import card, devices, folders  # noqa: PLC0415
+    from rosetta.launch import folders  # noqa: PLC0415 (each command loads what it needs)
     from rosetta.launch.secrets import Mask  # noqa: PLC0415
-    from rosetta.plan import cards as planned_cards  # noqa: PLC0415
-    from rosetta.presets import describe, layers  # noqa: PLC0415
+    from rosetta.presets import describe, files, layers  # noqa: PLC0415
     from rosetta.tune import evidence, planned, search, trial, written  # noqa: PLC0415
 
     settings = _settings(args.settings)
-    if args.nodes and not args.card:
-        raise UserError("a trial is made on this machine", f"--nodes {args.nodes}", "leave it out, or plan: --card CARD")
-    found = [] if args.card else card.cards()
+    here = _planned(args) if args.card else _here(args)
+    resolved = describe.resolved(
+        args.preset, accelerator=here.accelerator, settings=settings, nodes=args.nodes or (None if args.card else 1), gpus_per_node=here.gpus, environment=os.environ
+    )
+    run = describe.run(resolved)
+    count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
+    names = tried.off(tried.usual(run, planned=bool(args.card), on_cpu=here.on_cpu) if args.tried is None else tried.asked(args.tried, planned=bool(args.card)), resolved)
+    output, file = _files(args)
+    mask, logs, say = Mask({**os.environ, **settings}), file.with_suffix(".logs"), _say(args.json)
+    make: planned.Plans | trial.Trials
     if args.card:
-        planned_cards.named(args.card)
-        accelerator: str | None = args.card.lower()
-        gpus, name = args.gpus, planned_cards.named(args.card).name
+        planned.words(run, args.card)
+        make = planned.Plans(args.preset, args.card.lower(), settings, nodes=args.nodes, gpus=args.gpus, seconds=args.seconds, logs=logs)
     else:
-        on_cpu = card.platform(found).split(",")[0] == "cpu"
-        accelerator = None if on_cpu else layers.accelerator(found)
-        gpus = args.gpus or devices.devices(found, os.environ, on_cpu=on_cpu)
-        name = "CPU" if on_cpu else found[0].name if found else "GPU"
-    resolved = describe.resolved(args.preset, accelerator=accelerator, settings=settings, nodes=args.nodes or (None if args.card else 1), gpus_per_node=gpus, environment=os.environ)
-    count = resolved.get("nodes") * resolved.get("gpus_per_node")
-    tried = _tried(args.tried, count, resolved)
+        make = trial.Trials(args.preset, here.accelerator, run.gpus_per_node, settings, steps=args.steps or STEPS, seconds=args.seconds, logs=logs)
+    kept = evidence.Evidence(file, {
+        "preset": args.preset, "settings": mask.variables(settings), "card": here.card, "devices": count, "nodes": run.nodes, "steps": None if args.card else args.steps or STEPS,
+        "planned": bool(args.card), "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
+        "values": mask.variables({path: str(each.value) for path, each in sorted(resolved.values.items())}),
+    })  # fmt: skip
+    seeking = search.Search(
+        _measured(kept, make, say), 1 if args.card else args.repeats or REPEATS, most=args.trials, comes_to=lambda choice: _comes_to(make, choice), say=say
+    )
+    best = seeking.run(batch if isinstance(batch, int) else None, [(each, tried.part(each)) for each in names if each != tried.BATCH], grow=tried.BATCH in names)
+    why = f"{'planned for' if args.card else 'measured on'} {count} x {here.card}"
+    about = f"{args.preset} {why}" + (f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else "")
+    about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
+    extends = args.preset if args.preset in files.presets() else str(Path(args.preset).absolute())
+    folders.write(output, written.text(written.preset(best, extends=extends, accelerator=here.accelerator, about=about, why=why), file.name))
+    result = {"preset": str(output), "evidence": str(file), "kept": dict(best.kept), "before": best.before, "rate": best.rate, "noise": best.noise, "settings": best.choice.settings()}
+    told = [f"{each}: {gain:+.1%}" for each, gain in best.kept] or ["nothing gains more than the noise: the preset stays as it is"]
+    return result, "\n".join([about, *told, f"written: {output}; each trial: {file}"])
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Where trials are made, or planned for: the cards' short name for presets and their full name, and how many of a node (None: the preset's)."""
+
+    accelerator: str | None
+    card: str
+    gpus: int | None
+    on_cpu: bool = False
+
+
+def _planned(args: argparse.Namespace) -> _Where:
+    from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.plan import cards, target  # noqa: PLC0415
+
+    if args.steps or args.repeats:
+        raise UserError("a plan is of one step, and always the same", "--steps" if args.steps else "--repeats", "leave it out with --card")
+    found = cards.named(args.card)
+    target.require_plugin()
+    return _Where(args.card.lower(), found.name, args.gpus)
+
+
+def _here(args: argparse.Namespace) -> _Where:
+    from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.launch import card, devices  # noqa: PLC0415
+    from rosetta.presets import layers  # noqa: PLC0415
+
+    if args.nodes:
+        raise UserError("a trial is made on this machine", f"--nodes {args.nodes}", "leave it out, or plan: --card CARD")
+    found = card.cards()
+    on_cpu = card.platform(found).split(",")[0] == "cpu"
+    gpus = args.gpus or devices.devices(found, os.environ, on_cpu=on_cpu)
+    return _Where(None, "CPU", gpus, on_cpu=True) if on_cpu else _Where(layers.accelerator(found), found[0].name if found else "GPU", gpus)
+
+
+def _files(args: argparse.Namespace) -> tuple[Path, Path]:
+    """The preset that is written, and the evidence. UserError where they cannot be."""
+    from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.launch import folders  # noqa: PLC0415
+
     output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
     file = args.evidence or output.with_suffix(".jsonl")
     if output.resolve() == Path(args.preset).resolve() or output.resolve() == file.resolve():
@@ -74,45 +128,38 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         folders.writable(str(each.resolve().parent))
         if each.exists() and not each.is_file():
             raise UserError("it is no file", str(each), "name another")
-    mask = Mask({**os.environ, **settings})
-    about = {
-        "preset": args.preset, "settings": mask.variables(settings), "card": name, "devices": count, "nodes": resolved.get("nodes"), "steps": None if args.card else args.steps,
-        "planned": bool(args.card), "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
-    }  # fmt: skip
-    make = (
-        planned.Plans(args.preset, args.card.lower(), settings, nodes=args.nodes, gpus=args.gpus)
-        if args.card
-        else trial.Trials(args.preset, accelerator, gpus, settings, steps=args.steps, seconds=args.seconds, logs=file.with_suffix(".logs"))
-    )
-    kept = evidence.Evidence(file, about)
-    batch = resolved.get("batch.per_gpu")
-    say = _say(args.json)
-    best = search.Search(_measured(kept, make, say), 1 if args.card else args.repeats, say).run(
-        batch if isinstance(batch, int) else None, [(each, _part(each)) for each in tried if each != BATCH], grow=BATCH in tried
-    )
-    verb = "planned for" if args.card else "measured on"
-    line = f"{args.preset} {verb} {count} x {name}" + (f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else "") + f": {best.rate / best.before:.3f} times its rate"
-    extends = str(Path(args.preset).absolute()) if args.preset not in _shipped() else args.preset
-    document = written.preset(best, extends=extends, accelerator=accelerator, about=line, why=f"{verb} {count} x {name}")
-    folders.write(output, written.text(document, file.name))
-    result = {"preset": str(output), "evidence": str(file), "kept": dict(best.kept), "before": best.before, "rate": best.rate, "noise": best.noise, "settings": best.choice.settings()}
-    told = [f"{each}: {gain:+.1%}" for each, gain in best.kept] or ["nothing gains more than the noise: the preset stays as it is"]
-    return result, "\n".join([line, *told, f"written: {output}; each trial: {file}"])
+    return output, file
 
 
 def _measured(kept: Any, make: Callable[[Choice, int], Outcome], say: Callable[[str], None]) -> Callable[[Choice, int], Outcome]:
     """Trials that are looked up in the evidence, and made where they are not in it."""
+    from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.tune.search import Outcome  # noqa: PLC0415
 
     def measure(choice: Choice, repeat: int) -> Outcome:
         known = kept.known(choice, repeat)
         if known is not None:
             return known  # type: ignore[no-any-return]
         say(f"trying {' '.join(f'{name}={value}' for name, value in choice.settings().items()) or 'the preset as it is'}" + (f", again ({repeat + 1})" if repeat else ""))
-        outcome = make(choice, repeat)
+        try:
+            outcome = make(choice, repeat)
+        except UserError as error:  # of this choice: what it starts from can be described
+            outcome = Outcome("refused", reason=str(error))
         kept.add(choice, repeat, outcome)
         return outcome
 
     return measure
+
+
+def _comes_to(make: Any, choice: Choice) -> object:
+    """What a choice comes to; one that cannot be described comes to nothing else, and its trial says why."""
+    from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.tune import same  # noqa: PLC0415
+
+    try:
+        return same.comes_to(make.describe(choice))
+    except UserError:
+        return choice
 
 
 def _say(quiet: bool) -> Callable[[str], None]:
@@ -129,30 +176,6 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     if "ROSETTA_WITH" in found:
         raise UserError("switches are what is tried", "ROSETTA_WITH", "set them in the preset: switches: [...]")
     return found
-
-
-def _tried(asked: str | None, devices: int, resolved: Settings) -> list[str]:
-    """What is tried: what was asked for, else what means something on so many devices and is not on already."""
-    from rosetta.errors import UserError  # noqa: PLC0415
-
-    names = [each.strip() for each in asked.split(",")] if asked is not None else [BATCH, *ALONE, *(TOGETHER if devices > 1 else ())]
-    for each in names:
-        if each not in TRIED:
-            raise UserError(f"{each!r} cannot be tried", "--try", f"choose of {', '.join(TRIED)}")
-    on = {*(resolved.get("switches") or ()), *(("combine",) if resolved.get("combine") == "layers" else ())}
-    return [each for each in names if each not in on]
-
-
-def _part(name: str) -> Choice:
-    from rosetta.tune.search import Choice  # noqa: PLC0415
-
-    return Choice(fields=(("combine", "layers"),)) if name == "combine" else Choice(switches=(name,))
-
-
-def _shipped() -> Mapping[str, object]:
-    from rosetta.presets import files  # noqa: PLC0415
-
-    return files.presets()
 
 
 RUN = {"tune": _tune}

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
-from rosetta.tune.search import Choice, Outcome
+from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Evidence:
 
     Args:
       path: of the file; it need not be there.
-      about: what is tuned: preset, settings, card, versions, steps. Trials of anything else do not count.
+      about: what is tuned: preset, settings, card, versions, steps, values. Trials of anything else do not count.
 
     Raises:
       UserError: the file is of another tuning, or none.
@@ -39,7 +39,7 @@ class Evidence:
         except (ValueError, KeyError, TypeError):
             raise UserError("it is no evidence of a tuning", str(path), "name another file, or remove it") from None
         if found and found[0] != json.loads(json.dumps(head)):
-            odd = sorted(name for name in {*found[0], *head} if found[0].get(name) != json.loads(json.dumps(head.get(name))))
+            odd = _odd(found[0], json.loads(json.dumps(head)))
             raise UserError(f"it is of a tuning with another {', '.join(odd)}", str(path), "name another file with --evidence, or remove it")
         text = "".join(whole) if whole else json.dumps(head) + "\n"
         whole_again = path.with_name(f"{path.name}.new")
@@ -47,8 +47,9 @@ class Evidence:
         whole_again.replace(path)
 
     def known(self, choice: Choice, repeat: int) -> Outcome | None:
-        """Return the outcome of a trial that was made."""
-        return self._trials.get(_key(choice.settings(), repeat))
+        """Return the outcome of a trial that was made. One that was refused, failed or took too long is made again: its cause may have been mended."""
+        found = self._trials.get(_key(choice.settings(), repeat))
+        return found if found and found.kind in (OK, MEMORY) else None
 
     def add(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
         """Keep a trial."""
@@ -56,6 +57,12 @@ class Evidence:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._trials[_key(choice.settings(), repeat)] = outcome
+
+
+def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What differs; of what is a mapping in both, which of its names."""
+    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    return [word for name in names for word in (_odd(one[name], other[name]) if isinstance(one.get(name), dict) and isinstance(other.get(name), dict) else [name])]
 
 
 def _key(settings: Mapping[str, str], repeat: int) -> str:

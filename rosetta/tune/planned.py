@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from rosetta import xlaflags
+from rosetta.errors import UserError
+from rosetta.launch.card import Card
+from rosetta.launch.words import on
 from rosetta.plan import cards
 from rosetta.presets import describe
-from rosetta.tune.search import OK, Choice, Outcome
+from rosetta.tune import process
+from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from rosetta.launch.description import Run
+
+# Of T5X's settings, those that change a step and that `rosetta plan` has no word for.
+NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 
 
 class Plans:
@@ -28,26 +36,39 @@ class Plans:
     Args:
       preset: its name or file; card: short name; nodes, gpus: of a node, None: the preset's.
       settings: NAME -> VALUE of the command line.
+      seconds: after which a plan is ended.
+      logs: folder that what is said meanwhile is kept in.
     """
 
-    def __init__(self, preset: str, card: str, settings: Mapping[str, str], *, nodes: int | None, gpus: int | None) -> None:
+    def __init__(self, preset: str, card: str, settings: Mapping[str, str], *, nodes: int | None, gpus: int | None, seconds: float, logs: Path) -> None:
         self.preset, self.card, self.settings, self.nodes, self.gpus = preset, card, settings, nodes, gpus
+        self._processes = process.Processes(logs, seconds)
+
+    def describe(self, choice: Choice) -> Run:
+        """Return the run of a choice. UserError where preset or settings are wrong."""
+        settings = {**self.settings, **choice.settings()}
+        return describe.describe(self.preset, accelerator=self.card, settings=settings, nodes=self.nodes, gpus_per_node=self.gpus, environment=os.environ)
 
     def __call__(self, choice: Choice, _: int) -> Outcome:
-        """Plan a choice. UserError where preset or settings are wrong."""
-        run = describe.describe(self.preset, accelerator=self.card, settings={**self.settings, **choice.settings()}, nodes=self.nodes, gpus_per_node=self.gpus, environment=os.environ)
+        """Plan a choice. UserError where preset or settings are wrong, or cannot be planned."""
+        run = self.describe(choice)
         argv = [sys.executable, "-P", "-m", "rosetta", "plan", *words(run, self.card), "--json"]
         flags = {name: value for name, value in run.xla_flags.items() if value is not None}
-        env = {**os.environ, "XLA_FLAGS": xlaflags.joined(xlaflags.written(flags))}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-        more: dict[str, Any] = {"command": argv, "xla_flags": flags}
+        with tempfile.TemporaryFile() as out:
+            status, log = self._processes.run(argv, {**os.environ, "XLA_FLAGS": xlaflags.joined(xlaflags.written(flags))}, out)
+            out.seek(0)
+            said = out.read()
+        more: dict[str, Any] = {"command": argv, "xla_flags": flags, "log": str(log)}
+        if status is None:
+            return Outcome("too long", reason="it was ended: see --seconds", more=more)
         try:
-            answer = json.loads(done.stdout)
+            answer = json.loads(said)
         except ValueError:
-            return Outcome("failed", reason=f"rosetta plan ended with status {done.returncode}", more={**more, "end": done.stderr.splitlines()[-5:]})
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+            return Outcome("failed", reason=f"rosetta plan ended with status {status}", more={**more, "end": last})
         if not answer["ok"]:
             error = answer["error"]
-            return Outcome("refused" if done.returncode == 2 else "failed", reason=f"{error['where']}: {error['what']}; {error['do']}", more=more)
+            return Outcome("refused" if status == 2 else "failed", reason=f"{error['where']}: {error['what']}; {error['do']}", more=more)
         return judged(answer["result"], run, self.card, more)
 
 
@@ -57,25 +78,47 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
     room = cards.named(card).memory * float(run.env.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     moved = sum(each["bytes"] for each in result["collectives"])
     waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
-    found = {**more, "peak_bytes": peak, "room_bytes": int(room), "communicated_bytes": moved, "waited_for_bytes": waited}
+    found = {**more, "peak_bytes": peak, "room_bytes": int(room), "communicated_bytes": moved, "waited_for_bytes": waited, "seconds": result.get("compile", {}).get("seconds")}
     if peak > room:
-        return Outcome("out-of-memory", reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found)
+        return Outcome(MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found)
     return Outcome(OK, float(run.batch.get("per_gpu", 1)) * (1 - (waited / moved if moved else 0.0) / 2), more=found)
 
 
 def words(run: Run, card: str) -> list[str]:
-    """Return the words of `rosetta plan` for a run."""
+    """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have it on that card.
+
+    Raises:
+      UserError: the step has something that is not planned.
+    """
+    described = cards.named(card)
+    here = [Card(described.name, (described.major, described.minor))]
     gpus = ["--card", card, "--gpus", str(run.nodes * run.gpus_per_node), "--gpus-per-node", str(run.gpus_per_node)]
-    attention = run.env.get("ATTENTION", "cudnn")
+    return _t5x(run, here, gpus) if run.framework == "t5x" else _pax(run, here, gpus)
+
+
+def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+    from rosetta.t5x import switches  # noqa: PLC0415 (each framework's side loads its own)
+
+    for name in NOT_PLANNED:
+        value = run.env.get(name, "")
+        if value and (name != "PACK" or on(run.env, name)):
+            raise UserError("no plan is made with it", f"{name}={value}", "unset it, or tune on the card itself, without --card")
+    chosen = switches.choose(run.env, here, on_cpu=False)
     batch = {name: str(value) for name, value in run.batch.items()}
-    if run.framework == "t5x":
-        lengths = [word for name, option in (("ENC_SL", "--inputs"), ("DEC_SL", "--targets")) if name in run.env for word in (option, run.env[name])]
-        options = {"--batch-per-gpu": batch.get("per_gpu"), "--microbatches": batch.get("microbatches"), "--tp": run.env.get("TP_SIZE")}
-        given = [word for option, value in options.items() if value for word in (option, value)]
-        fsdp = ["--fsdp"] if run.env.get("FSDP", "").lower() in ("1", "true") else []
-        switches = [f"attention={attention}", *(["fp8=xla"] if run.precision == "fp8-xla" else []), *([f"remat={run.env['REMAT']}"] if run.env.get("REMAT") else [])]
-        return ["t5x", "--size", run.model, *gpus, *given, *lengths, *fsdp, "--with", "fuse_qkv=true", *switches]
-    hyper = {"PERCORE_BATCH_SIZE": batch.get("per_gpu"), "NUM_MICROBATCHES": batch.get("microbatches") if batch.get("microbatches") != "1" else None, "ATTENTION": attention}
-    hyper |= {f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "") for name, shape in run.mesh.items()}
-    hyper |= {"USE_FP8": "True"} if run.precision == "fp8-xla" else {}
-    return ["pax", run.model, *gpus, "--with", *(f"{name}={value}" for name, value in {**hyper, **{name: repr(value) for name, value in run.fdl.items()}}.items() if value)]
+    options = {"--batch-per-gpu": batch.get("per_gpu"), "--microbatches": batch.get("microbatches"), "--tp": run.env.get("TP_SIZE"), "--inputs": run.env.get("ENC_SL"), "--targets": run.env.get("DEC_SL")}
+    given = [word for option, value in options.items() if value for word in (option, value)]
+    fields = {name.rpartition(".")[2]: value for name, value in chosen.reading().items()}
+    words = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in fields.items()]
+    return ["t5x", "--size", run.model, *gpus, *given, *(["--fsdp"] if chosen.fsdp else []), "--with", *words]
+
+
+def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+    from rosetta.pax import choose, command, settings  # noqa: PLC0415
+
+    # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it is.
+    environment = {**run.env, "ENABLE_TE": run.env.get("ENABLE_TE") or "0", "SLURM_NTASKS": str(run.processes), "SLURM_JOB_NUM_NODES": str(run.nodes)}
+    given = settings.read(command.SCRIPTS[run.entry[-1]], [], environment, run.gpus_per_node)
+    if on(environment, "ENABLE_TE"):
+        raise UserError("no plan is made with it", "ENABLE_TE=1", "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without --card")
+    chosen = choose.choose(given, here, xlaflags.written(run.xla_flags), on_cpu=False)
+    return ["pax", run.model, *gpus, "--with", *(f"{name}={value}" for name, value in {**given.hyper, **chosen.hyper}.items())]

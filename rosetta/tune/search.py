@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-OK = "ok"
+OK, MEMORY = "ok", "out-of-memory"
 LEAST = 0.005  # share: what gains less is not worth another setting, however still the machine
 
 
@@ -27,6 +28,11 @@ class Choice:
         """Return it as a command line has it."""
         found = {} if self.batch is None else {"batch.per_gpu": str(self.batch)}
         return {**found, **({"ROSETTA_WITH": ",".join(self.switches)} if self.switches else {}), **dict(self.fields)}
+
+    def plus(self, part: Choice) -> Choice:
+        """Return it with a part, which takes the place of its opposite: no-X that of X."""
+        opposites = {each.removeprefix("no-") if each.startswith("no-") else f"no-{each}" for each in part.switches}
+        return replace(self, switches=(*(each for each in self.switches if each not in opposites), *part.switches), fields=(*self.fields, *part.fields))
 
 
 @dataclass(frozen=True)
@@ -55,12 +61,17 @@ class Search:
 
     Args:
       measure: makes a trial of a choice; the number tells repeats of one apart.
-      repeats: of what it starts from, by which noise is known.
+      repeats: of what it starts from, by which noise is known. 1: what is measured is always the same, and once is enough for a choice, too.
+      most: trials after those of the start, at the most.
+      comes_to: what a choice comes to. One that comes to what is kept already is not tried.
       say: takes a line about each step.
     """
 
-    def __init__(self, measure: Callable[[Choice, int], Outcome], repeats: int, say: Callable[[str], None] = lambda _: None) -> None:
-        self._measure, self._repeats, self._say = measure, repeats, say
+    def __init__(
+        self, measure: Callable[[Choice, int], Outcome], repeats: int, *, most: float = math.inf, comes_to: Callable[[Choice], object] = lambda choice: choice, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._measure, self._repeats, self._comes_to, self._say = measure, repeats, comes_to, say
+        self._times, self._left = min(repeats, 2), most
 
     def run(self, batch: int | None, parts: Iterable[tuple[str, Choice]], *, grow: bool) -> Found:
         """Return what is best.
@@ -77,9 +88,10 @@ class Search:
         rates = [each.rate for each in outcomes]
         before = rate = statistics.median(rates)
         noise = max(abs(each / before - 1) for each in rates)
-        self._say(f"it starts at {before:,.4g}, and repeats differ by up to {noise:.1%}")
+        self._say(f"it starts at {before:,.4g}" + (f", and repeats differ by up to {noise:.1%}" if self._repeats > 1 else ""))
         kept = list[tuple[str, float]]()
-        while grow and batch is not None:
+        # One that was halved has been tried at twice the size.
+        while grow and batch is not None and (choice.batch is None or kept) and self._more():
             larger = replace(choice, batch=2 * (choice.batch or batch))
             better = self._better(larger, rate, noise, f"batch {larger.batch}")
             if better is None:
@@ -87,12 +99,22 @@ class Search:
             kept.append((f"batch {larger.batch}", better / rate - 1))
             choice, rate = larger, better
         for name, part in parts:
-            more = replace(choice, switches=(*choice.switches, *part.switches), fields=(*choice.fields, *part.fields))
+            more = choice.plus(part)
+            if self._comes_to(more) == self._comes_to(choice):
+                self._say(f"{name}: it changes nothing here")
+                continue
+            if not self._more():
+                break
             better = self._better(more, rate, noise, name)
             if better is not None:
                 kept.append((name, better / rate - 1))
                 choice, rate = more, better
         return Found(choice, rate, before, noise, tuple(kept))
+
+    def _more(self) -> bool:
+        if self._left < self._times:
+            self._say("no more trials: see --trials")
+        return self._left >= self._times
 
     def _start(self, batch: int | None) -> tuple[Choice, list[Outcome]]:
         choice = Choice()
@@ -101,7 +123,7 @@ class Search:
             if first.kind == OK:
                 break
             smaller = (choice.batch or batch or 1) // 2
-            if first.kind != "out-of-memory" or not smaller:
+            if first.kind != MEMORY or not smaller:
                 raise UserError(f"it does not run: {first.reason}", "rosetta tune", "mend that, or tune another preset; its log is beside the evidence")
             self._say(f"{first.reason}; {smaller} sequences a GPU instead")
             choice = replace(choice, batch=smaller)
@@ -109,9 +131,10 @@ class Search:
         return choice, [first, *(each for each in others if each.kind == OK)]
 
     def _better(self, choice: Choice, rate: float, noise: float, name: str) -> float | None:
-        """The rate of a choice that gains more than the noise, twice; None of one that does not."""
+        """The rate of a choice that gains more than the noise, each time; None of one that does not."""
         rates = list[float]()
-        for number in range(2):
+        for number in range(self._times):
+            self._left -= 1
             found = self._measure(choice, number)
             if found.kind != OK:
                 self._say(f"{name}: {found.kind}, {found.reason}")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -17,14 +16,15 @@ from rosetta.launch import node, rendering
 from rosetta.launch.secrets import Mask
 from rosetta.pax.weights import NO_CHECKPOINTS
 from rosetta.presets import describe, files
-from rosetta.tune.search import OK, Choice, Outcome
+from rosetta.tune import process
+from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.launch.description import Run
 
-_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
+_NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
 _SHOWN = 5  # last lines of a log that fails
 
@@ -43,10 +43,10 @@ class Trials:
 
     def __init__(self, preset: str, accelerator: str | None, gpus: int, settings: Mapping[str, str], *, steps: int, seconds: float, logs: Path) -> None:
         self.preset, self.accelerator, self.gpus, self.settings = preset, accelerator, gpus, settings
-        self.steps, self.seconds, self.logs = steps, seconds, logs
-        self._number = len(list(logs.glob("*.log"))) if logs.is_dir() else 0
+        self.steps = steps
+        self._processes = process.Processes(logs, seconds)
 
-    def describe(self, choice: Choice, folder: str) -> Run:
+    def describe(self, choice: Choice, folder: str = "") -> Run:
         """Return the run of a choice, whose files go into a folder. UserError where preset or settings are wrong."""
         framework = files.chain(self.preset)[0].name
         bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
@@ -64,26 +64,10 @@ class Trials:
             env = {name: value for name, value in os.environ.items() if name not in (*node.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")} | variables
             if rendering.on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
-            self.logs.mkdir(parents=True, exist_ok=True)
-            self._number += 1
-            log = self.logs / f"{self._number}.log"
-            status = self._execute(argv, env, log)
+            status, log = self._processes.run(argv, env)
             mask = Mask(variables)
             more: dict[str, Any] = {"command": [mask.word(word) for word in argv], "env": mask.variables(variables), "log": str(log)}
             return _outcome(status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more)
-
-    def _execute(self, argv: list[str], env: dict[str, str], log: Path) -> int | None:
-        """The status it ended with; None where it took too long."""
-        with log.open("wb") as file:
-            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            return process.wait(timeout=self.seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
 
 def _t5x(steps: int, folder: str) -> dict[str, str]:
@@ -116,8 +100,8 @@ def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -
     last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN:]
     if status is None:
         return Outcome("too long", reason="it was ended: see --seconds", more=more)
-    if _MEMORY.search(log) or status in _KILLED:
-        return Outcome("out-of-memory", reason="it does not fit into memory", more={**more, "end": last_lines})
+    if _NO_MEMORY.search(log) or status in _KILLED:
+        return Outcome(MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines})
     own = [line for line in last_lines if line.startswith("rosetta: ")]
     reason = (own or last_lines or [f"status {status}"])[-1]
     return Outcome("refused" if status == 2 else "failed", reason=reason.removeprefix("rosetta: "), more={**more, "status": status, "end": last_lines})

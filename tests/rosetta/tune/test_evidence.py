@@ -28,10 +28,20 @@ def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert [json.loads(line).get("repeat") for line in file.read_text().splitlines()] == [None, 0, 1, 2]
 
 
+@pytest.mark.parametrize("kind", ["refused", "failed", "too long"])
+def test_what_may_have_been_mended_is_tried_again(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "tuned.jsonl"
+    Evidence(file, ABOUT).add(CHOICE, 0, Outcome(kind, reason="no CUDA"))
+    again = Evidence(file, ABOUT)
+    assert again.known(CHOICE, 0) is None
+    again.add(CHOICE, 0, Outcome(OK, 2.0))
+    assert Evidence(file, ABOUT).known(CHOICE, 0) == Outcome(OK, 2.0)
+
+
 def test_evidence_of_something_else_is_not_taken(tmp_path: Path) -> None:
     file = tmp_path / "tuned.jsonl"
     Evidence(file, ABOUT)
-    with pytest.raises(UserError, match="with another card, versions"):
+    with pytest.raises(UserError, match="with another card, jax;"):
         Evidence(file, {**ABOUT, "card": "A100", "versions": {"jax": "0.11"}})
     file.write_text("no evidence\n")
     with pytest.raises(UserError, match="it is no evidence"):

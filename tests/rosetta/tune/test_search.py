@@ -38,8 +38,10 @@ def test_the_batch_is_doubled_while_it_pays_and_fits() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_halved() -> None:
-    found = Search(machine(3, {})[0], 3).run(8, [], grow=True)
+    measure, tried = machine(3, {})
+    found = Search(measure, 3).run(8, [], grow=True)
     assert (found.choice.batch, found.kept) == (2, ())
+    assert [choice.batch for choice, repeat in tried if not repeat] == [None, 4, 2], "what did not fit is not tried again"
 
 
 def test_what_gains_more_than_the_noise_is_kept_one_on_top_of_the_other() -> None:
@@ -63,9 +65,40 @@ def test_it_has_to_gain_twice() -> None:
 
 def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
     said: list[str] = []
-    found = Search(machine(8, {"a": 0.1})[0], 2, said.append).run(8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False)
+    found = Search(machine(8, {"a": 0.1})[0], 2, say=said.append).run(8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False)
     assert found.choice.switches == ("a",)
     assert "broken: failed, XLA has no flag" in said
+
+
+def test_what_comes_to_the_same_is_not_tried() -> None:
+    measure, tried = machine(8, {"a": 0.1})
+    said: list[str] = []
+    found = Search(measure, 3, comes_to=lambda choice: "a" in choice.switches, say=said.append).run(8, PARTS, grow=False)
+    assert found.choice.switches == ("a",)
+    assert {choice.switches for choice, _ in tried} == {(), ("a",)}
+    assert said[-2:] == ["b: it changes nothing here", "combine: it changes nothing here"]
+
+
+def test_a_switch_takes_the_place_of_its_opposite() -> None:
+    parts = [(name, Choice(switches=(name,))) for name in ("x", "a", "no-x")]
+    found = Search(machine(8, {"x": 0.1, "a": 0.1, "no-x": 0.3})[0], 3).run(8, parts, grow=False)
+    assert found.choice.switches == ("a", "no-x")
+    assert Choice(switches=("no-x", "a")).plus(Choice(switches=("x",))).switches == ("a", "x")
+
+
+def test_what_is_always_the_same_is_measured_once() -> None:
+    measure, tried = machine(16, {"a": 0.1}, noise=0.0)
+    assert Search(measure, 1).run(8, PARTS[:1], grow=True).choice == Choice(16, ("a",))
+    assert [(choice.batch, repeat) for choice, repeat in tried] == [(None, 0), (16, 0), (32, 0), (16, 0)]
+
+
+@pytest.mark.parametrize(("most", "batch", "count"), [(0, None, 0), (1, None, 0), (2, 16, 2), (5, 32, 4)])
+def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None:
+    measure, tried = machine(10**9, {})
+    said: list[str] = []
+    assert Search(measure, 3, most=most, say=said.append).run(8, PARTS, grow=True).choice.batch == batch
+    assert len(tried) - 3 == count
+    assert said[-1] == "no more trials: see --trials"
 
 
 def test_a_preset_that_does_not_run_is_told() -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from rosetta.tune import trial
 from rosetta.tune.search import OK, Choice
 from tests.rosetta import jaxkit
+from tests.rosetta.tune import processkit
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -47,24 +47,12 @@ def test_how_a_trial_ends_is_an_outcome(make: trial.Trials, monkeypatch: pytest.
     assert Path(found.more["log"]).is_file()
 
 
-def test_a_trial_that_takes_too_long_is_ended_with_its_children(make: trial.Trials, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("make")
+def test_a_trial_that_takes_too_long_is_ended_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROGRAM", f"sleep 600 & echo $! > {tmp_path}/child; wait")
-    make.seconds = 0.5
+    make = trial.Trials("t5x-tiny", None, 1, {}, steps=20, seconds=0.5, logs=tmp_path / "logs")
     assert make(Choice(), 0).kind == "too long"
-    child = int((tmp_path / "child").read_text())
-    for _ in range(600):
-        if gone(child):
-            return
-        time.sleep(0.05)
-    pytest.fail("its child still runs")
-
-
-def gone(process: int) -> bool:
-    """Has a process ended?"""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    assert processkit.ended(int((tmp_path / "child").read_text()))
 
 
 def test_the_rate_is_that_of_the_last_report_and_the_run_is_the_choices(make: trial.Trials, monkeypatch: pytest.MonkeyPatch) -> None:
