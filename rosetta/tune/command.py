@@ -75,9 +75,9 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     about = f"{args.preset} {why}" + (f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else "")
     about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
     extends = args.preset if args.preset in files.presets() else str(Path(args.preset).absolute())
-    folders.write(output, written.text(written.preset(best, extends=extends, accelerator=here.accelerator, about=about, why=why), file.name))
+    folders.write(output, written.text(written.preset(best, extends=extends, accelerator=here.accelerator, about=about, why=why, planned=bool(args.card)), file.name))
     result = {"preset": str(output), "evidence": str(file), "kept": dict(best.kept), "before": best.before, "rate": best.rate, "noise": best.noise, "settings": best.choice.settings()}
-    told = [f"{each}: {gain:+.1%}" for each, gain in best.kept] or ["nothing gains more than the noise: the preset stays as it is"]
+    told = [f"{each}: it fits" if args.card and each.startswith("batch ") else f"{each}: {gain:+.1%}" for each, gain in best.kept] or ["nothing gains more than the noise: the preset stays as it is"]
     return result, "\n".join([about, *told, f"written: {output}; each trial: {file}"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from rosetta.launch import yamltext
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from rosetta.tune.search import Found
 
 
-def preset(found: Found, *, extends: str, accelerator: str | None, about: str, why: str) -> dict[str, Any]:
+def preset(found: Found, *, extends: str, accelerator: str | None, about: str, why: str, planned: bool = False) -> dict[str, Any]:
     """Return the document of a preset.
 
     Args:
@@ -21,13 +22,14 @@ def preset(found: Found, *, extends: str, accelerator: str | None, about: str, w
       accelerator: the cards that it holds for, by short name; None: all.
       about: a line of what was tuned where.
       why: the reason that each value gets.
+      planned: whether rates are those of plans, which grow with any batch that fits.
     """
     values: dict[str, Any] = {}
     gains = dict(found.kept)
     if found.choice.batch is not None:
-        gain = gains.get(f"batch {found.choice.batch}")
-        reason = why if gain is not None else f"the largest half of the preset's that fits, {why}"
-        values["batch"] = {"per_gpu": {"value": found.choice.batch, "why": reason}}
+        larger = [1 + gain for name, gain in found.kept if name.startswith("batch ")]
+        reason = "the largest half of the preset's that fits" if not larger else "the preset's doubled while it fits" if planned else f"{math.prod(larger) - 1:+.1%}"
+        values["batch"] = {"per_gpu": {"value": found.choice.batch, "why": f"{reason}, {why}"}}
     if found.choice.switches:
         said = ", ".join(f"{name} {gains[name]:+.1%}" for name in found.choice.switches if name in gains)
         values["switches"] = {"value": list(found.choice.switches), "why": f"{said}, {why}"}
