@@ -78,7 +78,10 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
     room = cards.named(card).memory * float(run.env.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     moved = sum(each["bytes"] for each in result["collectives"])
     waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
-    found = {**more, "peak_bytes": peak, "room_bytes": int(room), "communicated_bytes": moved, "waited_for_bytes": waited, "seconds": result.get("compile", {}).get("seconds")}
+    found = {
+        **more, "peak_bytes": peak, "room_bytes": int(room), "communicated_bytes": moved, "waited_for_bytes": waited, **{name: result.get(name) for name in ("kernels", "bytes", "gemm_flops")},
+        "seconds": result.get("compile", {}).get("seconds"),
+    }  # fmt: skip
     if peak > room:
         return Outcome(MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found)
     return Outcome(OK, float(run.batch.get("per_gpu", 1)) * (1 - (waited / moved if moved else 0.0) / 2), more=found)

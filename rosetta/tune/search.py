@@ -112,9 +112,12 @@ class Search:
         return Found(choice, rate, before, noise, tuple(kept))
 
     def _more(self) -> bool:
-        if self._left < self._times:
+        if self._left >= self._times:
+            return True
+        if self._left >= 0:
             self._say("no more trials: see --trials")
-        return self._left >= self._times
+            self._left = -1
+        return False
 
     def _start(self, batch: int | None) -> tuple[Choice, list[Outcome]]:
         choice = Choice()
