@@ -1,14 +1,22 @@
-"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state."""
+"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state. And whether what a run reads is its model's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from paxml import tasks_lib
+import fiddle as fdl
+from flax.traverse_util import flatten_dict
+from paxml import tasks_lib, trainer_lib
+from praxis import layers, pax_fiddle
 
 from rosetta.errors import UserError
 from rosetta.launch import folders
+from rosetta.pax import einsum, lora, stored
+
+_ADDED = (lora.PATTERN, einsum.PATTERN)  # of what switches add to a plain model's variables
+_ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
+_FIRST = ".x_layers_0."  # in the names of the variables of a stack's first layer
 
 
 def found(path: str) -> tuple[str, int | None]:
@@ -32,13 +40,13 @@ def found(path: str) -> tuple[str, int | None]:
     return folder, step
 
 
-def restored(task: Any, path: str, stored: Any, inputs: Any, ignored: list[str] | None) -> None:
+def restored(task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] | None) -> None:
     """Make a task begin with a checkpoint's weights, in place.
 
     Args:
       task: its configuration, with all switches.
       path: see found.
-      stored: the same without any switch, as what wrote the checkpoint is read.
+      plain: the same without any switch, as what wrote the checkpoint is read.
       inputs: the configuration of what provides the inputs' shapes.
       ignored: patterns of variables that keep their initial values, beside those that a switch adds.
 
@@ -46,11 +54,11 @@ def restored(task: Any, path: str, stored: Any, inputs: Any, ignored: list[str] 
       UserError: there is no checkpoint.
     """
     folder, step = found(path)
-    fresh = [] if task == stored else _added()
+    fresh = [] if task == plain else _ADDED
     task.train.init_from_checkpoint_rules = {
         folder: tasks_lib.CheckpointLoadingRules(
-            task_p=stored,
-            load_rules=[(r"(.*)", "{}")],
+            task_p=plain,
+            load_rules=_ALL,
             ignore_rules=[*fresh, *(ignored or ())],
             step=step,
             input_specs_provider_p=inputs,
@@ -58,7 +66,57 @@ def restored(task: Any, path: str, stored: Any, inputs: Any, ignored: list[str] 
     }
 
 
-def _added() -> list[str]:
-    from rosetta.pax import einsum, lora  # noqa: PLC0415 (Praxis 1.4.0, where no switch adds anything, cannot import them)
+def check(experiment: Any, folder: str, *, trains: bool) -> None:
+    """Check that the checkpoint that a run reads first is its model's: Paxml cuts and fills up another's until the shapes fit, or ends in a traceback.
 
-    return [lora.PATTERN, einsum.PATTERN]
+    Nothing is computed or written, and of the checkpoint only its metadata is read. Where no checkpoint is, nothing is done.
+
+    Args:
+      experiment: a valid one.
+      folder: of checkpoints, from which training goes on, or which is evaluated.
+      trains: whether it trains; where the folder has no checkpoint, it begins with what CHECKPOINT_RESTORE_PATH names.
+
+    Raises:
+      UserError: it is not.
+    """
+    sizes = "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, USE_REPEATED_LAYER"
+    if own := stored.newest(folder):
+        there = stored.shapes(own)
+        if there is not None:
+            do = f"{sizes}; or begin in another folder (LOG_DIR, --job_log_dir)" if trains else sizes
+            stored.same(there, variables(experiment.task(), experiment.get_input_specs_provider_params()), own, do, () if trains else _ADDED)
+        return
+    if not trains or not experiment.CHECKPOINT_RESTORE_PATH:
+        return
+    for path, rules in experiment.task().train.init_from_checkpoint_rules.items():
+        checkpoint = stored.newest(path) if rules.step is None else stored.named(path, rules.step)
+        there = stored.shapes(checkpoint) if checkpoint and rules.load_rules == _ALL else None
+        if there is not None:
+            do = f"{sizes}; or name another, or leave what differs as it is initialised by patterns in --fdl.CHECKPOINT_IGNORE_RULES"
+            stored.same(there, variables(rules.task_p, rules.input_specs_provider_p), f"CHECKPOINT_RESTORE_PATH={checkpoint}", do, [*_ADDED, *rules.ignore_rules])
+
+
+def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a language model's variables, by names as stored.shapes gives; layers that repeat have one more dimension in front.
+
+    Tracing a model takes Praxis up to 0.2 s a layer, so of a stack of layers that are all alike only the first is traced.
+
+    Args:
+      task: its configuration.
+      inputs: the configuration of what provides the inputs' shapes.
+    """
+    task = task.clone()
+    stack = task.model.lm_tpl.stacked_transformer_tpl
+    count = stack.num_layers if _alike(stack) else 1
+    if count > 1:
+        stack.num_layers = 1
+    made = pax_fiddle.instantiate(task)
+    batch = trainer_lib.get_train_input_specs_for_model_init(made, pax_fiddle.instantiate(inputs))
+    state = made.create_train_state_unpadded_shapes(made.model.abstract_init_with_metadata(batch), discard_opt_states=True)
+    found = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state.mdl_vars, sep=".").items()}
+    return {name.replace(_FIRST, f".x_layers_{index}."): shape for name, shape in found.items() for index in range(count if _FIRST in name else 1)}
+
+
+def _alike(stack: Any) -> bool:
+    """Whether a stack's layers all have the same variables."""
+    return fdl.get_callable(stack) is layers.StackedTransformer and not stack.moe_layers and not isinstance(stack.transformer_layer_params_tpl, (list, tuple))

@@ -28,7 +28,7 @@ def main() -> None:
     from fiddle import absl_flags  # noqa: PLC0415
     from paxml import main as program  # noqa: PLC0415
 
-    from rosetta.pax import switches  # noqa: PLC0415
+    from rosetta.pax import experiment, preflight, restore  # noqa: PLC0415
 
     epath.DEFINE_path("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
     flags.mark_flag_as_required("job_log_dir")
@@ -38,8 +38,10 @@ def main() -> None:
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
         begun.append(True)
-        if isinstance(experiment_config, switches.Switches):
-            experiment_config.goes_on(str(flags.FLAGS.job_log_dir))
+        if isinstance(experiment_config, experiment.Experiment):
+            folder = str(flags.FLAGS.job_log_dir)
+            experiment_config.goes_on(folder)
+            restore.check(experiment_config, str(flags.FLAGS.evaluate_from or f"{folder}/{preflight.CHECKPOINTS}"), trains=flags.FLAGS.mode == "train")
         _prepare(experiment_config, program, flags.FLAGS)
         return run(experiment_config=experiment_config, **more)
 

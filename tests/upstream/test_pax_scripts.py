@@ -163,6 +163,30 @@ def test_lambada(place: Place, pretrained: Path) -> None:
     assert preflight.newest(str(pretrained)) == STEPS
 
 
+def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(place: Place, pretrained: Path) -> None:
+    """To go on from, to begin with, and to evaluate: Paxml itself ends the first in a traceback, and fills up the weights of the others with zeros."""
+    words = ["", place.folder / "sp.model", "float32", 1, 8]
+    kept = _files(pretrained)
+    found = "it has params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.bias.b in the shape [128], the model needs [256], and 5 more differ (5 in shape); take the hyper-parameters"
+    checkpoint = f"{pretrained}/checkpoints/checkpoint_{STEPS:08}"
+    other = f"{GPT} --fdl.HIDDEN_DIMS=256"
+    for script, name, more, data, where in (
+        ("run_pile_singlenode.sh", "pretrained", "", {}, checkpoint),
+        ("run_pile_singlenode.sh", "other", f'--fdl.CHECKPOINT_RESTORE_PATH="{pretrained}"', {}, f"CHECKPOINT_RESTORE_PATH={checkpoint}"),
+        ("run_lambada_singlenode.sh", "pretrained", "", {"DATA": f"jsonl:{place.folder}/lambada.jsonl"}, checkpoint),
+    ):
+        said = place.ends(2, script, *words, name, MAX_STEPS=STEPS + 20, ROSETTA_FDL=f"{other} {more}", **data)
+        assert said.splitlines()[-1].startswith(f"rosetta: {where}: {found}"), script
+        assert "Traceback" not in said
+    assert _files(pretrained) == kept
+    assert list(_files(place.folder / "other")) == []
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """The files of a run, and when each was written; what a script's output went to is none."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
+
+
 @pytest.fixture(scope="module")
 def finetuned(place: Place) -> Path:
     place.llama(LOG_DIR="sft")

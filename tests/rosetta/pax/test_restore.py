@@ -1,8 +1,9 @@
-"""What CHECKPOINT_RESTORE_PATH may name."""
+"""What CHECKPOINT_RESTORE_PATH may name, and whether what a run reads is its model's, which Paxml's own metadata say."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,8 +11,13 @@ from tests.rosetta import jaxkit
 
 jaxkit.need("jax", "paxml")
 
+import jax
+from absl import flags
+from paxml import checkpoint_metadata, trainer_lib
+from praxis import pax_fiddle
+
 from rosetta.errors import UserError
-from rosetta.pax import restore
+from rosetta.pax import configs, restore, stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,3 +44,88 @@ def test_where_there_is_none_is_one_line(run: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="there is no checkpoint_N") as caught:
             restore.found(str(path))
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
+
+
+def _made(name: str, **given: Any) -> Any:
+    small = {
+        "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 128, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 500, "MAX_SEQ_LEN": 32,
+        "ICI_MESH_SHAPE": [1, 1, 1], "DCN_MESH_SHAPE": [1, 1, 1], "PERCORE_BATCH_SIZE": 4,
+    }  # fmt: skip
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    made = getattr(configs, name)()
+    for hyper, value in {**small, **given}.items():
+        setattr(made, hyper, value)
+    return made
+
+
+def _saved(checkpoint: Path, experiment: Any) -> Path:
+    """Paxml's own metadata of an experiment's model, in a checkpoint that has nothing else."""
+    task = pax_fiddle.instantiate(experiment.task())
+    specs = trainer_lib.get_train_input_specs_for_model_init(task, pax_fiddle.instantiate(experiment.get_input_specs_provider_params()))
+    state = trainer_lib.create_train_state_metadata(task, specs)
+    found = checkpoint_metadata.PaxMetadata.from_padded_and_unpadded(state.padded_global_shapes, state.unpadded_global_shapes, version=1.1).to_dict()
+    (checkpoint / "metadata").mkdir(parents=True)
+    (checkpoint / "metadata" / "metadata").write_text(json.dumps(found))
+    return checkpoint
+
+
+_current = pytest.mark.skipif(not hasattr(jax.tree_util, "register_dataclass"), reason="NOT CHECKED on this line: pax-1.4 has neither switches nor GLaM with layers in a row")
+_FAMILIES = [
+    pytest.param("Synthetic126M", {"USE_REPEATED_LAYER": False}),
+    pytest.param("Synthetic175B", {"DIMS_PER_HEAD": None}),
+    pytest.param("SyntheticLLaMA7B", {}),
+    pytest.param("SyntheticLLaMA70B", {"NUM_KV_HEADS": 2}),
+    pytest.param("SyntheticGLaM64B64E", {"NUM_EXPERTS": 4, "GROUPS_PER_PART": 1}),
+    pytest.param("SyntheticGLaM126M64E", {"NUM_EXPERTS": 4, "USE_REPEATED_LAYER": False}, marks=_current),
+    pytest.param("Synthetic126M", {"USE_FP8": True, "USE_LORA": True}, marks=_current),
+]
+
+
+@pytest.mark.parametrize(("name", "given"), _FAMILIES)
+def test_a_model_goes_on_from_its_own_checkpoint(tmp_path: Path, name: str, given: dict[str, Any]) -> None:
+    """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
+    made = _made(name, **given)
+    checkpoint = _saved(tmp_path / "checkpoint_00000002", made)
+    assert restore.variables(made.task(), made.get_input_specs_provider_params()) == stored.shapes(str(checkpoint))
+    restore.check(made, str(tmp_path), trains=True)
+
+
+def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
+    wide = _made("Synthetic126M", MODEL_DIMS=128, DIMS_PER_HEAD=32, USE_REPEATED_LAYER=False)
+    checkpoint = _saved(tmp_path / "run" / "checkpoints" / "checkpoint_00000002", wide)
+    folder = str(checkpoint.parent)
+    small = _made("Synthetic126M", USE_REPEATED_LAYER=False)
+    with pytest.raises(UserError, match=r"final_ln.bias in the shape \[128\], the model needs \[64\], and 25 more differ \(25 in shape\)") as caught:
+        restore.check(small, folder, trains=True)
+    assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), True)
+    with pytest.raises(UserError) as caught:
+        restore.check(small, folder, trains=False)
+    assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), False)
+    small.CHECKPOINT_RESTORE_PATH = str(tmp_path / "run")
+    with pytest.raises(UserError, match="CHECKPOINT_IGNORE_RULES") as caught:
+        restore.check(small, str(tmp_path / "new"), trains=True)
+    assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={checkpoint}"
+    restore.check(small, str(tmp_path / "new"), trains=False)  # an evaluation does not begin with it
+    small.CHECKPOINT_IGNORE_RULES = [".*"]
+    restore.check(small, str(tmp_path / "new"), trains=True)
+    with pytest.raises(UserError, match=r"x_layers_1.*the model has none, and 11 more differ \(11 additional\)"):
+        restore.check(_made("Synthetic126M", MODEL_DIMS=128, DIMS_PER_HEAD=32, USE_REPEATED_LAYER=False, NUM_LAYERS=1), folder, trains=True)
+
+
+@_current
+def test_what_switches_add_may_come_and_go(tmp_path: Path) -> None:
+    """In weights from another run, and in what is evaluated; a run's own checkpoints are held against all of it."""
+    rich = _made("SyntheticLLaMA7B", USE_LORA=True, USE_FP8=True)
+    checkpoint = _saved(tmp_path / "rich" / "checkpoint_00000002", rich)
+    plain = _made("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(checkpoint))
+    restore.check(plain, str(tmp_path / "new"), trains=True)
+    restore.check(plain, str(checkpoint.parent), trains=False)
+    with pytest.raises(UserError, match=r"lora|einsum"):
+        restore.check(plain, str(checkpoint.parent), trains=True)
+    _saved(tmp_path / "plain" / "checkpoint_00000002", _made("SyntheticLLaMA7B"))
+    rich.CHECKPOINT_RESTORE_PATH = str(tmp_path / "plain")
+    restore.check(rich, str(tmp_path / "new"), trains=True)
+    rich.LORA_RANK = 4
+    with pytest.raises(UserError, match=r"lora_a in the shape \[.*8\], the model needs \[.*4\]"):
+        restore.check(rich, str(checkpoint.parent), trains=True)
