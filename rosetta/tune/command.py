@@ -14,7 +14,7 @@ from rosetta.tune import tried
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rosetta.tune.search import Choice, Outcome
 
@@ -47,7 +47,7 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.tune import evidence, planned, search, trial, written  # noqa: PLC0415
 
     settings = _settings(args.settings)
-    here = _planned(args) if args.card else _here(args)
+    here = _planned(args, settings) if args.card else _here(args, settings)
     resolved = describe.resolved(
         args.preset, accelerator=here.accelerator, settings=settings, nodes=args.nodes or (None if args.card else 1), gpus_per_node=here.gpus, environment=os.environ
     )
@@ -91,10 +91,13 @@ class _Where:
     on_cpu: bool = False
 
 
-def _planned(args: argparse.Namespace) -> _Where:
+def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     from rosetta.errors import UserError  # noqa: PLC0415
     from rosetta.plan import cards, target  # noqa: PLC0415
+    from rosetta.presets import given  # noqa: PLC0415
 
+    if settings.get(given.BASE) or os.environ.get(given.BASE):
+        raise UserError("a plan has the flags of the model's preset below all others", given.BASE, "unset it, and give what is to differ: XLA_FLAGS, or xla_...=VALUE words")
     if args.steps or args.repeats:
         raise UserError("a plan is of one step, and always the same", "--steps" if args.steps else "--repeats", "leave it out with --card")
     found = cards.named(args.card)
@@ -102,15 +105,17 @@ def _planned(args: argparse.Namespace) -> _Where:
     return _Where(args.card.lower(), found.name, args.gpus)
 
 
-def _here(args: argparse.Namespace) -> _Where:
+def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
     from rosetta.errors import UserError  # noqa: PLC0415
     from rosetta.launch import card, devices  # noqa: PLC0415
-    from rosetta.presets import layers  # noqa: PLC0415
+    from rosetta.presets import given, layers  # noqa: PLC0415
 
     if args.nodes:
         raise UserError("a trial is made on this machine", f"--nodes {args.nodes}", "leave it out, or plan: --card CARD")
     found = card.cards()
-    on_cpu = card.platform(found).split(",")[0] == "cpu"
+    on_cpu = given.on_cpu(settings, os.environ)
+    if not on_cpu:
+        card.platform(found)  # refuses what would be the CPU unasked
     gpus = args.gpus or devices.devices(found, os.environ, on_cpu=on_cpu)
     return _Where(None, "CPU", gpus, on_cpu=True) if on_cpu else _Where(layers.accelerator(found), found[0].name if found else "GPU", gpus)
 
@@ -168,13 +173,11 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
     from rosetta.errors import UserError  # noqa: PLC0415
+    from rosetta.presets import given, layers  # noqa: PLC0415
 
-    for word in words:
-        if "=" not in word:
-            raise UserError(f"{word!r} is no setting", "rosetta tune", "write NAME=VALUE, after the preset's name")
-    found = dict(word.split("=", 1) for word in words)
-    if "ROSETTA_WITH" in found:
-        raise UserError("switches are what is tried", "ROSETTA_WITH", "set them in the preset: switches: [...]")
+    found = given.settings(words, "rosetta tune")
+    if layers.WITH in found:
+        raise UserError("switches are what is tried", layers.WITH, "set them in the preset: switches: [...]")
     return found
 
 

@@ -79,6 +79,13 @@ def test_on_the_cpu_the_batch_alone_is_tried(trials: list[Choice]) -> None:
     assert {choice.switches for choice in trials} == {()}
 
 
+def test_the_cpu_may_be_a_word(trials: list[Choice], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS")
+    assert cli.main(["tune", "t5x-tiny", "JAX_PLATFORMS=cpu"]) == 0
+    assert trials
+    assert json.loads(Path("t5x-tiny-tuned.jsonl").read_text().splitlines()[0])["card"] == "CPU"
+
+
 def test_a_choice_that_cannot_be_described_is_left_out(trials: list[Choice], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     whole = describe.describe
 
@@ -109,6 +116,7 @@ def test_no_secret_is_written_or_said(trials: list[Choice], capsys: pytest.Captu
         (["t5x-huge"], "there is no preset"), (["t5x-tiny", "--try", "everything"], "'everything' cannot be tried"), (["t5x-tiny", "word"], "'word' is no setting"),
         (["t5x-tiny", "NOSUCH=1"], "there is no setting"), (["t5x-tiny", "ROSETTA_WITH=pgle"], "switches are what is tried"), (["t5x-tiny", "--nodes", "2"], "a trial is made on this machine"),
         (["t5x-tiny", "--card", "h1000"], "there is no description of"), (["t5x-tiny", "--output", "/proc/x.yaml"], "cannot be written"), (["t5x-tiny", "--steps", "0"], "whole number"),
+        (["t5x-tiny", "--card", "h100", "BASE_XLA_FLAGS=--xla_a=1"], "BASE_XLA_FLAGS: a plan has the flags of the model's preset"),
         (["t5x-tiny", "--card", "h100", "--steps", "9"], "--steps: a plan is of one step"), (["t5x-tiny", "--card", "h100"], "this environment cannot compile for GPUs"),
     ],
 )  # fmt: skip
