@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rosetta.launch.description import Run
 
+DATA = ("DATA", "EVAL_DATA", "VOCAB", "VOCAB_PATH", "TFDS_DATA_DIR")  # which some of Pax's experiments look at before they are compiled
 # Of T5X's settings, those that change a step and that `rosetta plan` has no word for.
 NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 
@@ -55,7 +56,8 @@ class Plans:
         argv = [sys.executable, "-P", "-m", "rosetta", "plan", *words(run, self.card), "--json"]
         flags = {name: value for name, value in run.xla_flags.items() if value is not None}
         with tempfile.TemporaryFile() as out:
-            status, log = self._processes.run(argv, {**os.environ, "XLA_FLAGS": xlaflags.joined(xlaflags.written(flags))}, out)
+            data = {name: run.env[name] for name in DATA if name in run.env}
+            status, log = self._processes.run(argv, {**os.environ, **data, "XLA_FLAGS": xlaflags.joined(xlaflags.written(flags))}, out)
             out.seek(0)
             said = out.read()
         more: dict[str, Any] = {"command": argv, "xla_flags": flags, "log": str(log)}

@@ -165,7 +165,7 @@ class TestPlanned:
     @pytest.mark.parametrize(
         ("program", "kind", "reason"),
         [
-            ("""echo noise >&2; echo '{"ok": true, "result": {"memory": {"peak": 9}, "collectives": []}}'""", "ok", ""),
+            ("""test "$DATA" = text:x && test -n "$XLA_FLAGS" && echo '{"ok": true, "result": {"memory": {"peak": 9}, "collectives": []}}'""", "ok", ""),
             ("""echo '{"ok": false, "error": {"what": "it does not divide", "where": "--tp 3", "do": "give 4"}}'; exit 2""", "refused", "--tp 3: it does not divide; give 4"),
             ("echo gone >&2; kill -KILL $$", "failed", "rosetta plan ended with status -9"),
             ("exec sleep 600", "too long", "it was ended"),
@@ -176,7 +176,7 @@ class TestPlanned:
         (tmp_path / "python").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
         monkeypatch.setenv("ROSETTA_SITE", "")
-        found = planned.Plans("t5x-tiny", "h100", {}, nodes=None, gpus=None, seconds=1, logs=tmp_path / "logs")(Choice(), 0)
+        found = planned.Plans("t5x-tiny", "h100", {"DATA": "text:x"}, nodes=None, gpus=None, seconds=1, logs=tmp_path / "logs")(Choice(), 0)
         assert (found.kind, found.rate) == (kind, 8.0 if kind == OK else 0.0)
         assert found.reason.startswith(reason)
         assert Path(found.more["log"]).is_file()
