@@ -64,7 +64,10 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
     where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
     if fresh:
         _refuse_foreign(where)
-        where.mkdir(parents=True, exist_ok=True)
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FatalError(f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR") from error
     if not (where / STATE).is_file():
         _save(where, {})
     changed = _bring(where, parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +114,21 @@ def test_an_old_python_gets_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Python 3.9 is too old" in done.stderr
     assert "apt-get install python3" in done.stderr
+
+
+def test_a_shim_of_a_python_that_is_not_there_is_passed_by(tmp_path: Path) -> None:
+    for name, text in (("python3.14", "exit 127"), ("python3.13", 'echo "went on: $*"; exit 0')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    program = f"import sys; sys.version_info = (3, 9, 2, 'final', 0); sys.argv = ['build.py', 'bild']; import os; os.environ['PATH'] = {str(tmp_path)!r}; __file__ = 'build.py'; exec(open('build.py').read())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, f"went on: {ROOT / 'build.py'} bild\n"), done.stderr
+
+
+def test_an_empty_home_is_none() -> None:
+    program = "import os, build; import builder.bootstrap as after; after.hand_over = lambda *_: print(os.path.expanduser('~')); build.main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT, env={"PATH": os.environ["PATH"], "HOME": ""})
+    assert done.stdout.strip() == pwd.getpwuid(os.getuid()).pw_dir, done.stderr
 
 
 @pytest.mark.parametrize("argv", [["--json"], ["cache", "--json"], ["--distribution", "t5x", "--accelerator", "rocm", "--json"], ["verify", "--json"], ["bild", "--json"], ["cache", "prune", "--days", "-1", "--json"], ["cache", "prune", "--days", "nan", "--json"]])

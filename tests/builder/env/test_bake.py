@@ -44,6 +44,11 @@ def test_fresh_then_nothing_then_one_part(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_folder_that_cannot_be_made_is_one_line() -> None:
+    with pytest.raises(FatalError, match="cannot be made"):
+        bake.assemble(Path("/proc/none/env"), [])
+
+
 def test_a_part_no_longer_wanted_goes(tmp_path: Path) -> None:
     output = tmp_path / "out"
     bake.assemble(output, [_part("opt/a", "1"), _part("opt/b", "1")])
