@@ -16,6 +16,7 @@ from rosetta.pax import einsum, lora, stored
 
 _ADDED = (lora.PATTERN, einsum.PATTERN)  # of what switches add to a plain model's variables
 _ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
+_POSITIONS = "params.lm.position_emb.emb_var"  # [length, features]
 _FIRST = ".x_layers_0."  # in the names of the variables of a stack's first layer
 
 
@@ -79,12 +80,15 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
     Raises:
       UserError: it is not.
     """
-    sizes = "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, USE_REPEATED_LAYER"
+    wanted = "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, USE_REPEATED_LAYER"
     if own := stored.newest(folder):
         there = stored.shapes(own)
         if there is not None:
-            do = f"{sizes}; or begin in another folder (LOG_DIR, --job_log_dir)" if trains else sizes
-            stored.same(there, variables(experiment.task(), experiment.get_input_specs_provider_params()), own, do, () if trains else _ADDED)
+            model = variables(experiment.task(), experiment.get_input_specs_provider_params())
+            if trains:
+                stored.same(there, model, own, f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)")
+            else:
+                stored.same(_reached(there, model), model, own, wanted, _ADDED)
         return
     if not trains or not experiment.CHECKPOINT_RESTORE_PATH:
         return
@@ -92,8 +96,15 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         checkpoint = stored.newest(path) if rules.step is None else stored.named(path, rules.step)
         there = stored.shapes(checkpoint) if checkpoint and rules.load_rules == _ALL else None
         if there is not None:
-            do = f"{sizes}; or name another, or leave what differs as it is initialised by patterns in --fdl.CHECKPOINT_IGNORE_RULES"
-            stored.same(there, variables(rules.task_p, rules.input_specs_provider_p), f"CHECKPOINT_RESTORE_PATH={checkpoint}", do, [*_ADDED, *rules.ignore_rules])
+            model = variables(rules.task_p, rules.input_specs_provider_p)
+            do = f"{wanted}; or name another, or leave what differs as it is initialised by patterns in --fdl.CHECKPOINT_IGNORE_RULES"
+            stored.same(_reached(there, model), model, f"CHECKPOINT_RESTORE_PATH={checkpoint}", do, [*_ADDED, *rules.ignore_rules])
+
+
+def _reached(there: stored.Shapes, model: stored.Shapes) -> stored.Shapes:
+    """What is there, without positions that the model's rows are too short for: they are never looked up, and Paxml leaves them out."""
+    kept, needed = there.get(_POSITIONS, ()), model.get(_POSITIONS, ())
+    return {**there, _POSITIONS: needed} if kept[1:] == needed[1:] and kept[:1] > needed[:1] > () else there
 
 
 def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:

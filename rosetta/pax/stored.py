@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
@@ -12,10 +13,9 @@ from rosetta.launch import folders
 from rosetta.pax import preflight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    Shapes = Mapping[str, tuple[int, ...]]
-
+Shapes = Mapping[str, tuple[int, ...]]  # of variables, by their full names
 _PARTS = (("FP8 state", r"_amax_history$"), ("LoRA's kernels", r"lora_a$"))
 
 

@@ -155,7 +155,7 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
 
 
 def test_lambada(place: Place, pretrained: Path) -> None:
-    said = place.run("run_lambada_singlenode.sh", "", place.folder / "sp.model", "float32", 1, 8, "pretrained", DATA=f"jsonl:{place.folder}/lambada.jsonl", ROSETTA_FDL=SMALL + " --fdl.MAX_SEQ_LEN=128")
+    said = place.run("run_lambada_singlenode.sh", "", place.folder / "sp.model", "float32", 1, 8, "pretrained", DATA=f"jsonl:{place.folder}/lambada.jsonl", ROSETTA_FDL=SMALL + " --fdl.MAX_SEQ_LEN=24")
     found = _evaluation(pretrained)
     assert (found["step"], found["data"]) == (STEPS, "LambadaValidation")
     assert 0 <= found["accuracy"] <= 1

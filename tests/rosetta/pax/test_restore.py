@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -129,3 +130,13 @@ def test_what_switches_add_may_come_and_go(tmp_path: Path) -> None:
     rich.LORA_RANK = 4
     with pytest.raises(UserError, match=r"lora_a in the shape \[.*8\], the model needs \[.*4\]"):
         restore.check(rich, str(checkpoint.parent), trains=True)
+
+
+def test_shorter_rows_take_the_first_positions_and_longer_ones_are_refused(tmp_path: Path) -> None:
+    checkpoint = _saved(tmp_path / "run" / "checkpoint_00000002", _made("Synthetic126M"))
+    for length in (16, 64):
+        made = _made("Synthetic126M", MAX_SEQ_LEN=length)
+        begun = _made("Synthetic126M", MAX_SEQ_LEN=length, CHECKPOINT_RESTORE_PATH=str(checkpoint))
+        for experiment, folder, trains, refused in ((begun, "new", True, length > 32), (made, "run", False, length > 32), (made, "run", True, True)):
+            with pytest.raises(UserError, match=rf"position_emb.emb_var in the shape \[32, 64\], the model needs \[{length}, 64\];") if refused else contextlib.nullcontext():
+                restore.check(experiment, str(tmp_path / folder), trains=trains)
