@@ -118,8 +118,9 @@ class _Processes:
         path = os.pathsep.join([os.path.dirname(os.path.dirname(os.path.abspath(rosetta.__file__))), os.environ.get("PYTHONPATH", "")])
         # One thread each: the processes are the parallelism. Not forked: the trainer has threads and a GPU.
         env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        # In sessions of their own: Ctrl-C asks the trainer to end, which still needs batches.
         self.children = [
-            subprocess.Popen([sys.executable, "-m", "rosetta.data.loader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) for _ in range(workers)
+            subprocess.Popen([sys.executable, "-m", "rosetta.data.loader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True) for _ in range(workers)
         ]
         body = pickle.dumps(batches)
         try:

@@ -1,14 +1,16 @@
-"""SIGTERM and SIGUSR1: the running step ends, a checkpoint is written, and the process ends with status 75, "go on later". A second signal ends it at once.
+"""SIGTERM, SIGUSR1 and SIGINT: the running step ends, a checkpoint is written, and the process ends with status 75, "go on later". A second signal ends it at once.
 
-Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod away.
+Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod away, a terminal at Ctrl-C.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from rosetta import status
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+# s after the first signal in which another one is the same: a terminal, or `timeout`, gives it to all processes of a group, and a parent among them passes it on.
+ECHO = 1.0
 
-_came: list[str] = []
+_came: list[tuple[str, float]] = []  # the first one, and when (time.monotonic)
 _last: list[Callable[[], object]] = []
 _ask: Callable[[str], None] | None = None
 
@@ -51,27 +55,35 @@ def asks(ask: Callable[[str], None]) -> None:
     global _ask  # noqa: PLW0603 (signals are the process's)
     _ask = ask
     if _came:
-        ask(_came[0])
+        ask(_came[0][0])
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
     del frame
-    name = signal.Signals(number).name
+    name, now = signal.Signals(number).name, time.monotonic()
     if _came:
-        os.write(2, f"rosetta: {name} for the second time: ended at once\n".encode())
-        os._exit(128 + number)
-    _came.append(name)
-    os.write(2, f"rosetta: {name}: it ends after the running step, with a checkpoint; a second signal ends it at once\n".encode())
+        if now - _came[0][1] > ECHO:
+            _say(f"{name} for the second time: ended at once")
+            os._exit(128 + number)
+        return
+    _came.append((name, now))
+    _say(f"{name}: it ends after the running step, with a checkpoint; a second signal ends it at once")
     if _ask:
         _ask(name)
 
 
+def _say(line: str) -> None:
+    """Say a line from within a handler, where what Python buffers may be in use."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"rosetta: {line}\n".encode())
+    progress.tell(f"rosetta: {line}")
+
+
 def end(line: str, code: int = status.EARLY) -> NoReturn:
     """End a run before its time, with one line; nothing that still runs in it is waited for."""
-    line = f"rosetta: {line}"
-    progress.tell(line)
-    print(line, file=sys.stderr, flush=True)
-    sys.stdout.flush()
+    progress.say(f"rosetta: {line}")
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     for function in _last:
         function()
     os._exit(code)

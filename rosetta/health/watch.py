@@ -185,5 +185,4 @@ def first_line(error: BaseException) -> str:
 
 def say(line: str) -> None:
     """Say a line on stderr, and where that is a log on the terminal."""
-    progress.tell(f"rosetta: {line}")
-    print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    progress.say(f"rosetta: {line}")

@@ -107,6 +107,13 @@ def tell(line: str) -> None:
             os.write(int(os.environ[FD]), f"{line}\n".encode())
 
 
+def say(line: str) -> None:
+    """Print a line on stderr, and where that is a log on the terminal. That whoever read it has gone, as a `tee` at Ctrl-C, ends no run."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+    tell(line)
+
+
 class Reporter:
     """Says reports where people look, and appends them to FOLDER/progress.jsonl. Only the first process of a run has one."""
 
@@ -115,13 +122,12 @@ class Reporter:
 
     def say(self, found: Report) -> None:
         """Print a report, and append it as one JSON object. Where that cannot be written, this is said once and the run goes on."""
-        print(found.line(), file=sys.stderr, flush=True)
-        tell(found.line())
+        say(found.line())
         if self._file:
             try:
                 append(self._file, found.json())
             except OSError as error:
-                print(f"rosetta: {self._file}: {error.strerror}: progress is not written any more", file=sys.stderr, flush=True)
+                say(f"rosetta: {self._file}: {error.strerror}: progress is not written any more")
                 self._file = None
 
 

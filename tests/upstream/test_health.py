@@ -109,7 +109,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         each.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_ends_in_a_checkpoint_from_which_the_next_start_goes_on(run: Run, number: signal.Signals) -> None:
     run.start(saved=10_000)
     run.trained()

@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import json
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -72,6 +74,19 @@ def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.B
     with pytest.raises(RuntimeError, match="data process ended"):
         collections.deque(iter(lambda: next(ahead), None), maxlen=0)
     ahead.close()
+
+
+def test_ctrl_c_does_not_take_away_what_the_trainer_still_needs(batches: pipeline.Batches) -> None:
+    """A terminal sends it to all processes of a group."""
+    program = "import pickle, signal, sys\nfrom rosetta.data import loader\nahead = loader.Loader(pickle.loads(sys.stdin.buffer.read()), workers=1)\nnext(ahead)\nsignal.signal(signal.SIGINT, lambda *_: [next(ahead) for _ in range(9)] and sys.exit(75))\nprint('ready', flush=True)\nsignal.pause()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(pickle.dumps(batches))
+        process.stdin.close()
+        assert process.stdout.readline() == b"ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 75
 
 
 def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:

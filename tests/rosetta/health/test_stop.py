@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.health import stop
+from rosetta.launch import progress
+
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys, time
@@ -27,14 +30,16 @@ stop.end(f"ended by {asked[0]}")
 """
 
 
-def _started(*words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
+    """A program that waits for signals, told of a terminal's file descriptor."""
+    env = {**os.environ, progress.FD: str(terminal)}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, env=env, pass_fds=[terminal] if terminal > 0 else [], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", stop.SIGNALS)
 @pytest.mark.parametrize("when", [[], ["late"]])
 def test_a_signal_asks_for_a_stop_even_before_anybody_listens(number: signal.Signals, when: list[str]) -> None:
     process = _started(*when)
@@ -44,16 +49,41 @@ def test_a_signal_asks_for_a_stop_even_before_anybody_listens(number: signal.Sig
     assert err.splitlines() == [f"rosetta: {number.name}: it ends after the running step, with a checkpoint; a second signal ends it at once", f"rosetta: ended by {number.name}"]
 
 
-def test_a_second_one_ends_it_at_once() -> None:
+@pytest.mark.parametrize("number", stop.SIGNALS)
+def test_a_second_one_ends_it_at_once(number: signal.Signals) -> None:
     process = _started("deaf")
     process.send_signal(signal.SIGUSR1)
     assert process.stderr is not None
     process.stderr.readline()
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
+    time.sleep(stop.ECHO + 0.1)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert err == "rosetta: SIGTERM for the second time: ended at once\n"
+    assert process.returncode == 128 + number
+    assert err == f"rosetta: {number.name} for the second time: ended at once\n"
+
+
+def test_one_that_is_passed_on_as_well_is_no_second_one() -> None:
+    process = _started("deaf")
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert process.poll() is None
+    process.kill()
+    _, err = process.communicate(timeout=60)
+    assert err.splitlines() == ["rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once"]
+
+
+def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> None:
+    """Ctrl-C ends a `tee` that reads what we say."""
+    reading, terminal = os.pipe()
+    with _started(terminal=terminal) as process:
+        os.close(terminal)
+        assert process.stderr is not None
+        process.stderr.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 75
+    with os.fdopen(reading) as lines:
+        assert lines.read().splitlines() == ["rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once", "rosetta: ended by SIGINT"]
 
 
 def test_released_they_end_it_as_any_program() -> None:

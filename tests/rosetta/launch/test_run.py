@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +58,33 @@ def test_secrets_are_not_said_when_it_starts(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr == "rosetta: reads s3://...@host/...\n+ sh -c ': $1' sh s3://...@host/...\n"
+
+
+HEEDS = """
+import time
+from rosetta.health import stop
+stop.take()
+asked = []
+stop.asks(asked.append)
+print("ready", flush=True)
+while not asked:
+    time.sleep(0.01)
+time.sleep(0.5)
+stop.end(f"ended by {asked[0]}")
+"""
+
+
+def test_what_a_terminal_sends_to_all_is_one_signal_to_what_we_pass_it_on_to() -> None:
+    """Ctrl-C reaches the shell, us and the trainer: that one writes its checkpoint, and what was to come after it does not."""
+    code = f"import os, sys\nfrom rosetta.launch import run\nenv = dict(os.environ)\nrun.one_after_the_other([run.Command([sys.executable, '-c', each], env, None, ()) for each in ({HEEDS!r}, 'print(0)')])"
+    argv = ["bash", "-c", 'exec "$@"', "x", sys.executable, "-P", "-c", code]
+    process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert out == ""
+    assert [line for line in err.splitlines() if not line.startswith("+ ")][-2:] == [
+        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once", "rosetta: ended by SIGINT",
+    ]  # fmt: skip
