@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rosetta.errors import UserError
+from rosetta.launch import folders
 from rosetta.pax import stored
 
 _KERNEL = "params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.linear"
@@ -61,6 +62,16 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="it cannot be read") as caught:
             stored.shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
+
+
+def test_an_object_store_is_asked_as_a_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _run(tmp_path, _FP8)
+    monkeypatch.setattr(folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path))))
+    found = stored.newest("gs://bucket/checkpoints")
+    assert found == "gs://bucket/checkpoints/checkpoint_00000010"
+    assert set(stored.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
+    with pytest.raises(UserError, match="has FP8 state"):
+        stored.agree("gs://bucket", fp8=False, lora=False)
 
 
 def _refusal(there: dict[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -> str | None:
