@@ -93,6 +93,19 @@ def described(args: argparse.Namespace) -> Run:
     return found
 
 
+def _say(args: argparse.Namespace, run: Run) -> None:
+    """Say on stderr what the run goes without where it will be; UserError where that cannot be meant."""
+    from rosetta.launch import elsewhere  # noqa: PLC0415
+
+    lines = elsewhere.folders(run, args.on) + elsewhere.platform(run, args.on, os.environ)
+    if args.on in QUEUES and not (args.description or args.accelerator or "accelerator" in run.origin):
+        from rosetta.presets import layers  # noqa: PLC0415
+
+        lines += elsewhere.no_card(run, layers.of_cards(args.words[0]))
+    for line in lines:
+        print(f"rosetta: {line}", file=sys.stderr)
+
+
 def _useful(args: argparse.Namespace) -> None:
     """UserError for an option that the place where it runs has no use for."""
     wanted = {**_OF, "name": ("docker",) if args.on in HERE else QUEUES}
@@ -113,7 +126,7 @@ def _preset(args: argparse.Namespace) -> Run:
     if not args.words:
         raise UserError("no preset is named", f"rosetta {args.command}", "name one, as in t5x-large, or give a --description")
     name, *words = args.words
-    settings = given.settings(words, f"rosetta {args.command}")
+    settings = given.with_card(given.settings(words, f"rosetta {args.command}"), os.environ, args.accelerator)
     return describe(name, accelerator=args.accelerator or _accelerator(args, settings), settings=settings, nodes=args.nodes, gpus_per_node=args.gpus_per_node, environment=os.environ)
 
 
@@ -166,7 +179,13 @@ def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     run = described(args)
     if args.on == "docker":
         wanted = docker.render(run, _options(args), os.environ)
+        _say(args, run)
         return _shown(wanted) if args.dry_run else _become(args, wanted)
+    origin = run.origin.get("nodes", "")
+    if run.nodes > 1 and not args.coordinator and ".yaml:" in origin:
+        what = f"{run.nodes} nodes, which the preset brings ({origin}), have to meet somewhere"
+        raise UserError(what, "--coordinator", "give --nodes 1 for this machine alone; or name the first node, and a free port of it, to all of them: HOST:PORT")
+    _say(args, run)
     layout = node.Layout(rendering.per_node(run), run.nodes, _number(args), args.coordinator)
     env = rendering.variables(run)
     if args.dry_run:
@@ -225,7 +244,9 @@ def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.launch import jobset, slurm  # noqa: PLC0415
 
     renderings = {"slurm": slurm.plain, "pyxis": slurm.pyxis, "apptainer": slurm.apptainer, "jobset": jobset.render}
-    wanted = renderings[args.on](described(args), _options(args))
+    run = described(args)
+    wanted = renderings[args.on](run, _options(args))
+    _say(args, run)
     if args.dry_run:
         return _shown(wanted)
     _there(shutil.which(wanted.argv[0]), wanted, args.on)

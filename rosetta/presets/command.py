@@ -29,7 +29,7 @@ def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if args.preset is None:
         found = explain.listing()
         return found, explain.list_table(found)
-    settings = given.settings(args.settings, "explain")
+    settings = given.with_card(given.settings(args.settings, "explain"), os.environ, args.accelerator)
     accelerator = args.accelerator or (None if given.on_cpu(settings, os.environ) else layers.accelerator(card.cards()))
     found = explain.document(args.preset, accelerator=accelerator, settings=settings, nodes=args.nodes, gpus_per_node=args.gpus_per_node, environment=os.environ)
     return found, explain.table(found)

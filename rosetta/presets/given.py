@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TYPED = "command line"
 PRESET = "ROSETTA_PRESET"
+PLATFORMS = "JAX_PLATFORMS"
 BASE = "BASE_XLA_FLAGS"  # in the place of the preset's flags
 GIVEN = "given"  # as the preset's name: flags and variables stand in the environment already
 # Variables of the scripts that are fields of a preset, by framework.
@@ -46,7 +47,25 @@ def variables(framework: str) -> tuple[str, ...]:
 
 def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or else of the environment."""
-    return (words.get("JAX_PLATFORMS") or environment.get("JAX_PLATFORMS", "")).split(",")[0] == "cpu"
+    return words.get(PLATFORMS, environment.get(PLATFORMS, "")).split(",")[0] == "cpu"
+
+
+def with_card(words: Mapping[str, str], environment: Mapping[str, str], accelerator: str | None) -> dict[str, str]:
+    """Return words that go over JAX_PLATFORMS=cpu of the environment where a card is named.
+
+    Args:
+      words: name -> value of the command line.
+      environment: variables.
+      accelerator: of --accelerator, None where it is not given.
+
+    Raises:
+      UserError: the command line names a card and the CPU.
+    """
+    if accelerator is None or not on_cpu(words, environment):
+        return dict(words)
+    if PLATFORMS in words:
+        raise UserError(f"it is a run on the CPU, and --accelerator {accelerator} is a card", f"{PLATFORMS}={words[PLATFORMS]}", "leave one of them out")
+    return {**words, PLATFORMS: ""}
 
 
 def settings(words: Iterable[str], where: str) -> dict[str, str]:

@@ -86,6 +86,12 @@ def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
     return capability[0] == int(major) and (capability[0] >= 9 or capability[1] == int(minor))
 
 
+def of_cards(name: str) -> tuple[str, ...]:
+    """Return the fields that some card has values for, of all presets and of this one; see files.chain for errors."""
+    tables = [*(each.values for each in files.accelerators().values()), *(values for layer in files.chain(name) for values in layer.cards.values())]
+    return tuple(dict.fromkeys(path for values in tables for path in values))
+
+
 def resolve(
     name: str, *, accelerator: str | None, environment: Mapping[str, Value], typed: Mapping[str, Value], site: files.Layer, precision: str | None = None, versions: Callable[[str], str | None] = installed
 ) -> Settings:

@@ -17,7 +17,8 @@ from tests.rosetta.doctor.test_command import old_pythons
 from tests.rosetta.launch import enginekit
 
 ROOT = Path(__file__).resolve().parents[3]
-DRY = {"local": ("run",), "docker": ("run", "--on=docker", "--image=i"), "slurm": ("submit", "--on=slurm"), "pyxis": ("submit", "--on=pyxis", "--image=i"), "apptainer": ("submit", "--on=apptainer", "--image=i"), "jobset": ("submit", "--on=jobset", "--image=i")}
+CONTAINER = ("--image=i", "--mount=/d:/e")
+DRY = {"local": ("run",), "docker": ("run", "--on=docker", *CONTAINER), "slurm": ("submit", "--on=slurm"), **{where: ("submit", f"--on={where}", *CONTAINER) for where in ("pyxis", "apptainer", "jobset")}}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def shown(place: enginekit.Place, *words: str, **variables: str) -> dict[str, An
 
 @pytest.mark.parametrize("where", DRY)
 def test_the_same_preset_everywhere(place: enginekit.Place, where: str) -> None:
-    found = shown(place, *DRY[where], "t5x-small", "DATA=text:/a b", "xla_gpu_enable_triton_gemm=true", "--accelerator=h100", "--nodes=1", "--gpus-per-node=1", *(["--mount=/d:/e"] if where not in ("local", "slurm") else []))
+    found = shown(place, *DRY[where], "t5x-small", "DATA=text:/a b", "MODEL_DIR=/e/m", "xla_gpu_enable_triton_gemm=true", "--accelerator=h100", "--nodes=1", "--gpus-per-node=1")
     env = found["env"]
     if where == "jobset":
         env = {each["name"]: each["value"] for each in found["document"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["env"]}
@@ -54,7 +55,7 @@ def test_on_this_machine_a_process_a_gpu_or_a_node(place: enginekit.Place) -> No
 
 
 def test_the_image_may_be_the_variable_that_the_scripts_read(place: enginekit.Place) -> None:
-    assert "an/image" in shown(place, "run", "--on=docker", "t5x-small", CONTAINER="an/image")["argv"]
+    assert "an/image" in shown(place, "run", "--on=docker", "t5x-small", "MODEL_DIR=gs://bucket/m", CONTAINER="an/image")["argv"]
     assert shown(place, "run", "t5x-small", "--gpus-per-node=1", CONTAINER="an/image")["argv"] == ["rosetta", "t5x", "pretrain"], "which stays set where there is none"
 
 
@@ -71,6 +72,9 @@ def test_a_description_says_it_all(place: enginekit.Place) -> None:
         (["run", "t5x-small", "large"], "'large' is no setting; write NAME=VALUE"),
         (["run", "no-such-preset"], "no-such-preset"),
         (["run", "t5x-small", "--nodes=2"], "--coordinator: 2 nodes have to meet somewhere; name the first node"),
+        (["run", "t5x-small", "nodes=2"], "--coordinator: 2 nodes have to meet somewhere; name the first node"),
+        (["run", "t5x-large"], "--coordinator: 8 nodes, which the preset brings (presets/t5x.yaml:40), have to meet somewhere; give --nodes 1 for this machine alone; or"),
+        (["run", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator=h100"], "JAX_PLATFORMS=cpu: it is a run on the CPU, and --accelerator h100 is a card; leave one of them out"),
         (["run", "t5x-small", "--node", "1", "--accel", "h100"], "unrecognized arguments: --accel"),
         (["run", "t5x-small", "--nodes=0"], "give a whole number, at least 1"),
         (["run", "t5x-small", "--node=-1"], "give a whole number from 0 on"),
@@ -106,7 +110,7 @@ def test_refused_in_a_line(place: enginekit.Place, words: list[str], what: str) 
 def test_what_it_needs_is_not_there(place: enginekit.Place, where: str, program: str) -> None:
     for path in (place.folder / "bin").iterdir():
         path.unlink()
-    done = place.rosetta(*DRY[where], "t5x-small", "--gpus-per-node=1", PATH=str(place.folder / "bin"))
+    done = place.rosetta(*DRY[where], "t5x-small", "MODEL_DIR=/e/m", "--accelerator=h100", "--gpus-per-node=1", PATH=str(place.folder / "bin"))
     assert done.returncode == 2
     assert f"{program}: there is no such program on PATH" in done.stderr
 
@@ -117,7 +121,7 @@ def test_what_the_scheduler_says_comes_through(place: enginekit.Place) -> None:
     assert place.rosetta(*DRY["slurm"], "t5x-small").stdout == "Submitted batch job 7\n"
     assert json.loads(place.rosetta(*DRY["slurm"], "t5x-small", "--json").stdout)["result"] == {"said": "Submitted batch job 7"}
     sbatch.write_text("#!/bin/sh\necho 'error: invalid partition' >&2\nexit 1\n")
-    done = place.rosetta(*DRY["slurm"], "t5x-small")
+    done = place.rosetta(*DRY["slurm"], "t5x-small", "--accelerator=h100")
     assert (done.returncode, done.stderr) == (2, "error: invalid partition\nrosetta: sbatch: it ended with status 1; see what it said\n")
 
 
@@ -138,7 +142,7 @@ def test_on_a_login_node(place: enginekit.Place, python: str) -> None:
     """An old Python, PyYAML and the package: nothing else."""
     environment = {"PATH": f"{place.folder}/bin:/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{plain_yaml(place.folder)}", "HOME": str(place.folder)}
     for words in DRY.values():
-        done = subprocess.run([python, "-S", "-B", "-m", "rosetta.launch", *words, "gpt-126m", "--nodes=1", "--dry-run"], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run([python, "-S", "-B", "-m", "rosetta.launch", *words, "gpt-126m", "LOG_DIR=/e/l", "--nodes=1", "--dry-run"], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "Pile126M" in done.stdout
     bare = {**environment, "PYTHONPATH": str(ROOT)}

@@ -85,7 +85,11 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(capsys: py
             assert cli.main(["explain", "t5x-small", *words]) == 0
             assert "t5x, the CPU; starts" in capsys.readouterr().out
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert explained(capsys, "t5x-small", "--accelerator", "a100")["config"]["network.T5Config.attention"]["value"] == '"cudnn"'
+    found = explained(capsys, "t5x-small", "--accelerator", "a100")
+    assert (found["config"]["network.T5Config.attention"]["value"], found["run"]["env"]["JAX_PLATFORMS"]) == ('"cudnn"', ""), "its run is not one on the CPU"
+    assert cli.main(["explain", "t5x-small", "JAX_PLATFORMS=cpu", "--accelerator", "a100"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+    assert explained(capsys, "t5x-small", "JAX_PLATFORMS=")["accelerator"] == "h100", "a word that is empty goes over the environment, too"
     monkeypatch.setenv("JAX_PLATFORMS", "")
     monkeypatch.setattr(card, "cards", list)
     assert explained(capsys, "t5x-small")["accelerator"] == "h100"
