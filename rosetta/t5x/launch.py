@@ -59,7 +59,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     chosen = switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = ginread.read(files, (root, ginfiles.HOME, Path.cwd()))
-    bindings = {**sizes(given, bound), **chosen.training()}
+    bindings = {**sizes(given, bound), **_macros(given, bound), **chosen.training()}
     benchmark = on(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
@@ -90,7 +90,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
     said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder))
-    lines = (_summary(given, model_dir, log), *said, *used.lines, *chosen.notes, *notes, *more)
+    lines = (_summary(given, model_dir, log), *(() if benchmark else _warmup(bound)), *said, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None, refused)
@@ -126,6 +126,22 @@ def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
         "NUM_PARTITIONS": given.tensor_parallel,
     }
     return {**bindings, **lengths(given.lengths, bound)}
+
+
+def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+    """The bindings for macros that are given as variables; gin takes those that nothing reads, too."""
+    for name, value in given.macros.items():
+        if name not in bound:
+            raise UserError("its gin files have no such macro", f"{name}={value}", "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE")
+    return dict(given.macros)
+
+
+def _warmup(bound: dict[str, str]) -> tuple[str, ...]:
+    """A line where the learning rate's warm-up is longer than the run."""
+    warmup, steps, factors = (ginread.value(bound, name) for name in ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors"))
+    if factors != "linear_decay" or not isinstance(warmup, int) or not isinstance(steps, int) or steps >= warmup:
+        return ()
+    return (f"the learning rate still rises when the run ends, after {steps:,} steps: WARMUP_STEPS is {warmup:,}",)
 
 
 def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:

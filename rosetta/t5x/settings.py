@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class Settings:
       gpus: in the run.
       batch_per_gpu: sequences.
       lengths: tokens; only those that were given.
+      macros: of the gin files, by their names, which are variables' too; only those that were given.
       steps: at which the run ends, None for what the gin file says.
       model_dir: absolute, or the address of an object store.
       log_dir: "" for none.
@@ -55,6 +57,7 @@ class Settings:
     tensor_parallel: int
     steps: int | None
     lengths: dict[str, int]
+    macros: dict[str, float]
     model_dir: str
     log_dir: str
     variables: Mapping[str, str]
@@ -98,7 +101,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         gpus=positive("NUM_GPUS", given["NUM_GPUS"]) if given.get("NUM_GPUS") else processes if processes > 1 else devices,
         batch_per_gpu=numbers["BSIZE_PER_GPU"], microbatches=numbers["NUM_MICROBATCHES"], tensor_parallel=numbers["TP_SIZE"],
         steps=positive("TRAIN_STEPS", given["TRAIN_STEPS"]) if given.get("TRAIN_STEPS") else None,
-        lengths=lengths(given),
+        lengths=lengths(given), macros=macros(given),
         model_dir=absolute(model_dir), log_dir=given.get("LOGDIR", "") if single else "", variables=given,
     )  # fmt: skip
     arithmetic(settings.gpus, settings.tensor_parallel, settings.batch_per_gpu, settings.microbatches)
@@ -108,6 +111,19 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
 def lengths(given: Mapping[str, str]) -> dict[str, int]:
     """Return the lengths that are given, in tokens; UserError where one is no number."""
     return {what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)}
+
+
+def macros(given: Mapping[str, str]) -> dict[str, float]:
+    """Return the macros of the gin files that are given as variables: steps, and a learning rate. UserError where one is no number above 0."""
+    found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD") if given.get(name)}
+    if text := given.get("LEARNING_RATE"):
+        try:
+            found["LEARNING_RATE"] = float(text)
+        except ValueError:
+            found["LEARNING_RATE"] = math.nan
+        if not 0 < found["LEARNING_RATE"] < math.inf:
+            raise UserError(f"it is {text!r}", "LEARNING_RATE", "give a number above 0, as in LEARNING_RATE=1e-3")
+    return found
 
 
 def arithmetic(gpus: int, split: int, sequences: int = 1, microbatches: int = 1, names: tuple[str, str] = ("TP_SIZE=", "NUM_MICROBATCHES=")) -> None:

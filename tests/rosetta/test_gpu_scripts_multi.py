@@ -63,6 +63,35 @@ def test_the_only_process(place: Place) -> None:
     assert "--multiprocess_gpu" not in ran.argv
 
 
+def test_the_rate_and_when_it_saves_are_variables(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", WARMUP_STEPS="20", LEARNING_RATE="1e-2", SAVE_PERIOD="50")
+    assert ran.rc == 0, ran.err
+    assert {name: bindings(ran)[name] for name in ("WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD")} == {"WARMUP_STEPS": "20", "LEARNING_RATE": "0.01", "SAVE_PERIOD": "50"}
+    assert "still rises" not in ran.err
+    usual = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200")
+    assert not {"WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD"} & set(bindings(usual))
+    assert "rosetta: the learning rate still rises when the run ends, after 200 steps: WARMUP_STEPS is 10,000\n" in usual.err
+    (place.work / "mine.gin").write_text("include 'rosetta/t5x/gin/runs/rsqrt_decay.gin'\n")
+    assert "still rises" not in place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", ROSETTA_GIN="mine.gin").err, "it is constant up to there"
+
+
+def test_finetunings_warmup_counts_from_its_start(place: Place) -> None:
+    checkpoints(place, "1000000")
+    given = {"MODEL_DIR": "pre", "FT_TASK": "mnli2", "T5_SIZE": "tiny", "DATA": f"jsonl:{place.work}/mnli.jsonl", "FT_STEPS": "500"}
+    assert "after 500 steps: WARMUP_STEPS is 1,000" in place.run("multiprocess_ft_frompile.sh", **given).err
+    ran = place.run("multiprocess_ft_frompile.sh", **given, WARMUP_STEPS="100")
+    assert bindings(ran)["WARMUP_STEPS"] == "100"
+    assert "still rises" not in ran.err
+
+
+def test_a_tree_without_the_macro_is_said(place: Place) -> None:
+    run = next(place.tree.rglob("tiny_pile_pretrain.gin"))
+    run.write_text("network.T5Config.num_heads = 4\n")
+    ran = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", WARMUP_STEPS="20")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "WARMUP_STEPS=20: its gin files have no such macro; leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE" in ran.err
+
+
 def test_the_cpus_devices_are_counted_where_flags_make_some(place: Place) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", XLA_FLAGS="--xla_force_host_platform_device_count=4", TP_SIZE="2", T5_SIZE="small")
     assert ran.rc == 0, ran.err

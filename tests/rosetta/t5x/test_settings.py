@@ -39,6 +39,9 @@ def test_processes_are_gpus_where_slurm_counts_them() -> None:
         ({"NUM_MICROBATCHES": "64"}, "NUM_MICROBATCHES=64: a global batch of 256, 32 for each .* choose one of: 1, 2, 4, 8, 16, 32"),
         ({"BSIZE_PER_GPU": "9" * 10}, "BSIZE_PER_GPU: it is '9999999999'; give a whole number"),
         ({"TRAIN_STEPS": "1e3"}, "TRAIN_STEPS: it is '1e3'"),
+        ({"WARMUP_STEPS": "0"}, "WARMUP_STEPS: it is '0'; give a whole number, at least 1"),
+        ({"SAVE_PERIOD": "0"}, "SAVE_PERIOD: it is '0'; give a whole number, at least 1"),
+        *(({"LEARNING_RATE": text}, f"LEARNING_RATE: it is '{text}'; give a number above 0, as in LEARNING_RATE=1e-3") for text in ("0", "-1e-3", "nan", "inf", "high")),
         ({"ENC_SL": " 5"}, "ENC_SL: it is ' 5'"),
     ],
 )
