@@ -98,6 +98,7 @@ def before_start(
     extra_ids: int | None = None,
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
+    first: str = "",
 ) -> None:
     """Raise UserError for anything about the data that a run would stumble over later; reads no more than file names and heads.
 
@@ -112,8 +113,9 @@ def before_start(
       extra_ids: as in vocabulary.named.
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
+      first: where JSON lines have their text: the first record of text and JSON lines is read, too; "": it is not.
     """
-    from rosetta.data import objectives, pipeline, spec, vocabulary  # noqa: PLC0415 (they use this module)
+    from rosetta.data import objectives, pipeline, records, spec, vocabulary  # noqa: PLC0415 (they use this module)
 
     certificates()
     positive_lengths(lengths)
@@ -124,3 +126,5 @@ def before_start(
     for each, read in ((data, split), (eval_data, "validation")):
         for part in spec.parts(each) if each is not None else ():
             pipeline.check(part.spec, rule, chosen, read)
+            if first and part.spec.kind in ("text", "jsonl"):
+                records.begin(part.spec, objective, first, read)

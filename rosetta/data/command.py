@@ -73,7 +73,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import tfds  # noqa: PLC0415 (each action loads what it needs)
+    from rosetta.data import records, tfds  # noqa: PLC0415 (each action loads what it needs)
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
     checks.before_start(
@@ -89,8 +89,8 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     found = {str(part.spec): tfds.check(part.spec, args.split) for part in spec.parts(args.data) if part.spec.kind == "tfds"}
     for part in spec.parts(args.data):
         # The field, and the wording of records, are seen in the first one.
-        if part.spec.kind not in ("synthetic", "cache", "task") and next(_texts(part.spec, args), None) is None:
-            raise UserError("there is no text in the data", str(part.spec), "name files with text in them")
+        if part.spec.kind not in ("synthetic", "cache", "task"):
+            records.begin(part.spec, args.objective, args.field, args.split)
     lines = [f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples" for name, copy in found.items()]
     return {"ok": True, "data": spec.describe(args.data), "copies": found}, "\n".join([*lines, f"{spec.describe(args.data)}: usable for {args.objective}"])
 
@@ -166,21 +166,10 @@ def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any
             yield waiting.popleft().result()
 
 
-def _texts(part: Any, args: argparse.Namespace) -> Iterator[str]:
-    from rosetta.data import documents, records  # noqa: PLC0415
-
-    if args.objective not in spec.PAIRS:
-        yield from documents.documents(part, args.field, args.split)
-        return
-    for record in records.worded(part, args.objective, args.split):
-        yield record["inputs"]
-        yield record["targets"]
-
-
 def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     import itertools  # noqa: PLC0415
 
-    from rosetta.data import cache, tfds, vocabulary  # noqa: PLC0415
+    from rosetta.data import cache, records, tfds, vocabulary  # noqa: PLC0415
 
     parts = spec.parts(args.data)
     if len(parts) > 1:
@@ -197,7 +186,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     paths = tfds.shards(one, args.split) if one.kind == "tfds" else spec.files(one) if one.kind != "hf" else None
     recipe = cache.Recipe(source, chosen.fingerprint(), named, chosen.size, args.objective == "lm", pairs, cache.digest(paths) if paths else "")
     jobs = args.jobs or len(os.sched_getaffinity(0))
-    texts = _texts(one, args)
+    texts = records.texts(one, args.objective, args.field, args.split)
     begun = time.monotonic()
 
     def report(documents: int, tokens: int) -> None:

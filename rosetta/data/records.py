@@ -106,6 +106,22 @@ def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
             yield found
 
 
+def texts(spec: Spec, objective: str, field: str, split: str) -> Iterator[str]:
+    """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn; see worded and documents.documents."""
+    if objective not in specs.PAIRS:
+        yield from documents.documents(spec, field, split)
+        return
+    for record in worded(spec, objective, split):
+        yield record["inputs"]
+        yield record["targets"]
+
+
+def begin(spec: Spec, objective: str, field: str, split: str) -> None:
+    """Read a source's first record: UserError where it is none, has no such field, or there is no text at all. Arguments are those of texts."""
+    if next(texts(spec, objective, field, split), None) is None:
+        raise UserError("there is no text in the data", str(spec), "name files with text in them")
+
+
 class Encoded(Sequence[tuple[Array, Array]]):
     """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading all of them."""
 

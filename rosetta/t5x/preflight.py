@@ -55,11 +55,11 @@ def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]
     """
     if not split(bound, given.tensor_parallel, given.gpus, size=given.size):
         raise UserError("its gin files are not those of these scripts", "T5X_DIR", "use a tree of rosetta's (python build.py), or unset it")
-    data(bound, environment)
+    data(bound, environment, trains=True)
 
 
-def data(bound: dict[str, str], environment: Mapping[str, str]) -> None:
-    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check."""
+def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool = False) -> None:
+    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check. Training's first records are read: inference's may lack targets."""
     if not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
         return
     found = {name: ginread.value(bound, name) for name in ("DATA", "EVAL_DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")}
@@ -78,6 +78,7 @@ def data(bound: dict[str, str], environment: Mapping[str, str]) -> None:
             data=spec, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
             eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
             mean_noise_span_length=span if isinstance(span, float) else 3.0,
+            first=str(ginread.value(bound, "dataset.task.text_field") or "text") if trains else "",
         )  # fmt: skip
     finally:
         if kept is None:

@@ -80,6 +80,25 @@ def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, t
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "objective", "says"),
+    [
+        ("some words\n", "span_corruption", "a.jsonl: a line is no JSON object"),
+        ('{"body": "some words"}\n', "span_corruption", "no text under 'text'"),
+        ("\n", "span_corruption", "there is no text in the data"),
+        ('{"body": "some words"}\n', "mnli", "a record is none of mnli"),
+    ],
+)
+def test_the_first_record_is_looked_at_where_it_is_asked_for(text: str, objective: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(text)
+    given = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
+    checks.before_start(**given)
+    with pytest.raises(UserError, match=says):
+        checks.before_start(**given, first="text")
+    (tmp_path / "a.jsonl").write_text('{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n')
+    checks.before_start(**given, first="body")
+
+
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     body = datakit.example(text=[b"some words"])

@@ -72,6 +72,17 @@ def test_data_is_checked_in_the_folder_of_the_run(tmp_path: Path, monkeypatch: p
     preflight.data({**bound, **task, "DATA": "@function()"}, {})  # what only gin knows is left to the run
 
 
+def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain words\n")
+    values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte", "OBJECTIVE": "span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}, "MEAN_NOISE_SPAN_LENGTH": 20.0}
+    bound = {"MIXTURE_OR_TASK_NAME": "@dataset.task()", **{name: ginread.literal(value) for name, value in values.items()}}
+    preflight.data(bound, {})
+    with pytest.raises(UserError, match=r"a\.txt: a line is no JSON object"):
+        preflight.data(bound, {}, trains=True)
+    (tmp_path / "a.txt").write_text('{"body": "words"}\n')
+    preflight.data({**bound, "dataset.task.text_field": "'body'"}, {}, trains=True)
+
+
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
 def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
     bound = {"DATA": "'synthetic'", "OBJECTIVE": "'span_corruption'", "VOCAB": f"'{vocab}'", "TASK_FEATURE_LENGTHS": "{'inputs': 64, 'targets': 32}", "network.T5Config.vocab_size": "32128", "MIXTURE_OR_TASK_NAME": "@dataset.task()"}
