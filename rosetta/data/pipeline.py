@@ -223,10 +223,8 @@ class Batches:
         if kept["seed"] != self.recipe.seed:
             raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "the data's seed", f"set it to {kept['seed']}, or begin a new folder")
         if kept["fingerprint"] != self.fingerprint():
-            now = self._told()
-            changed = [f"{name} {before}, now {now[name]}" for name, before in kept.get("told", {}).items() if before != now[name]]
-            what = "the run began with " + ("; ".join(changed) or f"other files or another state of them ({kept['data']})")
-            raise UserError(what, f"DATA={self.recipe.data}", "use the same, or begin a new folder from this checkpoint")
+            same_as_told(kept, self._told(), self.recipe.data)
+            raise _began(f"other files or another state of them ({kept['data']})", self.recipe.data)
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
         """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""
@@ -240,6 +238,23 @@ class Batches:
         self.origin = origin
         rows.resume(self.source, kept["streams"])
         return line
+
+
+def same_as_told(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> None:
+    """Raise UserError where what a run's rows are made by is other than it began with.
+
+    Args:
+      kept: what Batches.state gave.
+      now: what is known of its `told` today.
+      data: of today, for the line.
+    """
+    changed = [f"{name} {before}, now {now[name]}" for name, before in kept.get("told", {}).items() if name in now and before != now[name]]
+    if changed:
+        raise _began("; ".join(changed), data)
+
+
+def _began(what: str, data: str) -> UserError:
+    return UserError(f"the run began with {what}", f"DATA={data}", "use the same, or begin a new folder from this checkpoint")
 
 
 def _moved(data: str) -> str:

@@ -77,6 +77,8 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if "://" in model_dir else steps(model_dir)
+    if own:
+        preflight.goes_on(f"{model_dir}/checkpoint_{own[-1]}", start or "", bound)
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     log = None
     if given.log_dir:

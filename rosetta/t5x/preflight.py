@@ -11,7 +11,7 @@ from rosetta.data import checks
 from rosetta.errors import UserError
 from rosetta.launch import words
 from rosetta.launch.folders import absolute
-from rosetta.t5x import folders, ginread
+from rosetta.t5x import folders, ginread, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +85,31 @@ def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool 
             del os.environ["TFDS_DATA_DIR"]
         else:
             os.environ["TFDS_DATA_DIR"] = kept
+
+
+def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
+    """Check that a run that goes on makes the rows that it began with, as far as that can be read; the trainer looks at files and vocabulary, too.
+
+    Args:
+      checkpoint: the newest in its folder.
+      start: what a finetuning starts from; "" in pretraining. A checkpoint with another one is not this run's.
+      bound: see check.
+
+    Raises:
+      UserError: what has changed.
+    """
+    found, spec = record.read(checkpoint), ginread.value(bound, "DATA")
+    if not found or not found.data or found.start != start or not isinstance(spec, (str, dict)) or not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
+        return
+    from rosetta.data import pipeline  # noqa: PLC0415 (NumPy, which a first start does without)
+    from rosetta.data.spec import describe  # noqa: PLC0415
+
+    objective, lengths, pack, span = (ginread.value(bound, name) for name in ("OBJECTIVE", "TASK_FEATURE_LENGTHS", "PACK", "MEAN_NOISE_SPAN_LENGTH"))
+    now = {"objective": objective, "pack": pack, "mean_noise_span_length": span}
+    if isinstance(lengths, dict):
+        now |= {"inputs": 0 if objective == "lm" else lengths.get("inputs", 0), "targets": lengths.get("targets")}
+    if not describe(spec).startswith("task:"):  # SeqIO's keep no place
+        pipeline.same_as_told(found.data, {name: value for name, value in now.items() if value is not None}, describe(spec))
 
 
 def datasets(environment: Mapping[str, str]) -> str:

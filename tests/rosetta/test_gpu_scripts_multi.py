@@ -92,6 +92,19 @@ def test_a_tree_without_the_macro_is_said(place: Place) -> None:
     assert "WARMUP_STEPS=20: its gin files have no such macro; leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE" in ran.err
 
 
+def test_a_folder_that_began_with_other_lengths_is_refused(place: Place) -> None:
+    checkpoints(place, "100")
+    told = {"objective": "span_corruption", "inputs": 64, "targets": 32}
+    (place.work / "pre" / "rosetta").mkdir()
+    (place.work / "pre" / "rosetta" / "checkpoint_100.json").write_text(json.dumps({"schema": 1, "step": 100, "scale_attn_logits": True, "data": {"told": told}}))
+    words = {"T5_SIZE": "tiny", "MODEL_DIR": "pre", "ENC_SL": "64"}
+    assert place.run("multiprocess_pretrain_pile.sh", **words, DEC_SL="32").rc == 0
+    ran = place.run("multiprocess_pretrain_pile.sh", **words)
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "the run began with targets 32, now 128; use the same, or begin a new folder from this checkpoint" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
 def test_the_cpus_devices_are_counted_where_flags_make_some(place: Place) -> None:
     ran = place.run("multiprocess_pretrain_pile.sh", XLA_FLAGS="--xla_force_host_platform_device_count=4", TP_SIZE="2", T5_SIZE="small")
     assert ran.rc == 0, ran.err
@@ -252,7 +265,7 @@ def test_no_start_is_kept_of_a_run_that_cannot_begin(place: Place) -> None:
     [
         (["t5x", "pretrain", "t5_size=tiny"], "'t5_size=tiny' is no setting; write NAME=VALUE"),
         (["t5x", "pretrain", "T5_SIZE=enormous"], "there is no model size 'enormous'"),
-        (["t5x", "improve"], "invalid choice: 'improve'"),
+        (["t5x", "improve"], "there is no 'improve'"),
         (["t5x", "pretrain", "--enable-fp8"], "unrecognized arguments: --enable-fp8"),
         (["t5x", "eval", "OUTPUT_DIR=out"], "CHECKPOINT_PATH: it is not set"),
         (["t5x", "eval", "OUTPUT_DIR=out", "CHECKPOINT_PATH=pre"], "FT_TASK: it is ''; choose one of: mnli2, squad1"),

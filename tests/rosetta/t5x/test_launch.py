@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.data import pipeline
 from rosetta.errors import UserError
 from rosetta.launch import card
-from rosetta.t5x import folders, ginfiles, ginread, launch, preflight, settings
+from rosetta.t5x import folders, ginfiles, ginread, launch, preflight, record, settings
 from rosetta.t5x.settings import Settings
 
 
@@ -81,6 +82,29 @@ def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
         preflight.data(bound, {}, trains=True)
     (tmp_path / "a.txt").write_text('{"body": "words"}\n')
     preflight.data({**bound, "dataset.task.text_field": "'body'"}, {}, trains=True)
+
+
+def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some words of a text\n" * 100)
+    values = {"DATA": f"text:{tmp_path}/a.txt", "OBJECTIVE": "span_corruption", "PACK": False, "MEAN_NOISE_SPAN_LENGTH": 20.0, "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}}
+    bound = {"MIXTURE_OR_TASK_NAME": "@dataset.task()", **{name: ginread.literal(value) for name, value in values.items()}}
+    batches = pipeline.Batches(pipeline.Recipe(str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0), 4)
+    checkpoint = _checkpoint(tmp_path / "run", 5)
+    preflight.goes_on(checkpoint, "", bound)  # it says nothing of itself
+    record.write(str(tmp_path / "run"), record.Record(5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))))
+    preflight.goes_on(checkpoint, "", bound)
+    other = {**bound, "TASK_FEATURE_LENGTHS": "{'inputs': 60, 'targets': 32}"}
+    for changed, what in ((other, "inputs 64, now 60"), ({**bound, "PACK": "True"}, "pack False, now True")):
+        with pytest.raises(UserError) as raised:
+            preflight.goes_on(checkpoint, "", changed)
+        assert str(raised.value) == f"DATA={values['DATA']}: the run began with {what}; use the same, or begin a new folder from this checkpoint"
+    longer = pipeline.Batches(pipeline.Recipe(str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0), 4)
+    with pytest.raises(UserError) as said:
+        longer.same(batches.state(5))
+    assert "the run began with inputs 64, now 60; use the same, or begin a new folder" in str(said.value), "the trainer's own words"
+    preflight.goes_on(checkpoint, "/pre/checkpoint_3", other)  # a finetuning's start, in the same folder
+    preflight.goes_on(checkpoint, "", {**other, "DATA": "'task:mine'"})
+    preflight.goes_on(checkpoint, "", {**other, "TASK_FEATURE_LENGTHS": "@lengths()"})
 
 
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
