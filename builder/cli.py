@@ -13,7 +13,7 @@ import platform
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from builder import __version__, cachedir, log
 from builder.cache import Cache
@@ -22,6 +22,8 @@ from builder.redact import redact
 from builder.verb import Context
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from builder.verb import Result
 
 # verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and run(context, arguments) -> Result.
@@ -49,7 +51,28 @@ VERBS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are like all others: one line, and a document where --json asked for it."""
+    """One whose errors are like all others: one line that says what was nearly written, and a document where --json asked for it."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
+            self._refuse(f"unrecognized arguments: {' '.join(left)}", odd, self._names())
+        return found
+
+    def _names(self) -> list[str]:
+        """Options, those of verbs below among them."""
+        below = [each for action in self._actions if isinstance(action.choices, dict) for parser in action.choices.values() for each in parser._names()]  # noqa: SLF001 (ours)
+        return [*below, *(name for action in self._actions for name in action.option_strings if name.startswith("--"))]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            self._refuse(f"no {' '.join([*action.option_strings[-1:], repr(value)])}", str(value), known, f"one of: {', '.join(known)}; ")
+
+    def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
+        near = difflib.get_close_matches(word, known, 1)
+        raise FatalError(what, self.prog, (f"did you mean {near[0]}? " if near else otherwise) + f"{self.prog} --help says more")
 
     def error(self, message: str) -> NoReturn:
         raise FatalError(message, self.prog, f"{self.prog} --help says more")

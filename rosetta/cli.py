@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import os
 import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import arguments, status
 from rosetta.errors import UserError
@@ -32,7 +33,24 @@ class Parser(argparse.ArgumentParser):
         """See argparse, which takes a list of words that stands in one piece only."""
         if args is not None and self.get_default("flags_first"):
             args = self._flags_first(list(args))
-        return super().parse_known_args(args, namespace)
+        found, left = super().parse_known_args(args, namespace)
+        if left:  # said here and not by the parser above, which has other options and another page of help
+            odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
+            self._refuse(f"unrecognized arguments: {' '.join(left)}", odd, [name for action in self._actions for name in action.option_strings if name.startswith("--")])
+        return found, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """See argparse, which does not say what was nearly written."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            named = action.option_strings[-1:] or ([str(action.metavar).lower()] if action.metavar else [])
+            what = f"there is no {' '.join([*named, repr(value)])}"
+            self._refuse(what, str(value), known, f"choose one of: {', '.join(known)};")
+
+    def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
+        near = difflib.get_close_matches(word, known, 1)
+        advice = f"did you mean {near[0]}?" if near else otherwise
+        raise UserError(what, self.prog, f"{advice} see {self.prog} --help".lstrip())
 
     def _flags_first(self, words: list[str]) -> list[str]:
         """The words, with options and their values before the others."""
@@ -201,9 +219,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status.say(_document(command, ok=ok, result=result) if as_json else text)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
         code, failure = status.failure(error, command or "rosetta")
-        print(f"rosetta: {failure}", file=sys.stderr)
+        print(failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}", file=sys.stderr)
         if as_json:
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError, SystemExit):
                 status.say(_document(command, ok=False, error=failure.as_json()))
         return code
     return status.FINE if ok else status.FAILED

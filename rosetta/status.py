@@ -8,6 +8,7 @@ import traceback
 from rosetta.errors import UserError
 
 FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
+CLOSED = 141  # nobody reads stdout any more: 128 + SIGPIPE, as of programs that the signal ends
 EARLY = 75  # of a run that wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "go on later"
 LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all and the other one is killed
 
@@ -34,10 +35,13 @@ def say(text: str) -> None:
     """Print on stdout, and see that it arrives.
 
     Raises:
-      UserError: it does not.
+      SystemExit: whoever read it has had enough, as `head` has; nothing is said of that.
+      UserError: it does not arrive.
     """
     try:
         print(text, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more when Python ends
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(CLOSED) from None
         raise UserError(error.strerror or str(error), "stdout", "write it to where there is room, and read it to its end") from None

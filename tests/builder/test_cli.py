@@ -50,6 +50,22 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--acelerator", "cpu"], "build.py build: unrecognized arguments: --acelerator cpu -> did you mean --accelerator? build.py build --help says more"),
+        (["--distribution", "t5x", "--accelerator=cud12"], "build.py build: no --accelerator 'cud12' -> did you mean cuda12? build.py build --help says more"),
+        (["--distribution", "t5x", "--accelerator=rocm"], "build.py build: no --accelerator 'rocm' -> one of: cpu, cuda12, cuda13; build.py build --help says more"),
+        (["patches", "chekc"], "build.py patches: no 'chekc' -> did you mean check? build.py patches --help says more"),
+        (["cache", "prune", "--dyas=3"], "build.py cache: unrecognized arguments: --dyas=3 -> did you mean --days? build.py cache --help says more"),
+        (["--distribution", "t5x", "--zzzzzz"], "build.py build: unrecognized arguments: --zzzzzz -> build.py build --help says more"),
+    ],
+)
+def test_what_was_nearly_written(capsys: pytest.CaptureFixture[str], argv: list[str], line: str) -> None:
+    assert cli.main(argv) == 2
+    assert capsys.readouterr().err == f"rosetta: {line}\n"
+
+
+@pytest.mark.parametrize(
     ("raised", "status", "word"),
     [
         (FatalError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken -> mend it"),

@@ -188,6 +188,24 @@ def test_a_wrong_command_line(baked: Path, words: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["submit", "t5x-large", "--on=slurm", "--nods", "4"], "rosetta submit: unrecognized arguments: --nods; did you mean --nodes? see rosetta submit --help"),
+        (["run", "t5x-large", "--weird=1", "-q"], "rosetta run: unrecognized arguments: --weird=1 -q; see rosetta run --help"),
+        (["submit", "t5x-large", "--on", "slrum"], "rosetta submit: there is no --on 'slrum'; did you mean slurm? see rosetta submit --help"),
+        (["selftest", "--framework=torch"], "rosetta selftest: there is no --framework 'torch'; choose one of: t5x, pax; see rosetta selftest --help"),
+        (["bech"], "rosetta: there is no command 'bech'; did you mean bench? see rosetta --help"),
+        (["t5x", "pretrian"], "rosetta t5x: there is no 'pretrian'; did you mean pretrain? see rosetta t5x --help"),
+        (["data", "chekc"], "rosetta data: there is no action 'chekc'; did you mean check? see rosetta data --help"),
+        (["--jsno", "info"], "rosetta: unrecognized arguments: --jsno; see rosetta --help"),
+    ],
+)
+def test_what_was_nearly_written(capsys: pytest.CaptureFixture[str], words: list[str], line: str) -> None:
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err == f"{line}\n"
+
+
 def test_help_is_fine(baked: Path) -> None:
     done = rosetta(baked, "selftest", "--help")
     assert done.returncode == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,23 @@ def test_where_a_fault_of_ours_came_from_is_said_on_request(monkeypatch: pytest.
         code, failure = status.failure(error, "plan")
     assert (code, failure.where) == (status.OURS, "plan")
     assert "test_status.py" in capsys.readouterr().err
+
+
+def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as out:
+        return subprocess.run([sys.executable, "-P", "-m", "rosetta", *words], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_has_had_enough_is_no_error(more: list[str]) -> None:
+    done = said_to_nobody("explain", "t5x-large", *more)
+    assert (done.returncode, done.stderr) == (141, "")
+    done = said_to_nobody("explain", "no-such-preset", *more)
+    assert done.returncode == 2, "what was wrong before is"
+    assert done.stderr.startswith("rosetta: preset: there is no preset")
+    assert done.stderr.count("\n") == 1
 
 
 PROGRAM = "import sys; from rosetta import cli; cli.COMMANDS['te'] = lambda _: ({}, 'found'); sys.exit(cli.main(sys.argv[1:]))"

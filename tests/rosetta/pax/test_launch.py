@@ -366,7 +366,7 @@ class TestCommand:
             (["train", "QQQ=2"], "it takes PERCORE_BATCH_SIZE ICI_MESH_SHAPE"),
             (["train", "NUM_LAYERS=2"], "(any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment)"),
             (["train", "config=Synthetic5B"], "'config=Synthetic5B' is no setting"),
-            (["improve"], "invalid choice: 'improve'"),
+            (["improve"], "there is no 'improve'"),
             (["train", "CONFIG=GPT6B"], "did you mean GPT5B?"),
         ],
     )
