@@ -230,7 +230,7 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         coverage=args.coverage,
         byte_fallback=not args.no_byte_fallback,
     )
-    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; set VOCAB={made.name} and vocab_size to at least {vocabulary.padded(made.size)}"
+    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
     return {"file": made.name, "size": made.size, "sentinels": made.sentinels, "fingerprint": made.fingerprint()}, text
 
 

@@ -8,7 +8,7 @@ import io
 import lzma
 import os
 import zlib
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.data import checks, tfds, tfrecord, windows
 from rosetta.data import spec as specs
@@ -70,7 +70,7 @@ class _Frames(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[IO[bytes]]:
+def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
     """Open a file for reading; what windows.COMPRESSED names is decompressed on the way. UserError where it is damaged."""
     begin = next((begin for ending, begin in _FRAMES.items() if path.endswith(ending)), None)
     damaged: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
@@ -102,6 +102,8 @@ def documents(spec: Spec, field: str, split: str = "train") -> Iterator[str]:
         raise UserError(f"{spec.kind} is no text to read through", str(spec), "use text, jsonl, tfrecord, tfds or hf")
     for path in specs.files(spec):
         with opened(path) as file:
+            if spec.kind == "text":
+                windows.text_begins(file.peek(windows.HEAD)[: windows.HEAD], path)
             for line in file:
                 if line.strip():
                     text = line.decode(errors="replace").rstrip("\r\n") if spec.kind == "text" else windows.text_of(line, field, path)

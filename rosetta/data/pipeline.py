@@ -78,6 +78,8 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
         paths = specs.files(spec)
         if not rule.pairs:
             windows.uncompressed(paths)
+        if spec.kind == "text":
+            windows.texts_begin([path for path in paths if not path.endswith(windows.COMPRESSED)])
     elif spec.kind == "tfds":
         tfds.shards(spec, split)
     elif spec.kind == "cache":

@@ -97,6 +97,19 @@ def describe(data: str | Mapping[str, float]) -> str:
     return json.dumps({str(part.spec): part.rate for part in found}, sort_keys=True)
 
 
+def _none(spec: Spec, pattern: str) -> UserError:
+    """Return what is said of a pattern that no file matches."""
+    kind, colon, rest = pattern.partition(":")
+    if colon and kind == spec.kind:
+        return UserError(f"{kind}: is given twice", f"DATA={spec}", f"give it once, before the first of the patterns: {spec}".replace(f",{kind}:", ","))
+    if colon and kind in KINDS:
+        first = str(spec).partition(f",{pattern}")[0]
+        return UserError(f"{spec.kind}: and {kind}: are two sources", f"DATA={spec}", "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{rest}": 0.5}))
+    if os.path.isdir(os.path.expanduser(pattern)):
+        return UserError("it is a folder", pattern, f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*")
+    return UserError("no file matches", pattern, "check the path: inside a container it is the mounted one")
+
+
 def files(spec: Spec) -> tuple[str, ...]:
     """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are separated by commas.
 
@@ -110,7 +123,7 @@ def files(spec: Spec) -> tuple[str, ...]:
         checks.local(pattern, f"DATA={spec}")
         matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
         if not matching:
-            raise UserError("no file matches", pattern, "check the path: inside a container it is the mounted one")
+            raise _none(spec, pattern)
         found.update(matching)
     for path in found:
         if not os.access(path, os.R_OK):

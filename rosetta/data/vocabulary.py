@@ -122,6 +122,9 @@ def named(name: str, extra_ids: int | None = None, *, causal: bool = False) -> V
             raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128")
         return Vocabulary(name, extra_ids or 0)
     checks.local(name, f"VOCAB={name}")
+    if os.path.isdir(name):
+        inside = sorted(each for each in os.listdir(name) if each.endswith(".model"))
+        raise UserError("it is a folder", f"VOCAB={name}", f"name the SentencePiece model in it: {os.path.join(name, inside[0])}" if inside else "name a SentencePiece model, or `byte`")
     if not os.path.isfile(name):
         raise UserError("there is no such vocabulary file", name, "name a SentencePiece model, `byte`, or make one: rosetta vocab train")
     model = _load(name)

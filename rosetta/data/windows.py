@@ -7,6 +7,7 @@ lose none. No index is needed, whatever the size of the corpus.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 import mmap
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from rosetta.data.spec import Spec
 
 REACH = 64  # bytes or letters a cut may move to find a space: scripts without spaces are cut between letters
+HEAD = 4096  # bytes
+DAMAGED = 0.01  # of a head's letters: text in Western languages and Latin 1 has more
+LOOKED_AT = 64  # files
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -81,6 +85,27 @@ def uncompressed(paths: Sequence[str]) -> None:
     packed = next((path for path in paths if path.endswith(COMPRESSED)), None)
     if packed:
         raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache, which reads it as it is")
+
+
+def text_begins(head: bytes, path: str) -> None:
+    """Raise UserError where a text file begins as no UTF-8 text does: with a byte 0, or with more letters that are none than single damaged ones come to.
+
+    Args:
+      head: at most HEAD bytes of it, from its beginning; what they cut off of the last letter counts for nothing.
+      path: the file's, for the line.
+    """
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
+    wrong = sum("\udc80" <= letter <= "\udcff" for letter in text)
+    if "\0" in text or wrong > DAMAGED * len(text):
+        what = "a byte 0" if "\0" in text else f"{wrong} bytes that are no UTF-8"
+        raise UserError(f"it is no text: its first {len(head):,} bytes have {what}", path, "name UTF-8 text (iconv -f LATIN1 -t UTF-8 makes some of another encoding)")
+
+
+def texts_begin(paths: Sequence[str]) -> None:
+    """Raise UserError where one of the files is no UTF-8 text by its head, see text_begins. Of very many files some are looked at, spread over them."""
+    for path in paths[:: -(-len(paths) // LOOKED_AT)]:
+        with open(path, "rb") as file:
+            text_begins(file.read(HEAD), path)
 
 
 class _Files:

@@ -62,6 +62,29 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
         run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli")
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (bytes(range(256)) * 40, "its first 4,096 bytes have a byte 0"),
+        (bytes(range(1, 256)) * 40, "its first 4,096 bytes have 2048 bytes that are no UTF-8"),
+        ("schöne größe\n".encode("latin-1") * 9, "its first 117 bytes have 27 bytes that are no UTF-8"),
+        ((("two hundred letters " * 10).encode() + b"\xff\n") * 50, ""),
+        (("汉字" * 3000 + "\n").encode() * 3, ""),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, body: bytes, says: str) -> None:
+    (tmp_path / "a").write_text("text\n" * 100)
+    (tmp_path / "b").write_bytes(body)
+    for words in (("data", "check", f"text:{tmp_path}/*", "--mean-span", "20"), ("data", "cache", f"text:{tmp_path}/*", "--out", str(tmp_path / "out"), "--jobs", "1")):
+        if not says:
+            run(*words)
+            continue
+        with pytest.raises(UserError) as raised:
+            run(*words)
+        assert str(raised.value).startswith(f"{tmp_path}/b: it is no text: {says}; name UTF-8 text")
+    assert (tmp_path / "out").exists() is not bool(says)
+
+
 def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
     result, text = run("data", "show", datakit.text(tmp_path, DOCS), "--objective", "lm", "--targets", "32", "--batch", "2")
     assert list(result["filled"]) == ["decoder_target_tokens"]
@@ -152,4 +175,6 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     data = datakit.text(tmp_path, datakit.sentences(300))
     result, text = run("vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450")
     assert (result["size"], result["sentinels"]) == (450, 100)
-    assert "vocab_size to at least 512" in text
+    assert text.endswith(f"of them 100 sentinels; use it with VOCAB={tmp_path}/v.model, in Pax VOCAB_PATH={tmp_path}/v.model")
+    with pytest.raises(UserError, match="it is a folder; name the files in it"):
+        run("vocab", "train", "--data", f"text:{tmp_path}", "--out", str(tmp_path / "w.model"))

@@ -64,6 +64,23 @@ def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
     assert found == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("text:{folder}", "{folder}: it is a folder; name the files in it: text:{folder}/*"),
+        ("jsonl:{folder}/", "{folder}/: it is a folder; name the files in it: jsonl:{folder}/*"),
+        ("text:{folder}/a,text:b,text:c", "DATA=text:{folder}/a,text:b,text:c: text: is given twice; give it once, before the first of the patterns: text:{folder}/a,b,c"),
+        ("text:{folder}/a,jsonl:b", 'DATA=text:{folder}/a,jsonl:b: text: and jsonl: are two sources; give a mixture: {{"text:{folder}/a": 0.5, "jsonl:b": 0.5}}'),
+        ("text:{folder}/a,new:b", "new:b: no file matches; check the path: inside a container it is the mounted one"),
+    ],
+)
+def test_what_was_meant_is_said_where_no_file_matches(typed: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    with pytest.raises(UserError) as raised:
+        spec.files(spec.parse(typed.format(folder=tmp_path)))
+    assert str(raised.value) == says.format(folder=tmp_path)
+
+
 def test_missing_empty_and_remote_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file matches"):
         spec.files(spec.parse(f"text:{tmp_path}/none*"))

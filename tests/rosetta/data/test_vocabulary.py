@@ -29,6 +29,15 @@ def test_a_name_that_stands_for_nothing_is_one_line(name: str, says: str) -> Non
         vocabulary.named(name)
 
 
+def test_a_folder_is_none_and_what_is_in_it_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        vocabulary.named(str(tmp_path))
+    assert str(raised.value) == f"VOCAB={tmp_path}: it is a folder; name a SentencePiece model, or `byte`"
+    (tmp_path / "mine.model").touch()
+    with pytest.raises(UserError, match=f"it is a folder; name the SentencePiece model in it: {tmp_path}/mine.model"):
+        vocabulary.named(str(tmp_path))
+
+
 def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits() -> None:
     vocabulary.check_fits(vocabulary.Vocabulary("byte", 100), 359)
     with pytest.raises(UserError, match="vocab_size to 384"):
