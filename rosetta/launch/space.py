@@ -8,9 +8,14 @@ from pathlib import Path
 from rosetta.doctor import system
 from rosetta.errors import UserError
 
-GB = 1e9
+GB, MB = 1e9, 1e6
 FLOAT = 4  # bytes of a number in a checkpoint
 ADAM = 2  # moments of a parameter
+
+
+def shown(count: float) -> str:
+    """Return so many bytes as people read them: in GB, below one in MB."""
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / MB:.1f} MB"
 
 
 def at_once(saves: int, keep: int | None, there: int) -> int:
@@ -41,7 +46,7 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
     found = system.room(next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each)))
     if found is None or found.free >= one * times:
         return ()
-    where, free = f"{name}={folder}", f"{found.free / GB:.1f} GB are free"
+    where, free = f"{name}={folder}", f"{shown(found.free)} are free"
     if found.free < one:
-        raise UserError(f"a checkpoint takes at least {one / GB:.1f} GB, and {free}", where, f"make room, or name another {name}")
-    return (f"{where}: the run's checkpoints come to at least {one * times / GB:.1f} GB ({times} of {one / GB:.1f}), and {free}: make room, keep fewer, or name another folder",)
+        raise UserError(f"a checkpoint takes at least {shown(one)}, and {free}", where, f"make room, or name another {name}")
+    return (f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of {shown(one)}), and {free}: make room, keep fewer, or name another folder",)

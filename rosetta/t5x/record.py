@@ -16,7 +16,7 @@ from typing import Any
 from rosetta.data import checks
 from rosetta.errors import UserError
 from rosetta.health.saves import NoRoomError
-from rosetta.launch import folders
+from rosetta.launch import folders, space
 
 FILE = "rosetta.json"
 FOLDER = "rosetta"  # in the folder of the checkpoints
@@ -151,4 +151,4 @@ def require_room(folder: str, needed: int) -> None:
         existing = os.path.dirname(existing)
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise NoRoomError(f"a checkpoint takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free", folder, "make room, or name another MODEL_DIR")
+        raise NoRoomError(f"a checkpoint takes {space.shown(needed)}, and {space.shown(free)} are free", folder, "make room, or name another MODEL_DIR")

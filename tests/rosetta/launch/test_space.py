@@ -29,10 +29,16 @@ def test_a_run_whose_checkpoints_do_not_fit(monkeypatch: pytest.MonkeyPatch, tmp
     disk(monkeypatch, 30 * GB)
     assert space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
     (line,) = space.check(folder, 10 * GB, 4, "MODEL_DIR")
-    assert line.startswith(f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0), and 30.0 GB are free")
+    assert line.startswith(f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0 GB), and 30.0 GB are free")
     with pytest.raises(UserError) as refused:
         space.check(folder, 31 * GB, 1, "MODEL_DIR")
     assert str(refused.value) == f"MODEL_DIR={folder}: a checkpoint takes at least 31.0 GB, and 30.0 GB are free; make room, or name another MODEL_DIR"
+
+
+def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    disk(monkeypatch, 300_000)
+    with pytest.raises(UserError, match=r"takes at least 12\.3 MB, and 0\.3 MB are free"):
+        space.check(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 
 def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

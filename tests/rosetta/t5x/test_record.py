@@ -123,5 +123,5 @@ def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
 
 def test_no_room(tmp_path: Path) -> None:
     record.require_room(str(tmp_path / "not" / "yet"), 1)
-    with pytest.raises(UserError, match=r"takes 1000000000.0 GB, and .* GB are free"):
+    with pytest.raises(UserError, match=r"takes 1000000000.0 GB, and .* [GM]B are free"):
         record.require_room(str(tmp_path), 10**18)
