@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rosetta import home, status
 from rosetta.errors import UserError
 from rosetta.launch import binding, progress
+from rosetta.launch.rendering import Rendering
 from rosetta.launch.secrets import Mask
 
 if TYPE_CHECKING:
@@ -173,3 +174,9 @@ def shown(wanted: Command) -> dict[str, Any]:
     found = {"argv": wanted.argv, "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
     masked: dict[str, Any] = Mask(wanted.env).document(found)
     return masked
+
+
+def text(wanted: Command) -> str:
+    """Return a command as a dry run says it: what is said before it, then it and its environment as a shell would be told; see shown."""
+    found = shown(wanted)
+    return "\n".join([*found["said"], Rendering(found["argv"], found["env"]).text()])

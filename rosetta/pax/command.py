@@ -48,7 +48,7 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     wanted = launch.commands(SCRIPTS[args.what], [], environment)
     if not args.dry_run:
         run.one_after_the_other(wanted)
-    return {"runs": [run.shown(each) for each in wanted]}, "\n".join(line for each in wanted for line in [*each.lines, *each.argv])
+    return {"runs": [run.shown(each) for each in wanted]}, "\n".join(map(run.text, wanted))
 
 
 RUN = {"pax": _pax}

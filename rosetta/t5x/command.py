@@ -52,8 +52,7 @@ def _t5x(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     wanted = launch.command(SCRIPTS[args.what], [], environment, _tree()) if args.what in SCRIPTS else reading.command(args.what, environment)
     if not args.dry_run:
         run.execute(wanted)
-    shown = run.shown(wanted)
-    return shown, "\n".join([*wanted.lines, *wanted.argv])
+    return run.shown(wanted), run.text(wanted)
 
 
 def _tree() -> str:

@@ -43,6 +43,11 @@ def test_several_runs_are_shown_in_order(capsys: pytest.CaptureFixture[str]) -> 
     assert "there is no --other; its one option is --dry-run; docs/x.md of rosetta has" in capsys.readouterr().err
 
 
+def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_told() -> None:
+    wanted = run.Command(["trainer", "--a=b c"], {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "HF_TOKEN": "k3y-k3y", "DATA": "s3://me:pw@host/data"}, None, ("said k3y-k3y",))
+    assert run.text(wanted) == "said ...\nXLA_FLAGS='--xla_a=1 --xla_b=2' \\\n  DATA=s3://...@host/data \\\n  trainer '--a=b c'"
+
+
 def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     around = {"WANDB_API_KEY": "k3y-k3y", "DATA": "s3://me:pw@host/data"}
     found = [run.Command(["trainer", "--key=k3y-k3y", "--at=s3://me:pw@host/x"], around, None, ("reads s3://me:pw@host/data", "with k3y-k3y"))]

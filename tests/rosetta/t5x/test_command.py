@@ -41,7 +41,7 @@ def test_settings_are_variables_wherever_the_options_stand(what: str, script: st
     ((name, positionals, environment, _),) = asked
     assert (name, positionals) == (script, [])
     assert [environment[each] for each in ("PREC", "DATA", "MINE")] == ["1", "x=y", "3"]
-    assert capsys.readouterr().out == "said\ntrainer\n--gin.A=1\n"
+    assert capsys.readouterr().out == "said\ntrainer --gin.A=1\n"
 
 
 @pytest.mark.parametrize("word", ["T5_SIZE", "t5_size=small", "=x", "1A=2"])
