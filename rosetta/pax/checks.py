@@ -110,6 +110,13 @@ def mesh(experiment: Any, devices: int) -> list[int]:
     return whole
 
 
+def enough(count: int | None, rows: int, length: int, data: str) -> None:
+    """Raise UserError where the data has fewer rows of so many tokens than a global batch: rows would repeat within it. None: nobody knows how many."""
+    if count is not None and count < rows:
+        do = "give more text, shorter rows (MAX_SEQ_LEN) or a smaller batch (PERCORE_BATCH_SIZE)"
+        raise UserError(f"the data holds {count} rows of {length} tokens, fewer than one batch of {rows}", f"DATA={data}", do)
+
+
 def batch(percore: Any, devices: int, *, split: int = 1) -> int:
     """Return the global batch, in rows: PERCORE_BATCH_SIZE, which may be a fraction, times the devices.
 

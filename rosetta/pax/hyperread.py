@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta.pax import fdl
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -72,6 +74,12 @@ def read(config: str) -> dict[str, Stated]:
     for name in reversed(_order(f"{MODULES[0]}.{config}")):
         found.update(_classes()[name].stated)
     return found
+
+
+def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else those that its classes state, see read and value."""
+    stated = read(config)
+    return {**{name: value(stated, name) for name in stated}, **{name: fdl.value(text) for name, text in hyper.items()}}
 
 
 def _order(name: str) -> list[str]:

@@ -106,9 +106,8 @@ class Input(base_input.BaseInput):
         if self._log is not None:
             atexit.register(self._at_exit)
         count = self._count
-        if self.is_training and count is not None and count < self._batches.batch:
-            what = f"the data holds {count} rows of {self.seq_len} tokens, fewer than one batch of {self._batches.batch}"
-            raise UserError(what, f"DATA={self.data}", "give more text, shorter rows (MAX_SEQ_LEN) or a smaller batch (PERCORE_BATCH_SIZE)")
+        if self.is_training:
+            checks.enough(count, self._batches.batch, self.seq_len, self.data)
         if not self.is_training and count is None and self.eval_batches is None:
             raise UserError("this data has no end to evaluate to", f"EVAL_DATA={self.data}", "set EVAL_BATCHES to a number of batches")
 

@@ -58,6 +58,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
     hyper = {**given.hyper, **chosen.hyper}
+    preflight.rows(given, hyper)
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
     said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else ())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 from rosetta.launch import folders
-from rosetta.pax import download, hyperread
+from rosetta.pax import checks, download, hyperread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -110,6 +110,36 @@ def data(given: Settings) -> dict[str, str]:
         raise UserError("there is no such folder", f"TFDS_DATA_DIR={folder}", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
     return {**found, **(download.found(name, folders.absolute(folder)) if name else {})}
+
+
+def rows(given: Settings, hyper: Mapping[str, str]) -> None:
+    """Check local files of running text that a run of an experiment of ours trains on: their names, and whether they hold a batch.
+
+    Bytes say exactly how many rows files give; other vocabularies are loaded by the run, which counts then.
+
+    Args:
+      given: the run.
+      hyper: its hyper-parameters as --fdl has them.
+
+    Raises:
+      UserError: files are missing, or hold fewer rows than a global batch.
+    """
+    config = given.config.removeprefix(f"{MODULE}.")
+    if given.synthetic or config not in names() or config.startswith(tuple(DOWNLOADS)) or importlib.util.find_spec("numpy") is None:
+        return
+    from rosetta.data import pipeline, spec  # noqa: PLC0415 (NumPy)
+
+    known = hyperread.known(config, hyper)
+    typed, length, field = known.get("DATA") or given.variables.get("DATA"), known.get("MAX_SEQ_LEN"), known.get("TEXT_FIELD")
+    vocab = known.get("VOCAB") or given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB")
+    if not isinstance(typed, (str, dict)) or not isinstance(length, int) or length < 2 or not isinstance(field, str) or vocab != "byte":
+        return
+    parts = spec.parts(typed)
+    if len(parts) > 1 or parts[0].spec.kind not in ("text", "jsonl"):
+        return
+    data = spec.describe(typed)
+    found = pipeline.sources(pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field))
+    checks.enough(getattr(found, "count", None), checks.batch(known.get("PERCORE_BATCH_SIZE"), given.gpus), length, data)
 
 
 def newest(run: str) -> int | None:

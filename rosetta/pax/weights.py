@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rosetta.launch import folders, space
-from rosetta.pax import fdl, hyperread, preflight
+from rosetta.pax import hyperread, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +42,7 @@ def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
     Raises:
       UserError: there is no room for one.
     """
-    stated = hyperread.read(config)
-    known = {**{name: hyperread.value(stated, name) for name in stated}, **{name: fdl.value(text) for name, text in hyper.items()}}
+    known = hyperread.known(config, hyper)
     count, end = kernels(known), known.get("MAX_STEPS")
     if count is None or not isinstance(end, int):
         return ()

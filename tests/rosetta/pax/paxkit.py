@@ -73,7 +73,7 @@ def hyper(argv: list[str]) -> dict[str, str]:
 def place_(tmp_path: Path) -> Place:
     work = tmp_path / "work"
     (work / "bin").mkdir(parents=True)
-    (work / "corpus.txt").write_text("A line of text.\n" * 100)
+    (work / "corpus.txt").write_text("A line of text.\n" * 200_000)  # a batch of 128 GPUs
     made = Place(tmp_path, work)
     for name in ("recorder", "srun", "nsys"):
         made.program(name, RECORDER)

@@ -115,6 +115,20 @@ def test_an_experiment_of_ones_own(place: Place) -> None:
     assert "--fdl_config=mine.experiments.Big" in ran.argv
 
 
+def test_the_rows_of_a_batch_are_counted_by_what_is_given(place: Place) -> None:
+    (place.work / "short.txt").write_text("A line of text.\n" * 1200)
+    short = {"DATA": "text:short.txt", "MAX_STEPS": "1"}
+    assert place.run("run_pile_singlenode.sh", "", "byte", "", "8", "1", **short).rc == 0
+    assert "fewer than one batch of 16" in place.run("run_pile_singlenode.sh", "", "byte", "", "8", "2", **short).err
+    assert place.run("run_pile_singlenode.sh", "", "byte", "", "8", "2", **short, ROSETTA_FDL="--fdl.MAX_SEQ_LEN=512").rc == 0
+    # Only bytes are counted before the run, and only running text.
+    (place.work / "own.model").write_text("no model")
+    for words, data in ((("Pile126M", "byte"), '{"text:short.txt": 1, "text:corpus.txt": 1}'), (("Pile126M", "own.model"), "text:short.txt"), (("LLaMA7B", "byte"), "jsonl:short.txt")):
+        config, vocab = words
+        ran = place.run("run_base_config_multinode.sh", config, "", "8", VOCAB_PATH=vocab, DATA=data, ICI_MESH_SHAPE="[8,1,1]", DCN_MESH_SHAPE="[1,1,1]")
+        assert ran.rc == 0, ran.err
+
+
 def test_lambada_evaluates_the_newest_checkpoint_and_ends(place: Place) -> None:
     place.checkpoint("run", 0, 100, 250)
     (place.work / "run" / "checkpoints" / "checkpoint_00000300.orbax-checkpoint-tmp").mkdir()
@@ -291,6 +305,9 @@ class TestSwitches:
         (PILE, ["", "nowhere.model"], TEXT, "VOCAB_PATH=nowhere.model: there is no such vocabulary file"),
         (PILE, ["", "bin"], TEXT, "VOCAB_PATH=bin: it is a folder with 0 files *.model"),
         (PILE, ["", "gs://b/m"], TEXT, "vocabularies are read from files"),
+        (PILE, ["", "byte", "", "8", "4"], {"DATA": "text:short.txt"}, "DATA=text:short.txt: the data holds 8 rows of 2048 tokens, fewer than one batch of 32; give more text, shorter rows"),
+        (PILE, ["", "byte", "", "1", "1"], {"DATA": "jsonl:short.txt"}, "short.txt: a line is no JSON object"),
+        (PILE, ["", "byte"], {"DATA": "text:none.txt"}, "none.txt: no file matches"),
         (PILE, ["", "byte"], {"DATA": ""}, "TFDS_DATA_DIR: Pile126M has no data"),
         (PILE, ["nowhere", "byte"], {"DATA": ""}, "TFDS_DATA_DIR=nowhere: there is no such folder"),
         ("run_lambada_singlenode.sh", ["", "byte", "", "", "", "nowhere"], TEXT, "it holds no checkpoints/checkpoint_N"),
@@ -302,6 +319,7 @@ class TestSwitches:
     ],
 )
 def test_refused_in_one_line_with_nothing_written(place: Place, script: str, words: list[str], settings: dict[str, str], complaint: str) -> None:
+    (place.work / "short.txt").write_text("A line of text.\n" * 1200)
     before = gpukit.snapshot(place.work)
     ran = place.run(script, *words, **{"LOG_DIR": "logs", **settings})
     assert (ran.rc, ran.argv) == (2, [])
