@@ -96,14 +96,16 @@ def described(args: argparse.Namespace) -> Run:
 def _say(args: argparse.Namespace, run: Run) -> None:
     """Say on stderr what the run goes without where it will be; UserError where that cannot be meant."""
     from rosetta.launch import elsewhere  # noqa: PLC0415
+    from rosetta.launch.secrets import Mask  # noqa: PLC0415
 
+    mask = Mask(run.env)
     lines = elsewhere.folders(run, args.on) + elsewhere.platform(run, args.on, os.environ)
     if args.on in QUEUES and not (args.description or args.accelerator or "accelerator" in run.origin):
         from rosetta.presets import layers  # noqa: PLC0415
 
         lines += elsewhere.no_card(run, layers.of_cards(args.words[0]))
     for line in lines:
-        print(f"rosetta: {line}", file=sys.stderr)
+        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
 
 
 def _useful(args: argparse.Namespace) -> None:

@@ -101,6 +101,12 @@ def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(place: engi
     assert (done.returncode, done.stderr) == (0, ""), "a word is meant"
 
 
+def test_lines_hold_no_secret(place: enginekit.Place) -> None:
+    done = place.rosetta("submit", "--on=pyxis", "--image=i", "--accelerator=h100", "gpt-126m", "LOG_DIR=/runs/hunter2-hunter2", "--dry-run", HF_TOKEN="hunter2-hunter2")  # noqa: S106 (none)
+    assert "LOG_DIR=/runs/...: no mount covers it" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+
+
 def test_here_the_cpu_is_no_news(place: enginekit.Place) -> None:
     assert place.rosetta("run", "t5x-tiny", "--dry-run", JAX_PLATFORMS="cpu").stderr == ""
 
