@@ -128,7 +128,7 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypa
     saver = _manager(tmp_path, Model())
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     assert not saver.save(Model().state(5))
-    assert "GB are free; the run keeps its last one and goes on" in capsys.readouterr().err
+    assert "0.0 MB are free; the run keeps its last one and goes on" in capsys.readouterr().err
     with pytest.raises(UserError, match="checkpoint 10 is not written"):
         saver.save(Model().state(10))
     with pytest.raises(UserError, match="checkpoint 10 is not written"):
