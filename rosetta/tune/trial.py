@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
+_OWN = re.compile(r"rosetta( \S+)*: ")  # how a line of ours begins: "rosetta: …", "rosetta t5x pretrain: …" of a word it does not know
 _SHOWN = 5  # last lines of a log that fails
 
 
@@ -102,6 +103,6 @@ def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -
         return Outcome("too long", reason="it was ended: see --seconds", more=more)
     if _NO_MEMORY.search(log) or status in _KILLED:
         return Outcome(MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines})
-    own = [line for line in last_lines if line.startswith("rosetta: ")]
+    own = [line for line in last_lines if _OWN.match(line)]
     reason = (own or last_lines or [f"status {status}"])[-1]
     return Outcome("refused" if status == 2 else "failed", reason=reason.removeprefix("rosetta: "), more={**more, "status": status, "end": last_lines})

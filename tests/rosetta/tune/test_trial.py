@@ -34,6 +34,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> trial.Trials:
         ("echo jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9; exit 1", "out-of-memory", "it does not fit"),
         ("kill -KILL $$", "out-of-memory", "it does not fit"),
         ("echo 'rosetta: BSIZE_PER_GPU=3: it does not divide; give 4'; exit 2", "refused", "BSIZE_PER_GPU=3: it does not divide; give 4"),
+        ("echo 'rosetta t5x: no variable BSZ; did you mean BSIZE?'; echo something else; exit 2", "refused", "rosetta t5x: no variable BSZ; did you mean BSIZE?"),
         ("echo first; echo Segmentation fault; exit 139", "failed", "Segmentation fault"),
         ("exit 7", "failed", "status 7"),
         ("exit 0", "failed", "it ended without a rate"),
