@@ -105,6 +105,7 @@ class Served:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.1"  # to who tries TLS first, as engines do, it says "HTTP/1.1 400", as registries do: by that they know what to try next
     disable_nagle_algorithm = True
     served: Served
 
