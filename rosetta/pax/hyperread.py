@@ -49,10 +49,14 @@ def _classes() -> dict[str, _Class]:
     return found
 
 
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+def _target(node: ast.stmt) -> str:
     target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
-    if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-        yield target.id, node.value
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if (name := _target(node)) and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+        yield name, node.value
 
 
 def _stated(node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, Stated]]:
@@ -66,6 +70,12 @@ def _stated(node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]) ->
 def names() -> list[str]:
     """Return every hyper-parameter that some experiment states, but for those of Paxml's own base classes alone."""
     return sorted({name for each in _classes().values() for name in each.stated})
+
+
+def of_class(path: Path, name: str) -> set[str]:
+    """Return the hyper-parameters that a class of a Python file states itself, with or without a value."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {found for node in body if isinstance(node, ast.ClassDef) and node.name == name for each in node.body if (found := _target(each)).isupper()}
 
 
 def read(config: str) -> dict[str, Stated]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}  # how experiments' names begin -> what they read
 MODULE = "rosetta.pax.configs"
+BASES = (("base_experiment.py", "BaseExperiment"), ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"))  # Paxml's that our experiments are made of
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
 
@@ -51,7 +52,7 @@ def experiment(config: str) -> str:
 
 
 def hyper(config: str, given: Iterable[str]) -> None:
-    """Check the names of hyper-parameters for an experiment of ours: those that our files state, and those of Paxml's base class, read from its text.
+    """Check the names of hyper-parameters for an experiment of ours: those that our files state, and those of Paxml's base classes, read from their text.
 
     Raises:
       UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and nothing is said.
@@ -60,9 +61,9 @@ def hyper(config: str, given: Iterable[str]) -> None:
     if config.removeprefix(f"{MODULE}.") not in names() or spec is None or not spec.submodule_search_locations:
         return
     known = set(hyperread.names())
-    for file in ("base_experiment.py", "tasks/lm/model_params.py"):
+    for file, base in BASES:
         path = Path(next(iter(spec.submodule_search_locations)), file)
-        known |= set(re.findall(r"^ +([A-Z][A-Z0-9_]*)\s*[:=]", path.read_text(encoding="utf-8"), re.MULTILINE)) if path.is_file() else set()
+        known |= hyperread.of_class(path, base) if path.is_file() else set()
     for name in given:
         if name not in known and (name.isupper() or name.upper() in known):
             near = difflib.get_close_matches(name.upper(), known, n=1)

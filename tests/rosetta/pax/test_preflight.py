@@ -17,7 +17,7 @@ from tests.rosetta import jaxkit
 def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Paxml whose base class has one hyper-parameter of its own."""
     (tmp_path / "tasks" / "lm").mkdir(parents=True)
-    (tmp_path / "tasks" / "lm" / "model_params.py").write_text("class Base:\n  SUMMARY_INTERVAL_STEPS = 100\n  PLAIN: int\n")
+    (tmp_path / "tasks" / "lm" / "model_params.py").write_text("class TransformerLmSpmdAdafactor:\n  SUMMARY_INTERVAL_STEPS = 100\n  PLAIN: int\nclass Another:\n  NUM_LAYER = 8\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
 
 
@@ -25,7 +25,7 @@ def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", ["Synthetic5B", "rosetta.pax.configs.Synthetic5B"])
 def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
     preflight.hyper(config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"])
-    for name, near in (("NUM_LAYRES", "NUM_LAYERS"), ("SUMMARY_INTERVAL_STEP", "SUMMARY_INTERVAL_STEPS"), ("num_layers", "NUM_LAYERS")):
+    for name, near in (("NUM_LAYRES", "NUM_LAYERS"), ("NUM_LAYER", "NUM_LAYERS"), ("SUMMARY_INTERVAL_STEP", "SUMMARY_INTERVAL_STEPS"), ("num_layers", "NUM_LAYERS")):
         with pytest.raises(UserError) as refused:
             preflight.hyper(config, ["MAX_STEPS", name])
         assert str(refused.value) == f"--fdl.{name}: there is no such hyper-parameter; did you mean {near}?"
