@@ -49,18 +49,17 @@ def restored(task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] |
       path: see found.
       plain: the same without any switch, as what wrote the checkpoint is read.
       inputs: the configuration of what provides the inputs' shapes.
-      ignored: patterns of variables that keep their initial values, beside those that a switch adds.
+      ignored: patterns of variables that keep their initial values, beside those that switches add.
 
     Raises:
       UserError: there is no checkpoint.
     """
     folder, step = found(path)
-    fresh = [] if task == plain else _ADDED
     task.train.init_from_checkpoint_rules = {
         folder: tasks_lib.CheckpointLoadingRules(
             task_p=plain,
             load_rules=_ALL,
-            ignore_rules=[*fresh, *(ignored or ())],
+            ignore_rules=[*_ADDED, *(ignored or ())],
             step=step,
             input_specs_provider_p=inputs,
         )
