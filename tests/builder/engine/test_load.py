@@ -186,13 +186,13 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
     """It would go on, and name an image after the next run was done."""
     held = tmp_path / "held"
     os.mkfifo(held)
-    script = "import sys; from builder.engine import command; command.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; exec sleep 60', sys.argv[1])"
+    script = "import sys; from builder.engine import command; command.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
     process = subprocess.Popen([sys.executable, "-c", script, str(held)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     with open(held, "rb") as reader:
         assert reader.readline() == b"go\n"
         process.kill()
         process.wait()
-        assert reader.read() == b""  # comes when nobody holds the other end
+        assert reader.read() == b"", "its other end was not closed by a program that ended"
 
 
 def test_choice() -> None:
