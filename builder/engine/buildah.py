@@ -15,7 +15,7 @@ from builder import log
 from builder.cache import remove
 from builder.engine import command
 from builder.engine.docker import options
-from builder.engine.engine import Pulled
+from builder.engine.engine import TEMPORARY, Pulled
 from builder.errors import FatalError
 from builder.image import layout, oci
 
@@ -38,7 +38,7 @@ class Buildah:
 
     def problem(self) -> FatalError | None:
         try:
-            done = command.run("buildah", "images", "--quiet", check=False)
+            done = command.run("buildah", "info", check=False)  # it opens the storage, and does not stumble over what others remove meanwhile
         except FatalError as error:
             return FatalError("buildah is not installed", "buildah", error.do)
         return command.failure(f"{done.stdout}\n{done.stderr}", "buildah") if done.returncode else None
@@ -182,7 +182,7 @@ def _published(full: str, options_: Sequence[str]) -> str:
 
 
 def _temporary(image: Image) -> str:
-    return f"localhost/rosetta-temporary-{image.digest[7:23]}:latest"
+    return f"{TEMPORARY}-{image.digest[7:23]}:latest"
 
 
 def _stored(tag: str) -> str:
