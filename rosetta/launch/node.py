@@ -5,7 +5,6 @@ What each process is told is what srun would tell it, in Slurm's variables: the 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.launch import tied
 from rosetta.status import EARLY
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SLURM = (
     "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES",
     "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE",
 )  # fmt: skip
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -142,12 +141,12 @@ def _start(argv: Sequence[str], environment: Mapping[str, str], mask: set[int] |
     """Start a process in a session of its own: what a terminal sends to us reaches it once, by us."""
     sys.stdout.flush()
     sys.stderr.flush()
-    process = os.fork()
+    ours, process = os.getpid(), os.fork()
     if process:
         return process
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        tied.to(ours)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execve(argv[0], list(argv), environment)  # noqa: S606

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import home, status
 from rosetta.errors import UserError
-from rosetta.launch import binding, progress
+from rosetta.launch import binding, progress, tied
 from rosetta.launch.rendering import Rendering
 from rosetta.launch.secrets import Mask
 
@@ -31,7 +30,6 @@ DECIDED = (
     "TFDS_DATA_DIR", "VOCAB_PATH", "DATA", "EVAL_DATA", "ENABLE_TE", "ENABLE_FP8",
 )  # fmt: skip
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,10 @@ def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
 def _child(wanted: Command) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
+    ours, child = os.getpid(), os.fork()
     if child == 0:
         try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            tied.to(ours)
             execute(wanted)
         except OSError as error:
             print(f"rosetta: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)

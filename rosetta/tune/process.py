@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import signal
 import subprocess
 from typing import IO, TYPE_CHECKING
 
+from rosetta.launch import tied
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Processes:
@@ -41,16 +41,10 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._number += 1
         log = self._logs / f"{self._number}.log"
-        ours, libc = os.getpid(), ctypes.CDLL(None)
-
-        def tied() -> None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != ours:
-                os._exit(1)
-
+        tie = functools.partial(tied.to, os.getpid(), signal.SIGKILL)
         with log.open("wb") as file:
             process = subprocess.Popen(  # a thread could hang in it, and we have none
-                list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out or file, stderr=file, start_new_session=True, preexec_fn=tied,  # noqa: PLW1509
+                list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out or file, stderr=file, start_new_session=True, preexec_fn=tie,  # noqa: PLW1509
             )  # fmt: skip
         try:
             return process.wait(timeout=self._seconds), log
