@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import sys
 import threading
@@ -72,6 +73,8 @@ def begin(
     job = _Job(model, key, _alike((state, batch)), threading.Thread(target=work, name="compile-ahead", daemon=True))
     _jobs[:] = [job]
     job.thread.start()
+    # A program that ends while XLA compiles in another thread aborts (status 134): a run that has no step left to do ends so soon.
+    atexit.register(job.thread.join)
 
 
 def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:

@@ -55,7 +55,28 @@ def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]
     """
     if not split(bound, given.tensor_parallel, given.gpus, size=given.size):
         raise UserError("its gin files are not those of these scripts", "T5X_DIR", "use a tree of rosetta's (python build.py), or unset it")
+    check_periods(bound)
     data(bound, environment, trains=True)
+
+
+def check_periods(bound: Mapping[str, str]) -> None:
+    """Check that a run that evaluates does so at steps that fit its checkpoints, as T5X demands.
+
+    Args:
+      bound: see check.
+
+    Raises:
+      UserError: neither period is a multiple of the other.
+    """
+    save, evaluate = (ginread.value(bound, name) for name in ("SAVE_PERIOD", "EVAL_PERIOD"))
+    saves = bound.get("utils.CheckpointConfig.save", "").strip() != "None"
+    if not ginread.value(bound, "EVAL_DATA") or not saves:
+        return
+    if not isinstance(save, int) or not isinstance(evaluate, int) or not save or not evaluate:
+        return
+    if max(save, evaluate) % min(save, evaluate):
+        what = f"neither it nor EVAL_PERIOD={evaluate} is a multiple of the other"
+        raise UserError(what, f"SAVE_PERIOD={save}", f"set both, as in EVAL_PERIOD={save}")
 
 
 def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool = False) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import re
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -53,6 +52,8 @@ def arguments(files: Sequence[str], bindings: Sequence[str] = (), script: str = 
     """
     import gin  # noqa: PLC0415 (so that the module's names cost nothing)
 
+    from rosetta.t5x import configuration  # noqa: PLC0415 (gin)
+
     module = _stand_in(script)
     kept = sys.modules["__main__"]
     gin.clear_config()
@@ -63,26 +64,16 @@ def arguments(files: Sequence[str], bindings: Sequence[str] = (), script: str = 
         try:
             for folder in search:
                 gin.add_config_file_search_path(folder)
-            gin.parse_config_files_and_bindings(list(files), list(bindings))
+            configuration.parse_files_and_bindings(list(files), list(bindings))
             collected = gin.get_configurable(getattr(module, ENTRIES[script]))()
         except UserError as error:
             # Gin raises a copy whose text goes on with places in gin files, on further lines.
             raise UserError(error.what, error.where, error.do) from None
-        except (OSError, ValueError, KeyError, NameError, AttributeError, ImportError, TypeError, RuntimeError, SyntaxError) as error:
-            raise UserError(_short(error), " ".join(files), "mend the gin file or the binding") from error
+        except (*configuration.ERRORS, RuntimeError) as error:
+            raise configuration.explain(error) from error
         finally:
             sys.modules["__main__"] = kept
         yield collected
     finally:
         prefixes[:] = before
         gin.clear_config()
-
-
-def _short(error: Exception) -> str:
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    unset = re.match(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`", str(cause))
-    if unset:
-        return f"{unset[1]} is not set"
-    return next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)

@@ -115,7 +115,7 @@ def lengths(given: Mapping[str, str]) -> dict[str, int]:
 
 def macros(given: Mapping[str, str]) -> dict[str, float]:
     """Return the macros of the gin files that are given as variables: steps, and a learning rate. UserError where one is no number above 0."""
-    found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD") if given.get(name)}
+    found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD") if given.get(name)}
     if text := given.get("LEARNING_RATE"):
         try:
             found["LEARNING_RATE"] = float(text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+import traceback
 
 from rosetta.errors import UserError
 from rosetta.health import run, stop
@@ -16,14 +18,64 @@ def main(module: str = "t5x.train") -> None:
     if module == "t5x.train":
         stop.take()
     startup.install()
+    _install_checks()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit:  # absl's way to end a program, also a successful one
+        # T5X leaves its checkpoint manager open where no step is left to do.
+        if "rosetta.t5x.manager" in sys.modules:
+            _finish()
+        raise
     except UserError as error:
         end.now(error)
     except Exception as error:
         run.over(_finish)
         run.blame(error)
+        _end_if_configuration(error)
         raise
+
+
+def _install_checks() -> None:
+    """Put our checks of the command line and of gin in front of the program's own."""
+    from absl import app  # noqa: PLC0415 (TensorFlow is imported before, see startup)
+
+    from rosetta.t5x import configuration  # noqa: PLC0415 (gin)
+
+    configuration.install()
+    app.parse_flags_with_usage = _parse_flags
+
+
+def _parse_flags(words: list[str]) -> list[str]:
+    """Parse absl's flags.
+
+    Raises:
+      UserError: there is no such flag, or a word that is not a flag.
+    """
+    from absl import flags  # noqa: PLC0415
+
+    try:
+        rest: list[str] = flags.FLAGS(words)
+    except flags.Error as error:
+        what = str(error).splitlines()[0]
+        raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE") from error
+    if rest[1:]:
+        what = f"{rest[1]!r} is not an option"
+        raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE")
+    return rest
+
+
+def _end_if_configuration(error: Exception) -> None:
+    """End the process with one line if the error was raised while gin built the run; return otherwise.
+
+    ROSETTA_DEBUG=1 prints the traceback as well.
+    """
+    from rosetta.t5x import configuration  # noqa: PLC0415 (gin)
+
+    if run.current() is not None or not configuration.is_configuration_error(error):
+        return
+    if os.environ.get("ROSETTA_DEBUG"):
+        traceback.print_exc()
+    end.now(configuration.explain(error))
 
 
 def _finish() -> bool:

@@ -161,3 +161,22 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(error: BaseException, code
     monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
     assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == code
     assert capsys.readouterr().err == f"multiprocess_pretrain_pile.sh: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("save", "evaluate", "data", "line"),
+    [
+        ("300", "1000", "'text:x'", "SAVE_PERIOD=300: neither it nor EVAL_PERIOD=1000 is a multiple of the other; set both, as in EVAL_PERIOD=300"),
+        ("300", "900", "'text:x'", ""),
+        ("1000", "500", "'text:x'", ""),
+        ("300", "1000", "None", ""),
+    ],
+)
+def test_periods_that_t5x_refuses_are_refused_before_it_starts(save: str, evaluate: str, data: str, line: str) -> None:
+    bound = {"SAVE_PERIOD": save, "EVAL_PERIOD": evaluate, "EVAL_DATA": data}
+    if not line:
+        preflight.check_periods(bound)
+        return
+    with pytest.raises(UserError) as caught:
+        preflight.check_periods(bound)
+    assert str(caught.value) == line

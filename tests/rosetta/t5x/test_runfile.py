@@ -19,7 +19,7 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
     ("lines", "said"),
     [
         ([*SET, "network.T5Config.fp8 = 'maybe'"], "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te"),
-        (SET[1:], f"{' '.join(FILES)}: MODEL_DIR is not set; mend the gin file or the binding"),
+        (SET[1:], "gin configuration: MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
     ],
 )
 def test_one_line(lines: list[str], said: str) -> None:

@@ -17,6 +17,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "t5x").mkdir()
     (tmp_path / "t5x" / "__init__.py").touch()
     (tmp_path / "tensorflow.py").touch()
+    (tmp_path / "gin.py").write_text("def parse_config_files_and_bindings(): ...\n")
+    (tmp_path / "absl").mkdir()
+    for name in ("__init__", "app"):
+        (tmp_path / "absl" / f"{name}.py").touch()
     for name in ("train", "eval"):
         (tmp_path / "t5x" / f"{name}.py").write_text(RAISES.replace("HERE", name))
     return {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}

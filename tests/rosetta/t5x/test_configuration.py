@@ -1,0 +1,140 @@
+"""Gin files and --gin words: every mistake is one line, and nothing that is set is ignored in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rosetta.errors import UserError
+from tests.rosetta import jaxkit
+
+jaxkit.need("gin")
+
+import gin
+
+from rosetta.t5x import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE = """
+SIZE = 8
+PERIOD = %SIZE
+UNUSED = 1
+MODEL_DIR = 'runs/a'
+tests.build_for_configuration:
+  size = %SIZE
+  folder = %MODEL_DIR
+"""
+
+
+@gin.configurable(module="tests")
+def build_for_configuration(size: Any = None, folder: Any = None, required: Any = 0) -> tuple[Any, Any, Any]:
+    return size, folder, required
+
+
+@pytest.fixture(autouse=True)
+def _empty_table() -> Iterator[None]:
+    gin.clear_config()
+    configuration._say.cache_clear()
+    yield
+    gin.clear_config()
+
+
+def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
+    file = tmp_path / "run.gin"
+    file.write_text(text)
+    configuration.parse_files_and_bindings([str(file)], list(bindings))
+
+
+@pytest.mark.parametrize(
+    ("binding", "line"),
+    [
+        ("MODEL_DIR = /tmp/x", """--gin.MODEL_DIR=/tmp/x: not a valid value: /tmp/x; a string needs quotes, also from the shell: '--gin.MODEL_DIR="/tmp/x"'"""),
+        ("SIZES = 4", "--gin.SIZES=4: no gin file reads the macro SIZES; did you mean SIZE?"),
+        ("OTHER = 4", "--gin.OTHER=4: no gin file reads the macro OTHER; leave it out, or name a macro of the files (docs/t5x-configs.md)"),
+        ("SIZE = 'x'", "--gin.SIZE: not a number: 'x'; give a number, as 8"),
+        ("MODEL_DIR = 4", "--gin.MODEL_DIR: not a string in quotes: 4; give a string in quotes, as 'runs/a'"),
+        ("SIZE = %NONE", "gin configuration: %NONE is read, and nothing sets it; mend the gin file or the --gin.NAME=VALUE word"),
+        ("tests.biuld.size = 1", "--gin.tests.biuld.size=1: No configurable matching 'tests.biuld'; mend the gin file or the --gin.NAME=VALUE word"),
+        ("tests.build_for_configuration.sise = 1", "mend the gin file"),
+    ],
+)
+def test_a_wrong_word_is_one_line(binding: str, line: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        _parse(tmp_path, FILE, binding)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("SIZE = abc\n", "run.gin:1: not a valid value: abc; a string needs quotes: SIZE = 'abc'"),
+        (FILE + "SIZES = 4\n", "run.gin:9: no gin file reads the macro SIZES; did you mean SIZE?"),
+        ("include 'nowhere.gin'\n", "nowhere.gin"),
+        ("tests.build_for_configuration.size = @nothing()\n", "nothing"),
+        ("what is this\n", "run.gin:1: not valid gin: 'what is this'; write NAME = VALUE, one on a line"),
+    ],
+)
+def test_a_wrong_file_is_one_line_with_its_place(text: str, line: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        _parse(tmp_path, text)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_macro_of_the_files_that_nothing_reads_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _parse(tmp_path, FILE, "PERIOD = 3")
+    err = capsys.readouterr().err
+    assert "rosetta: --gin.PERIOD=3 has no effect: nothing in this run reads PERIOD\n" in err
+    assert "run.gin:4: UNUSED has no effect" in err
+    assert "SIZE has" not in err
+
+
+def test_a_macro_that_another_macro_hands_on_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _parse(tmp_path, FILE, "tests.build_for_configuration.required = {'a': [%PERIOD]}", "PERIOD = 5")
+    assert "PERIOD" not in capsys.readouterr().err
+    assert build_for_configuration() == (8, f"{Path.cwd()}/runs/a", {"a": [5]})
+
+
+def test_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    _parse(tmp_path)
+    assert build_for_configuration()[1] == f"{tmp_path}/runs/a"
+    assert f"MODEL_DIR=runs/a counts from the current folder: {tmp_path}/runs/a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["/runs/a", "gs://bucket/runs", "s3://bucket/runs"])
+def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
+    _parse(tmp_path, FILE, f"MODEL_DIR = '{folder}'")
+    assert build_for_configuration()[1] == folder
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("Checkpoint period (300), eval period (1000), and GC period (0) must all be multiples\n  In call to configurable 'train' (x)"), "gin configuration of 'train': SAVE_PERIOD is 300 and EVAL_PERIOD 1000; make one of them a multiple of the other"),
+        (KeyError("targets"), "TASK_FEATURE_LENGTHS: there is no length for 'targets'; give all, as in {'inputs': 512, 'targets': 128}"),
+        (RuntimeError("MODEL_DIR/macro.value set to `%gin.REQUIRED` but not subsequently overridden."), "MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
+        (RuntimeError("Required bindings for `build` not provided in config: ['a']"), "build needs ['a']"),
+        (TypeError("__init__() got an unexpected keyword argument 'nope'\n  In call to configurable 'Trainer' (x)"), "gin configuration of 'Trainer': __init__() got an unexpected keyword argument 'nope'"),
+    ],
+)
+def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> None:
+    assert line in str(configuration.explain(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "belongs"),
+    [
+        (TypeError("a\n  In call to configurable 'Trainer' (x)"), True),
+        (RuntimeError("Required bindings for `build` not provided in config: ['a']"), True),
+        (TypeError("a"), False),
+        (RuntimeError("RESOURCE_EXHAUSTED: out of memory\n  In call to configurable 'train' (x)"), False),
+    ],
+)
+def test_only_what_gin_built_is_blamed_on_the_configuration(error: Exception, belongs: bool) -> None:
+    assert configuration.is_configuration_error(error) is belongs
