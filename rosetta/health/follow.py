@@ -9,6 +9,8 @@ from collections import deque
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from rosetta.health.step_failure import StepFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ class Follower:
     Attributes:
       given, done: steps that were begun, and that are over.
       last: when the last one was done, or its following began (time.monotonic).
-      failed: what waiting for a step raised.
+      failed: the first step that failed on its devices, with what waiting for it raised.
     """
 
     def __init__(self, look: Callable[[int, float], None]) -> None:
@@ -29,25 +31,27 @@ class Follower:
         self._queue: SimpleQueue[tuple[int, Callable[[], float]] | None] = SimpleQueue()
         self._durations = deque[float](maxlen=_KEPT)
         self._fresh = True  # the next step's duration would hold a compilation, an evaluation or a checkpoint
-        self._idle = threading.Event()
-        self._idle.set()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self.given = self.done = 0
         self.last = time.monotonic()
-        self.failed: BaseException | None = None
+        self.failed: StepFailedError | None = None
         self._thread = threading.Thread(target=self._follow, name="rosetta-steps", daemon=True)
         self._thread.start()
 
     def give(self, step: int, loss: Callable[[], float]) -> None:
         """Follow a step whose loss this function waits for."""
-        with self._lock:
+        with self._changed:
             self.given += 1
-            self._idle.clear()
         self._queue.put((step, loss))
 
     def settle(self) -> None:
         """Wait until all steps that were given are done and looked at."""
-        self._idle.wait()
+        self.wait_until_behind(1)
+
+    def wait_until_behind(self, limit: int) -> None:
+        """Wait until fewer steps than `limit` are given and not done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.given - self.done < limit)
 
     def rest(self) -> None:
         """What comes next is no step: the time until the next one is done counts for none."""
@@ -74,9 +78,8 @@ class Follower:
                     self._durations.append(now - self.last)
                 self.last, self._fresh = now, False
                 self._look(step, value)
-            except Exception as error:  # noqa: BLE001 (the training meets it too, and says it)
-                self.failed = self.failed or error
-            with self._lock:
+            except Exception as error:  # noqa: BLE001 (the training is told before its next step)
+                self.failed = self.failed or StepFailedError(step, error)
+            with self._changed:
                 self.done += 1
-                if self.done == self.given:
-                    self._idle.set()
+                self._changed.notify_all()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 import time
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import status
 from rosetta.errors import UserError
-from rosetta.health import board, goodput, losses, stop, trace, wandb, watch
+from rosetta.health import board, checkpoint_files, goodput, losses, step_failure, stop, trace, wandb, watch
 from rosetta.health.agreement import Agreement
 from rosetta.health.follow import Follower
 from rosetta.health.losses import Bad
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rosetta.health.settings import Settings
 
 _SLOW = 0.1  # of a step
+_AHEAD = 16  # steps that may be given to the devices before their results are seen; JAX itself queues up to 32
+_SAVING = 60.0  # s that a process which fails alone waits for a checkpoint that all are writing
 
 _current: Health | None = None
 
@@ -56,7 +60,7 @@ class Health:
 
     def __init__(self, folder: str | None, settings: Settings, rank: int, ranks: int, source: Source) -> None:
         global _current  # noqa: PLW0603 (signals, and what a crash is blamed on, are the process's)
-        self._folder, self.settings, self._rank, self._ranks, self._source = folder or ".", settings, rank, ranks, source
+        self._folder, self.settings, self._rank, self.ranks, self._source = folder or ".", settings, rank, ranks, source
         self._board = board.of_run(ranks)
         self._stop, self._save = (Agreement(name, self._board, rank, ranks) for name in ("stop", "save"))
         self._judge = losses.Judge(settings.spike)
@@ -96,7 +100,10 @@ class Health:
 
         Raises:
           Stopped: it must not.
+          StepFailedError: one before it failed on its devices.
         """
+        self.follower.wait_until_behind(_AHEAD)
+        self._raise_failure()
         if self._trace.due(step):
             self.follower.settle()
             self._trace.turn(program)
@@ -134,9 +141,14 @@ class Health:
         self._stop.ask("a bad loss")
 
     def checked(self) -> Bad | None:
-        """Wait for the steps that were given; return what is bad about one of them."""
+        """Wait for the steps that were given; return what is bad about one of them. StepFailedError where one failed."""
         self.follower.settle()
+        self._raise_failure()
         return self._bad
+
+    def _raise_failure(self) -> None:
+        if self.follower.failed is not None:
+            raise self.follower.failed
 
     def before_checkpoint(self, step: int, finite: Callable[[], bool]) -> None:
         """Say that a checkpoint of a step is about to be written.
@@ -155,18 +167,28 @@ class Health:
             raise self._stopped("a bad loss", step, bad)
         self._saved = time.monotonic()
 
-    def ends(self, stopped: Stopped, *, kept: bool) -> NoReturn:
+    def ends(self, stopped: Stopped, folder: str | None) -> NoReturn:
         """End the process as it was asked to: after a signal with status 75, after a bad loss with a dump and status 1.
 
         Args:
           stopped: what `before` or `before_checkpoint` raised.
-          kept: whether checkpoints are written at all.
+          folder: of the checkpoints; None where none are written. A checkpoint that is missing or damaged there ends the process with status 1.
         """
         self.close()
         if stopped.bad is not None:
             self._refuses(stopped.bad)
-        what = "its checkpoint is written, and the next start goes on from it" if kept else "no checkpoint is written in this run"
-        self._finish(f"ended by {stopped.reason} before step {stopped.step:,}: {what}", status.EARLY)
+        line = f"ended by {stopped.reason} before step {stopped.step:,}"
+        if folder is None:
+            self._finish(f"{line}: no checkpoint is written in this run", status.EARLY)
+        problem = checkpoint_files.find_problem(folder, stopped.step)
+        if problem:
+            self._finish(f"{line}, and its checkpoint is not written: {problem}", status.FAILED)
+        self._finish(f"{line}: its checkpoint is written, and the next start goes on from it", status.EARLY)
+
+    def fail(self, line: str, code: int) -> NoReturn:
+        """End the process with a line and a status."""
+        self.close()
+        self._finish(line, code)
 
     def _refuses(self, bad: Bad) -> NoReturn:
         """End the process over a bad step, with what is known of it written down."""
@@ -179,7 +201,7 @@ class Health:
 
     def _finish(self, line: str, code: int) -> NoReturn:
         if self._rank == 0:
-            time.sleep(2 * self.watch.interval if self._ranks > 1 else 0)  # the others' end needs the board
+            time.sleep(2 * self.watch.interval if self.ranks > 1 else 0)  # the others' end needs the board
         stop.end(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
 
     def report(self, step: int, seconds: float, held: float) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -211,7 +233,7 @@ class Health:
     def tell(self, step: int, held: float) -> None:
         """Tell rank 0 how many seconds a step this host waited for its data."""
         with contextlib.suppress(Exception):  # the thread that talks says it
-            if self._ranks > 1:
+            if self.ranks > 1:
                 self._board.put(f"spread/{self._rank}", f"{step} {held}")
 
     def _spread(self, step: int, held: float) -> tuple[float, float, int] | None:
@@ -219,10 +241,10 @@ class Health:
         self.tell(step, held)
         end = time.monotonic() + 3 * self.watch.interval
         with contextlib.suppress(Exception):
-            while self._ranks > 1 and time.monotonic() < end:
+            while self.ranks > 1 and time.monotonic() < end:
                 found = {int(rank): value.split() for rank, value in self._board.under("spread").items()}
                 told = {rank: float(value[1]) for rank, value in found.items() if int(value[0]) >= step}
-                if len(told) == self._ranks:
+                if len(told) == self.ranks:
                     values, slowest = sorted(told.values()), max(told, key=lambda rank: told[rank])
                     return values[(len(values) - 1) // 2], told[slowest], slowest
                 time.sleep(0.1)
@@ -243,22 +265,58 @@ def current() -> Health | None:
     return _current
 
 
-def over(finish: Callable[[], bool]) -> None:
+def over(finish: Callable[[], str | None]) -> None:
     """End the process where training was to end before its time, see Health.ends; return where it was not.
 
     Args:
-      finish: waits for the checkpoints that are begun, and returns whether the run saves any; what it raises for the user is said.
+      finish: waits for the checkpoints that are begun, and returns their folder, None where the run saves none; what it raises for the user is said.
     """
     if _current is None or _current.ending is None:
         return
     try:
-        kept = finish()
+        folder = finish()
     except UserError as error:
         if _current.ending.bad is None:
             end.now(error)
         watch.say(str(error))  # the loss is the news: it is written down first
-        kept = False
-    _current.ends(_current.ending, kept=kept)
+        folder = None
+    _current.ends(_current.ending, folder)
+
+
+def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None:
+    """End the process in one line where memory was not enough, or a step failed on its devices; return where it was neither.
+
+    Args:
+      error: what ended the training.
+      advice: what takes less memory.
+      finish: waits for the checkpoints that are begun.
+    """
+    failed = _current.follower.failed if _current else None
+    cause = failed or error
+    step = failed.step if failed else _current.follower.given if _current else None
+    where = "the start of the run" if step is None else f"step {step:,}"
+    if step_failure.is_out_of_memory(cause):
+        line, code = str(step_failure.describe_memory(cause, where, advice)), status.USER
+    elif failed is not None:
+        line, code = f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it again: it goes on from its last checkpoint", status.FAILED
+    else:
+        return
+    if os.environ.get("ROSETTA_DEBUG"):
+        traceback.print_exception(cause)
+    if _current is None:
+        stop.end(line, code)
+    # The others may wait for this process, so what it waits for has an end.
+    saving = threading.Thread(target=_quietly, args=(finish,), daemon=True)
+    saving.start()
+    saving.join(_SAVING if _current.ranks > 1 else None)
+    _current.fail(line, code)
+
+
+def _quietly(finish: Callable[[], object]) -> None:
+    try:
+        finish()
+    except Exception as error:  # noqa: BLE001 (what ended the training is the news)
+        watch.say(f"the last checkpoint is not written: {watch.first_line(error)}")
 
 
 def blame(error: BaseException) -> None:

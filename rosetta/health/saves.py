@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
-from rosetta.health import watch
+from rosetta.health import checkpoint_files, watch
 from rosetta.launch import folders
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class Saves:
                 return
             time.sleep(_PAUSE)
         took = time.monotonic() - since
+        if problem := checkpoint_files.find_problem(self._folder, step):
+            watch.say(f"checkpoint {step:,} is not whole: {problem}")
+            return
         self._told = {"save_seconds": took, "save_stall": stall}
         watch.say(f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still for {min(stall, took):.1f} s")
 

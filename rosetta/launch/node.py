@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
-from rosetta.launch import tied
+from rosetta.launch import kill_notice, tied
 from rosetta.status import EARLY
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def run(argv: Sequence[str], layout: Layout, around: Mapping[str, str], grace: f
 def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], grace: float) -> int:
     """Wait for all of these (process -> number on the node), passing on signals that come meanwhile."""
     status, deadline = 0, float("inf")
+    kills = kill_notice.count_oom_kills()
     while running:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -117,6 +118,8 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
             rank = running.pop(process)
             code = os.waitstatus_to_exitcode(ended)
             code = code if code >= 0 else 128 - code
+            if line := None if status else kill_notice.describe_kill(f"process {first + rank}", code, kills):
+                print(f"rosetta: {line}", file=sys.stderr, flush=True)
             if code and not status:
                 status, deadline = code, time.monotonic() + grace
                 if running:

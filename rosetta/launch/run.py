@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import home, status
 from rosetta.errors import UserError
-from rosetta.launch import binding, progress, tied
+from rosetta.launch import binding, kill_notice, progress, tied
 from rosetta.launch.rendering import Rendering
 from rosetta.launch.secrets import Mask
 
@@ -118,6 +118,7 @@ def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
 def _child(wanted: Command) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
+    kills = kill_notice.count_oom_kills()
     ours, child = os.getpid(), os.fork()
     if child == 0:
         try:
@@ -133,7 +134,10 @@ def _child(wanted: Command) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     code = os.waitstatus_to_exitcode(ended)
-    return code if code >= 0 else 128 - code
+    code = code if code >= 0 else 128 - code
+    if line := kill_notice.describe_kill("the trainer", code, kills):
+        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    return code
 
 
 def script(name: str, words: Sequence[str], command: Callable[[list[str]], list[Command]], docs: str, *, passed_on: bool = False) -> int:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _open: list[Checked] = []
 
 
-def finish() -> bool:
-    """Wait for the save that is begun; return whether the run saves. UserError where its last one found no room."""
+def finish() -> str | None:
+    """Wait for the save that is begun; return the folder of checkpoints, None where the run saves none. UserError where its last one found no room."""
     for each in _open:
         each.finish()
-    return bool(_open)
+    return _open[-1].folder if _open else None
 
 
 class Executor(executors.DefaultExecutor):
@@ -36,7 +36,7 @@ class Checked:
     """A checkpointer that writes no bad state. What it does not say itself is the inner one's."""
 
     def __init__(self, inner: Any, folder: str) -> None:
-        self._inner = inner
+        self._inner, self.folder = inner, folder
         self._saves = saves.Saves(folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0)
         _open.append(self)
 

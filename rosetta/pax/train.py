@@ -16,6 +16,8 @@ from rosetta.launch import end, startup
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
 
+_LESS_MEMORY = "take a smaller batch (PERCORE_BATCH_SIZE), more microbatches (--fdl.NUM_MICROBATCHES=N), or compute more of it again (--fdl.CHECKPOINT_POLICY)"
+
 
 def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
@@ -59,6 +61,7 @@ def main() -> None:
     except Exception as error:
         healths.over(_finish)
         healths.blame(error)
+        healths.explain(error, _LESS_MEMORY, _finish)
         if begun or not isinstance(error, _WRONG):
             raise
         if os.environ.get("ROSETTA_DEBUG"):
@@ -67,7 +70,7 @@ def main() -> None:
         end.now(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
 
 
-def _finish() -> bool:
+def _finish() -> str | None:
     from rosetta.pax import saving  # noqa: PLC0415 (Paxml)
 
     return saving.finish()

@@ -149,12 +149,12 @@ def save_now(train_state: Any) -> None:
         each.save(train_state, each.transformations)
 
 
-def finish() -> bool:
-    """Wait for the saves that are begun and close their managers; return whether there were any."""
+def finish() -> str | None:
+    """Wait for the saves that are begun and close their managers; return their folder, None where there were none."""
     saving = list(_open)
     for each in saving:
         each.close()
-    return bool(saving)
+    return str(saving[-1].directory) if saving else None
 
 
 def _counted(shape: Any, leaf: Any) -> Any:

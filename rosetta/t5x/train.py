@@ -11,6 +11,8 @@ from rosetta.errors import UserError
 from rosetta.health import run, stop
 from rosetta.launch import end, startup
 
+_LESS_MEMORY = "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more of it again (REMAT=full)"
+
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
@@ -31,6 +33,7 @@ def main(module: str = "t5x.train") -> None:
     except Exception as error:
         run.over(_finish)
         run.blame(error)
+        run.explain(error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish)
         _end_if_configuration(error)
         raise
 
@@ -78,7 +81,7 @@ def _end_if_configuration(error: Exception) -> None:
     end.now(configuration.explain(error))
 
 
-def _finish() -> bool:
+def _finish() -> str | None:
     from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
 
     return manager.finish()

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from rosetta.health.board import Local
 from rosetta.health.follow import Follower
 from rosetta.health.run import Health, Source, Stopped
 from rosetta.health.settings import Settings
+from rosetta.health.step_failure import StepFailedError
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING = Source(lambda _: None, dict)
@@ -131,7 +133,7 @@ else:
         from rosetta.health import run
         def finish():
             raise UserError("checkpoint 9 is not written", "/m", "make room")
-        run.over(finish if sys.argv[2] == "full" else lambda: True)
+        run.over(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
 """
 
 
@@ -174,6 +176,112 @@ def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(t
     assert done.returncode == 1
     assert done.stderr.startswith("rosetta: /m: checkpoint 9 is not written")
     assert (tmp_path / "bad_step_10" / "loss.json").is_file()
+
+
+FAILS = """
+import sys
+from rosetta.health import run
+from rosetta.health.run import Health, Source
+from rosetta.health.settings import Settings
+
+class XlaRuntimeError(RuntimeError):
+    pass
+
+TEXT = {
+    "memory": "INTERNAL: Error dispatching computation: Error dispatching computation: Out of memory allocating 237 bytes.",
+    "gpu": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 237 bytes.",
+    "device": "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+}[sys.argv[2]]
+health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+def fails():
+    raise XlaRuntimeError(TEXT)
+try:
+    for step in range(1000):
+        health.before(step)
+        health.given(step, (lambda: 1.0) if step < 3 else fails)
+    print("all were given")
+except Exception as error:
+    run.over(lambda: sys.argv[1])
+    run.explain(error, "take a smaller batch", lambda: print("saves are waited for", file=sys.stderr))
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "line"),
+    [
+        ("memory", 2, "step 3: it needs more memory than there is (Out of memory allocating 237 bytes); take a smaller batch"),
+        ("gpu", 2, "step 3: it needs more memory than there is (Out of memory while trying to allocate 237 bytes); take a smaller batch"),
+        ("device", 1, "step 3 failed on its device: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered; start it again: it goes on from its last checkpoint"),
+    ],
+)
+def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(tmp_path: Path, how: str, code: int, line: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FAILS, str(tmp_path), how], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.splitlines() == ["saves are waited for", f"rosetta: {line}"]
+
+
+def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(health: Callable[..., Health]) -> None:
+    for ask in (lambda made: made.before_checkpoint(1, lambda: True), lambda made: (made._stop.ask("SIGTERM"), made.before(1))):
+        made = health()
+        made.given(0, lambda: 1 / 0)
+        with pytest.raises(StepFailedError) as raised:
+            ask(made)
+        assert raised.value.step == 0
+
+
+def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(health: Callable[..., Health]) -> None:
+    made, over = health(), threading.Event()
+    given = 0
+
+    def train() -> None:
+        nonlocal given
+        for step in range(100):
+            made.before(step)
+            made.given(step, lambda: over.wait(60) and 1.0)
+            given += 1
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(0.5)
+    assert given <= run._AHEAD
+    over.set()
+    thread.join(60)
+    assert given == 100
+
+
+STOPS = """
+import sys
+from rosetta.health import run
+from rosetta.health.run import Health, Source, Stopped
+from rosetta.health.settings import Settings
+health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
+health._stop.ask("SIGTERM")
+try:
+    health.before(15)
+except Stopped:
+    run.over(lambda: sys.argv[1])
+"""
+
+
+def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    def stops() -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-c", STOPS, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stderr
+
+    older = tmp_path / "checkpoint_0" / "checkpoint"
+    older.parent.mkdir()
+    older.write_bytes(b"")
+    assert stops() == (
+        1,
+        f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {tmp_path} has no checkpoint of step 15, its newest one is of step 0\n",
+    )
+    marks = tmp_path / "checkpoint_00000015" / "metadata" / "metadata"  # as Paxml names it
+    marks.parent.mkdir(parents=True)
+    marks.write_text('{"vers')
+    assert stops() == (1, f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {marks}: the file is cut short or not JSON\n")
+    marks.write_text('{"version": 1.1}')
+    assert stops() == (75, "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start goes on from it\n")
 
 
 def _watches(board: Local, folder: Path, ranks: int) -> list[watch.Watch]:

@@ -27,6 +27,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def _write(folder: Path, step: int, size: int) -> bool:
     half = folder / f"checkpoint_{step}.orbax-checkpoint-tmp-1"
     half.mkdir()
+    (half / "_CHECKPOINT_METADATA").write_text("{}")
     (half / "array").write_bytes(bytes(size))
     half.rename(folder / f"checkpoint_{step}")
     return True

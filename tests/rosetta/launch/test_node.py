@@ -77,7 +77,9 @@ def test_one_that_fails_ends_the_others_and_gives_the_status(tmp_path: Path, end
     started = spawn(tmp_path, f"if rank: {end}\ntime.sleep(600)")
     _, said = started.communicate(timeout=60)
     assert started.returncode == status
-    assert said == f"rosetta: process 1 ended with status {status}; so do the others\n"
+    *before, last = said.splitlines()
+    assert last == f"rosetta: process 1 ended with status {status}; so do the others"
+    assert [line.partition(":")[2].partition(":")[0] for line in before] == [" process 1 was killed (status 137)"] * (status == 137)
 
 
 def test_one_that_does_not_end_itself_is_killed(tmp_path: Path) -> None:

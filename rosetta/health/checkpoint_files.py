@@ -1,0 +1,247 @@
+"""Check that a checkpoint's files are complete, and say which one is damaged; T5X's and Paxml's.
+
+Orbax keeps a checkpoint's arrays in TensorStore's database (OCDBT): `manifest.ocdbt` leads to an index, and the index says
+in which file under `d/` each value stands. Older releases keep a folder with `.zarray` for each array.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+from rosetta.launch import folders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMMITTED = "commit_success.txt"  # Orbax's mark in object stores, where no folder can be renamed
+_MANIFEST = "manifest.ocdbt"
+_INDEXES = ("_CHECKPOINT_METADATA", "metadata/metadata", "state/_METADATA", "rosetta.json")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file of a checkpoint that can't be read, and what is wrong with it."""
+
+    file: str
+    what: str
+
+
+class _DamagedError(Exception):
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(file, what)
+        self.damage = Damage(file, what)
+
+
+def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
+    """Return the first damaged file of a checkpoint, None where all are complete.
+
+    Args:
+      checkpoint: a checkpoint_N of T5X or Paxml, on this machine or in an object store.
+      read_values: decode every array as well. Without, the index is read, and each file has to be as long as it says.
+    """
+    try:
+        _check_marks(checkpoint)
+        for folder in (f"{checkpoint}/state", checkpoint):
+            if _is_database(folder):
+                _check_database(folder, read_values=read_values)
+                return None
+        _check_array_folders(checkpoint, read_values=read_values)
+    except _DamagedError as error:
+        return error.damage
+    except Exception as error:  # noqa: BLE001 (TensorStore and object stores raise their own; each means that it can't be read)
+        return _of_error(checkpoint, error)
+    return None
+
+
+def find_problem(folder: str, step: int) -> str | None:
+    """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None where it is complete."""
+    for path in folders.path(folder).iterdir() if folders.exists(folder) else ():
+        if folders.step_of(path.name) == step:
+            damage = find_damage(f"{folder.rstrip('/')}/{path.name}")
+            return f"{damage.file}: {damage.what}" if damage else None
+    last = max(folders.steps(folder), default=None)
+    return f"{folder} has no checkpoint of step {step:,}" + ("" if last is None else f", its newest one is of step {last:,}")
+
+
+def _check_marks(checkpoint: str) -> None:
+    folder = folders.path(checkpoint)
+    if not folder.is_dir():
+        raise _DamagedError(checkpoint, "the folder is missing")
+    if checkpoint.startswith("gs://") and not (folder / _COMMITTED).exists():
+        raise _DamagedError(f"{checkpoint}/{_COMMITTED}", "the file is missing, so the checkpoint was not finished")
+    known = 0
+    for name in _INDEXES:
+        path = folder / name
+        if not path.exists():
+            continue
+        known += name != "rosetta.json"
+        try:
+            json.loads(path.read_text())
+        except ValueError:
+            raise _DamagedError(str(path), "the file is cut short or not JSON") from None
+    older = (folder / "checkpoint").exists() or (folder / "state" / "checkpoint").exists()
+    if not known and not older:
+        raise _DamagedError(f"{checkpoint}/{_INDEXES[0]}", "the file is missing")
+
+
+def _is_database(folder: str) -> bool:
+    """Return whether a folder holds a database, or what is left of one."""
+    if folders.path(f"{folder}/{_MANIFEST}").exists() or folders.path(f"{folder}/d").is_dir():
+        return True
+    listed = folders.path(f"{folder}/_METADATA")
+    return listed.exists() and bool(json.loads(listed.read_text()).get("use_ocdbt"))
+
+
+def _check_database(folder: str, *, read_values: bool) -> None:
+    import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (imports slowly)
+
+    for name in (_MANIFEST, "_METADATA"):
+        if not folders.path(f"{folder}/{name}").exists():
+            raise _DamagedError(f"{folder}/{name}", "the file is missing")
+    address = folder if "://" in folder else f"file://{folder}"
+    base = tensorstore.KvStore.open(f"{address}/").result()
+    manifest = tensorstore.ocdbt.dump(base).result()
+    root = manifest["versions"][-1]["root"]["location"]
+    keys: dict[str, str] = {}  # a value -> the file that holds it
+    sizes: dict[str, int] = {}  # a file -> the bytes that it needs
+    for key, file, end in _entries(tensorstore, base, folder, root):
+        keys[key] = file
+        sizes[file] = max(end, sizes.get(file, 0))
+    sizes.pop("", None)
+    for file, needed in sorted(sizes.items()):
+        _check_size(f"{folder}/{file}", needed)
+    arrays = {key.rpartition("/")[0] for key in keys if key.endswith(("/.zarray", "/zarr.json"))}
+    wanted = _array_names(folder)
+    if missing := sorted(wanted - arrays):
+        raise _DamagedError(f"{folder}/{_MANIFEST}", f"the array {missing[0]} is missing, and {len(missing) - 1} more")
+    if read_values:
+        driver = "zarr3" if any(key.endswith("/zarr.json") for key in keys) else "zarr"
+        for name in sorted(arrays):
+            spec = {"driver": driver, "kvstore": {"driver": "ocdbt", "base": f"{address}/", "path": f"{name}/"}}
+            held = {keys[key] for key in keys if key.startswith(f"{name}/")} - {""}
+            _read(tensorstore, spec, f"{folder}/{min(held, default=_MANIFEST)}", name)
+
+
+def _check_size(name: str, needed: int) -> None:
+    path = folders.path(name)
+    if not path.exists():
+        raise _DamagedError(name, "the file is missing")
+    found = path.stat()
+    size = found.length if hasattr(found, "length") else found.st_size
+    if size < needed:
+        raise _DamagedError(name, f"the file has {size} bytes, and the index needs {needed}")
+
+
+def _entries(tensorstore: Any, base: Any, folder: str, location: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (key, file that holds its value or "", where the value ends in it) below a node of the index."""
+    place, _ = _place(location)
+    try:
+        node = tensorstore.ocdbt.dump(base, location).result()
+    except Exception as error:  # noqa: BLE001 (TensorStore raises ValueError and its own)
+        raise _DamagedError(f"{folder}/{place}", _of_error("", error).what) from None
+    for entry in node["entries"]:
+        if "location" in entry:
+            prefix = _text(entry.get("subtree_common_prefix", ""))
+            for key, file, end in _entries(tensorstore, base, folder, str(entry["location"])):
+                yield prefix + key, file, end
+        else:
+            file, end = _place(str(entry.get("indirect_value", "")))
+            yield _text(entry["key"]), file, end
+
+
+def _place(reference: str) -> tuple[str, int]:
+    """Return the file of a reference such as "value:FOLDER:FILE:OFFSET:LENGTH", and where it ends in it."""
+    found = re.fullmatch(r"\w+:(.*):(\d+):(\d+)", reference)
+    if not found:
+        return "", 0
+    return found[1].replace(":", ""), int(found[2]) + int(found[3])
+
+
+def _text(key: Any) -> str:
+    if isinstance(key, bytes):
+        return key.decode()
+    text = str(key)
+    return ast.literal_eval(text).decode() if text.startswith(("b'", 'b"')) else text
+
+
+def _array_names(folder: str) -> set[str]:
+    """Return the names of the arrays that Orbax's own list has; none where there is no such list."""
+    path = folders.path(f"{folder}/_METADATA")
+    if not path.exists():
+        return set()
+    names = set[str]()
+    for leaf in json.loads(path.read_text()).get("tree_metadata", {}).values():
+        if leaf.get("value_metadata", {}).get("value_type") == "jax.Array":
+            names.add(".".join(str(part["key"]) for part in leaf["key_metadata"]))
+    return names
+
+
+def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
+    for path in sorted(folders.path(checkpoint).glob("**/.zarray"), key=str):
+        try:
+            json.loads(path.read_text())
+        except ValueError:
+            raise _DamagedError(str(path), "the file is cut short or not JSON") from None
+        if read_values:
+            import tensorstore  # noqa: PLC0415
+
+            folder = str(path.parent)
+            address = folder if "://" in folder else f"file://{folder}"
+            _read(tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name)
+
+
+def _read(tensorstore: Any, spec: dict[str, Any], file: str, name: str) -> None:
+    try:
+        tensorstore.open(spec, open=True).result().read().result()
+    except Exception as error:  # noqa: BLE001 (TensorStore raises ValueError, OSError and its own)
+        damage = _of_error(file, error)
+        raise _DamagedError(damage.file, f"{damage.what} (array {name})") from None
+
+
+def _of_error(place: str, error: Exception) -> Damage:
+    """Return the file that an error of TensorStore names, else this place, and its reason."""
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    named = re.search(r'file "([^"]+)"', text)
+    reason = text.split(" [source", 1)[0]
+    return Damage(named[1] if named else place, f"it can't be read: {reason[:160]}")
+
+
+def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserError:
+    """Return the one line on a damaged checkpoint: which file, and which earlier checkpoint is whole.
+
+    Args:
+      checkpoint: the damaged checkpoint_N.
+      damage: what find_damage returned.
+      resumes: whether a run was to go on from it, rather than to read weights from it.
+    """
+    folder, name = folders.split(checkpoint)
+    step = folders.step_of(checkpoint)
+    what = f"{damage.what}, so {name} can't be restored"
+    whole = _newest_whole(folder, step) if step is not None else None
+    if whole is None:
+        do = "restore the file from a copy, or start anew in another folder"
+        return UserError(f"{what}; no checkpoint before it is whole", damage.file, do)
+    own = f"{folder}/{name}"
+    if resumes:
+        do = f"to go on from {whole}, move the damaged one away: mv {own} {folder}/damaged_{name}"
+    else:
+        do = f"name {folder}/{whole} instead"
+    return UserError(f"{what}; {whole} is whole", damage.file, do)
+
+
+def _newest_whole(folder: str, before: int) -> str | None:
+    """Return the name of the newest checkpoint before a step whose arrays can all be read."""
+    names: dict[int, str] = {}
+    for path in folders.path(folder).iterdir():
+        step = folders.step_of(path.name)
+        if step is not None and step < before:
+            names[step] = path.name
+    for step in sorted(names, reverse=True):
+        if find_damage(f"{folder}/{names[step]}", read_values=True) is None:
+            return names[step]
+    return None
