@@ -133,7 +133,10 @@ def _import(reach: Access, shipped: Manifest, arguments: argparse.Namespace) -> 
         write_atomic(file, content)
     written = [str(file) for file, _ in made.files]
     text = f"{source.name}: {made.name} from {commit}: {'would write' if arguments.dry_run else 'wrote'} {', '.join(written)}"
-    return Result({"source": source.name, "name": made.name, "commit": commit, "files": written, "written": not arguments.dry_run}, text)
+    failing = [dataclasses.asdict(result) for result in made.failing]
+    lines = [text, *(f"still to mend: {result.name} is {result.outcome}: {result.detail}" for result in made.failing)]
+    data = {"source": source.name, "name": made.name, "commit": commit, "files": written, "written": not arguments.dry_run, "failing": failing}
+    return Result(data, "\n".join(lines))
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:

@@ -16,20 +16,26 @@ if TYPE_CHECKING:
 
     from builder.sources.git import Git
     from builder.sources.source import Pinned
+    from builder.stack.diagnosis import PatchResult
     from builder.stack.patchfile import Patch
 
 _REF = re.compile(r"(?P<base>[A-Za-z0-9_][A-Za-z0-9._/+-]*)(?P<steps>(?:~[0-9]*|\^)*)")
 _LONGEST_NAME = 40
 _OURS = "rosetta <rosetta@localhost>"
+_ON_PATCHED = "make the commit on the patched source (docs/patches.md says how)"
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """Files to write, in this order, for one commit to become the patch `name`."""
+    """Files to write, in this order, for one commit to become the patch `name`.
+
+    `failing` are the results of the other patches of the series that a build still refuses.
+    """
 
     name: str
     commit: str
     files: tuple[tuple[Path, bytes], ...] = field(repr=False)
+    failing: tuple[PatchResult, ...] = ()
 
 
 def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, mirror.Mirror | None]:
@@ -94,8 +100,10 @@ def slug(subject: str) -> str:
 def adopt(pinned: Pinned, folder: Path, commit: str, *, name: str = "", subject: str = "", fields: dict[str, str], replaces: bool = False) -> Adoption:
     """The files for `commit` as a patch at the end of the series, or, with `replaces`, in the place of the patch `name`.
 
+    A broken patch can be replaced while others are broken too: they are mended one after the other.
+
     Raises:
-        FatalError: the commit is a merge or empty, breaks a rule, or the stack does not apply with it. Nothing is written.
+        FatalError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a patch. Nothing is written.
     """
     git = pinned.git
     parent, author, found_subject = head_of(git, commit)
@@ -122,31 +130,59 @@ def adopt(pinned: Pinned, folder: Path, commit: str, *, name: str = "", subject:
     new = patchfile.parse(file, patchfile.render(sender, subject or found_subject, fields, change))
     at = patches.index(old) if old else len(patches)
     wanted = [*patches[:at], new, *patches[at + bool(old) :]]
-    final = _proved(pinned, wanted, new)[at:]
+    before = stack.survey(pinned, patches, ())
+    final, after = _refresh_from(pinned, wanted, at)
+    failing = _check_effect(before, after, new, replaces=replaces)
+    final = final[at:]
     _check_leftover(file, final[0], replaces=replaces)
     files = [(patch.file, patch.raw) for patch, before in zip(final, wanted[at:], strict=True) if patch is final[0] or patch.raw != before.raw]
     if not old:
         text = series.read_text(folder / "series")
         files.append((folder / "series", f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{name}\n".encode()))
-    return Adoption(name, commit, tuple(files))
+    return Adoption(name, commit, tuple(files), failing)
 
 
-def _proved(pinned: Pinned, wanted: Sequence[Patch], new: Patch) -> list[Patch]:
-    """The series with each patch from `new` on as it must be to apply plainly; a FatalError if one cannot."""
+def _refresh_from(pinned: Pinned, wanted: Sequence[Patch], at: int) -> tuple[list[Patch], stack.Survey]:
+    """Return the series with the patches from `at` on as they must be to apply plainly, and what a build makes of it.
+
+    A patch behind one that fails keeps its bytes: they would be written without the failing one. The patch at `at` is the
+    new one, and is always written.
+    """
     merged = stack.survey(pinned, wanted, (), merge=True)
-    _all_good(merged, new)
     fresh = refresh.fresh(pinned, merged)
-    at = wanted.index(new)
-    final = [*wanted[:at], *(fresh.get(patch.name, patch) for patch in wanted[at:])]
-    _all_good(stack.survey(pinned, final, ()), new)
-    return final
+    final = list(wanted)
+    for position, result in enumerate(merged.results):
+        if position >= at:
+            final[position] = fresh.get(result.name, wanted[position])
+        if position >= at and not result.sound:
+            break
+    return final, stack.survey(pinned, final, ())
 
 
-def _all_good(found: stack.Survey, new: Patch) -> None:
-    for result in found.results:
-        if not result.sound or (result.name == new.name and result.outcome != "applied"):
-            what = f"with it, {result.name} is {result.outcome}: {result.detail}"
-            raise FatalError(what, "import", "make the commit on the patched source (docs/patches.md says how)")
+def _check_effect(before: stack.Survey, after: stack.Survey, new: Patch, *, replaces: bool) -> tuple[PatchResult, ...]:
+    """Refuse a change that does not apply or that breaks a patch; return what a build still refuses.
+
+    Args:
+        before: What a build makes of the series as it stands.
+        after: What a build makes of the series with the change.
+        new: The patch of the change.
+        replaces: Whether a patch of that name is in the series.
+
+    Raises:
+        FatalError: `new` is not applied, or another patch fails that must not.
+    """
+    for result in after.results:
+        if result.name == new.name and result.outcome != "applied":
+            raise FatalError(f"with it, {result.name} is {result.outcome}: {result.detail}", "import", _ON_PATCHED)
+    failing = tuple(result for result in after.results if not result.sound)
+    was_failing = {result.name for result in before.results if not result.sound}
+    for result in failing:
+        if not replaces and result.name in was_failing:
+            raise FatalError(f"{result.name} is broken already ({result.outcome}: {result.detail})", "import", "mend that patch first (docs/patches.md says how)")
+        # While a broken patch is left out, those behind it are judged without it. What its mended form breaks is next to mend.
+        if result.name not in was_failing and new.name not in was_failing:
+            raise FatalError(f"with it, {result.name} is {result.outcome}: {result.detail}", "import", _ON_PATCHED)
+    return failing
 
 
 def _check_leftover(file: Path, new: Patch, *, replaces: bool) -> None:

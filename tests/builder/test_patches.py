@@ -224,6 +224,70 @@ def test_import_in_the_place_of_a_conflicting_patch(bench: Bench) -> None:
     assert _run(bench, "check") == 0
 
 
+MENDED = {"first": text(l3="theirs 3\n", l20="theirs and first\n"), "second": text(l3="theirs and second\n", l20="theirs 20\n")}
+
+
+def _mend(bench: Bench, name: str, data: bytes, *options: str) -> int:
+    """Import a commit that sets pkg/a.py to `data`, in the place of the patch `name`."""
+    commit = bench.upstream.commit({"pkg/a.py": data}, f"mend {name}")
+    bench.upstream.head = bench.upstream.git.text("rev-parse", f"{commit}^")
+    return _run(bench, "import", commit, "--name", name, "--replace", *options)
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_patches_broken_by_one_commit_are_mended_one_after_the_other(bench: Bench, order: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
+    bench.add("wide", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}, context=3))
+    bench.upstream.commit({"pkg/a.py": text(l3="theirs 3\n", l20="theirs 20\n")}, "one commit")
+    before = _files(bench)
+    assert _mend(bench, order[0], MENDED[order[0]], "--dry-run") == 0
+    assert _files(bench) == before
+    capsys.readouterr()
+    assert _mend(bench, order[0], MENDED[order[0]]) == 0
+    assert f"still to mend: {order[1]} is conflict: " in capsys.readouterr().out
+    changed = {name for name, data in _files(bench).items() if before[name] != data}
+    assert changed == {f"patches/up/{order[0]}.patch"} | ({"patches/up/wide.patch"} if order[0] == "second" else set())
+    assert _run(bench, "check") == 1
+    assert _mend(bench, order[1], MENDED[order[1]]) == 0
+    assert "still to mend" not in capsys.readouterr().out
+    assert _run(bench, "check") == 0
+    assert _run(bench, "refresh", "--dry-run") == 0
+
+
+def test_a_mended_patch_may_break_those_behind_it_which_were_judged_without_it(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l25="second\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l20="theirs 20\n")}, "one commit")
+    both = text(l20="theirs 20\n", l25="first, in another place\n")
+    assert _mend(bench, "first", both) == 0
+    assert "still to mend: second is conflict: " in capsys.readouterr().out
+    base = bench.upstream.head
+    bench.upstream.commit({"pkg/a.py": both})
+    commit = bench.upstream.commit({"pkg/a.py": both.replace(b"first, in", b"first and second, in")})
+    bench.upstream.head = base
+    assert _run(bench, "import", commit, "--name", "second", "--replace") == 0
+    assert _run(bench, "check") == 0
+
+
+def test_import_breaks_no_patch_of_a_series_that_applies(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l3="second\n")}))
+    before = _files(bench)
+    assert _mend(bench, "first", text(l3="first too\n")) == 2
+    assert "with it, second is conflict" in capsys.readouterr().err
+    assert _files(bench) == before
+
+
+def test_a_new_patch_waits_until_the_series_applies(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.add("first", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
+    bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")})
+    clone, before = _clone(bench, files={"pkg/b.py": b"x = 2\ny = 2\nz = 3\n"}), _files(bench)
+    assert _run(bench, "import", "HEAD", "--repo", str(clone), *HEAD) == 2
+    assert "first is broken already (conflict: " in capsys.readouterr().err
+    assert _files(bench) == before
+
+
 @pytest.mark.parametrize(
     ("files", "what"),
     [
