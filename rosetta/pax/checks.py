@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import difflib
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PRECISIONS = ("bfloat16", "float32")
 SCHEDULES = ("linear_rampup_cosine_decay", "linear_rampup_exponential_decay", "constant")
 ATTENTION = ("xla", "cudnn", "te")
 ADAPTED = ("all", "attention", "mlp")  # what LoRA may adapt
 AXES = ("replica", "data", "mdl")
-_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART")
+_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART", "MAX_STEPS")
+_LEAST = {"MAX_STEPS": 0, "MAX_SEQ_LEN": 2}
 
 
 def precision(value: Any) -> str:
@@ -53,24 +57,46 @@ def _names(experiment: Any) -> None:
             raise UserError("there is no such hyper-parameter", f"--fdl.{name}", f"did you mean {near[0]}?" if near else "see docs/pax.md for their names")
 
 
-def _count(name: str, value: Any, least: int = 1) -> int:
+def count(name: str, value: Any, least: int = 1) -> int:
+    """Return a whole number; UserError where the value is none, or less than `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UserError(f"it is {value!r}", name, f"give a whole number of at least {least}")
     return value
 
 
+def check_counts(values: Mapping[str, Any]) -> None:
+    """Check that hyper-parameters that count something are whole numbers.
+
+    Args:
+      values: hyper-parameters by name; others are left out.
+
+    Raises:
+      UserError: one is not.
+    """
+    for name in (name for name in _COUNTS if name in values):
+        count(name, values[name], _LEAST.get(name, 1))
+
+
+def check_numbers(values: Mapping[str, Any]) -> None:
+    """Check that the learning rate is a number above 0; UserError where it is not."""
+    rate = values.get("LEARNING_RATE", 1)
+    is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate < math.inf:
+        raise UserError(f"it is {rate!r}", "LEARNING_RATE", "give a number above 0, as in 1e-4")
+
+
 def _sizes(experiment: Any) -> None:
-    for name in _COUNTS:
-        if hasattr(experiment, name):
-            _count(name, getattr(experiment, name))
-    _count("MAX_STEPS", experiment.MAX_STEPS, 0)
+    names = {*_COUNTS, "LEARNING_RATE"}
+    values = {name: getattr(experiment, name) for name in names if hasattr(experiment, name)}
+    check_counts(values)
+    check_numbers(values)
     heads, wide, each = experiment.NUM_HEADS, experiment.MODEL_DIMS, experiment.DIMS_PER_HEAD
     if each is None and wide % heads:
         raise UserError(f"{heads} heads do not divide MODEL_DIMS={wide}", f"NUM_HEADS={heads}", "give a divisor of it")
-    if each is not None and wide != heads * _count("DIMS_PER_HEAD", each):
+    if each is not None and wide != heads * count("DIMS_PER_HEAD", each):
         do = f"make MODEL_DIMS their product, {heads * each}, or set DIMS_PER_HEAD={wide // heads}" if wide % heads == 0 else f"make MODEL_DIMS their product, {heads * each}"
         raise UserError(f"NUM_HEADS={heads} x DIMS_PER_HEAD={each} is {heads * each}", f"MODEL_DIMS={wide}", do)
-    if getattr(experiment, "USE_MQA", False) and heads % _count("NUM_KV_HEADS", experiment.NUM_KV_HEADS):
+    if getattr(experiment, "USE_MQA", False) and heads % count("NUM_KV_HEADS", experiment.NUM_KV_HEADS):
         raise UserError(f"they do not divide NUM_HEADS={heads}", f"NUM_KV_HEADS={experiment.NUM_KV_HEADS}", "give a divisor of it")
     if hasattr(experiment, "NUM_EXPERTS") and experiment.NUM_LAYERS % 2:
         raise UserError("layers come in pairs, a dense one and one of experts", f"NUM_LAYERS={experiment.NUM_LAYERS}", "give an even number")

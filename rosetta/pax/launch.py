@@ -58,6 +58,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     made |= {**data, "JAX_PLATFORMS": platforms}
     bare = given.llama and "restore" not in reads
     hyper = {**given.hyper, **chosen.hyper}
+    preflight.check_sizes(given, hyper)
     preflight.rows(given, hyper)
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
@@ -65,8 +66,20 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
+    start += ["--eval_on_test"] if _evaluates_while_training(given, hyper) else []
     start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
     return [Command(argv, made, log, () if index else lines, refused=None if index else refused) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]
+
+
+def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool:
+    """Return whether a training run has evaluation data that Paxml is to be asked to read.
+
+    Paxml evaluates every `eval_interval_steps` and after the last step, and only with this option.
+    LLaMA's script evaluates by a program of its own.
+    """
+    asked = bool(given.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
+    is_set = any(word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in given.words)
+    return asked and not given.llama and not given.evaluates_only and not is_set
 
 
 def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]) -> list[tuple[list[str], Path | None]]:

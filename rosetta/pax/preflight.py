@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 from rosetta.launch import folders
-from rosetta.pax import checks, download, hyperread
+from rosetta.pax import checks, download, fdl, hyperread
+from rosetta.pax.settings import MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from rosetta.pax.settings import Settings
 
 DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}  # how experiments' names begin -> what they read
-MODULE = "rosetta.pax.configs"
 BASES = (("base_experiment.py", "BaseExperiment"), ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"))  # Paxml's that our experiments are made of
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
@@ -79,6 +81,8 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     path = given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB") or ""
     if given.synthetic or path == "byte" or path.startswith("ids:"):
         return path, ()
+    if not path and given.of_user:
+        return "", ()
     if not path:
         raise UserError(f"{given.config} has text to tokenise, and no vocabulary", "VOCAB_PATH", "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic experiment")
     if "://" in path:
@@ -105,12 +109,44 @@ def data(given: Settings) -> dict[str, str]:
     found = {"TFDS_DATA_DIR": folder} if folder else {}
     if given.synthetic or given.variables.get("DATA"):
         return found
+    if given.evaluates_only and given.variables.get("EVAL_DATA"):
+        # The experiment checks its training data too, which an evaluation does not read.
+        return {**found, "DATA": given.variables["EVAL_DATA"]}
+    if given.of_user and not folder:
+        return found
     if not folder:
         raise UserError(f"{given.config} has no data", "TFDS_DATA_DIR", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
     if "://" not in folder and not Path(folder).is_dir():
         raise UserError("there is no such folder", f"TFDS_DATA_DIR={folder}", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
     return {**found, **(download.found(name, folders.absolute(folder)) if name else {})}
+
+
+def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
+    """Check sizes, and the mesh and the batch where the user gave a part of the mesh.
+
+    Of an experiment of ours the files state what was not given.
+
+    Args:
+      given: the run.
+      hyper: its hyper-parameters as --fdl has them; those left out are the experiment's.
+
+    Raises:
+      UserError: one line; the run would fail with it after JAX has started.
+    """
+    values = hyperread.known(given.config.removeprefix(f"{MODULE}."), {} if given.of_user else hyper)
+    known = {name: value for name, value in values.items() if value is not None}
+    if given.of_user:
+        known = {name: fdl.value(text) for name, text in hyper.items()}
+    checks.check_counts(known)
+    checks.check_numbers(known)
+    if "NUM_MICROBATCHES" in known:
+        checks.count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
+    meshes = {"ICI_MESH_SHAPE", "DCN_MESH_SHAPE"}
+    if meshes & hyper.keys() and meshes <= known.keys():
+        parts = math.prod(checks.mesh(SimpleNamespace(**known), given.gpus)[:2])
+        if "PERCORE_BATCH_SIZE" in known:
+            checks.batch(known["PERCORE_BATCH_SIZE"], given.gpus, split=parts)
 
 
 def rows(given: Settings, hyper: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from rosetta.pax import checks, fdl
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+MODULE = "rosetta.pax.configs"
 _PILE = ("TFDS_DATA_DIR", "VOCAB_PATH", "PREC", "NUM_GPUS", "PERCORE_BATCH_SIZE", "LOG_DIR")
 # Each script's positionals, in their documented order. All of them may be left out: variables of the same names stand in.
 POSITIONALS = {
@@ -75,6 +76,16 @@ class Settings:
     def lora(self) -> bool:
         """Does LoRA train instead of all weights?"""
         return on(self.variables, "USE_LORA") or self.hyper.get("USE_LORA") == "True"
+
+    @property
+    def of_user(self) -> bool:
+        """Is the experiment a class of the user's own? Only that class knows what it reads."""
+        return "." in self.config and not self.config.startswith(f"{MODULE}.")
+
+    @property
+    def evaluates_only(self) -> bool:
+        """Does the run train nothing?"""
+        return self.script == "run_lambada_singlenode" or (self.llama and on(self.variables, "EVAL_ONLY"))
 
     @property
     def synthetic(self) -> bool:

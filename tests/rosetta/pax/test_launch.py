@@ -366,9 +366,9 @@ def test_what_is_compiled_is_kept_where_jax_can_use_it(place: Place, jax: str, k
 
 class TestCommand:
     def test_it_does_what_the_scripts_do(self, place: Place) -> None:
-        ran = place.rosetta("pax", "train", "CONFIG=Synthetic5B", "fdl.NUM_LAYERS=2", "LOG_DIR=l", "fdl.ICI_MESH_SHAPE=[1, 8, 1]")
+        ran = place.rosetta("pax", "train", "CONFIG=Synthetic5B", "fdl.NUM_LAYERS=2", "LOG_DIR=l", "NUM_GPUS=8", "fdl.ICI_MESH_SHAPE=[1, 8, 1]", "DCN_MESH_SHAPE=[1,1,1]")
         assert ran.rc == 0, ran.err
-        assert ran.hyper == {"FPROP_DTYPE": '"bfloat16"', "NUM_LAYERS": "2", "ICI_MESH_SHAPE": "[1,8,1]"}
+        assert ran.hyper == {"FPROP_DTYPE": '"bfloat16"', "NUM_LAYERS": "2", "ICI_MESH_SHAPE": "[1,8,1]", "DCN_MESH_SHAPE": "[1,1,1]"}
         assert place.rosetta("pax", "pile", "DATA=text:corpus.txt", RC="6").rc == 6
 
     def test_dry_run(self, place: Place) -> None:
@@ -454,3 +454,55 @@ def test_every_script_is_a_door() -> None:
         subprocess.run(["bash", "-n", str(path)], check=True)
         if path.suffix == ".sh":
             assert shlex.split(path.read_text().splitlines()[-1])[-2:] == [path.stem, "$@"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("MAX_STEPS=-1", "MAX_STEPS: it is -1; give a whole number of at least 0"),
+        ("MAX_STEPS=abc", "MAX_STEPS: it is 'abc'; give a whole number of at least 0"),
+        ("MAX_SEQ_LEN=-1", "MAX_SEQ_LEN: it is -1; give a whole number of at least 2"),
+        ("fdl.NUM_LAYERS=0", "NUM_LAYERS: it is 0; give a whole number of at least 1"),
+        ("LEARNING_RATE=fast", "LEARNING_RATE: it is 'fast'; give a number above 0, as in 1e-4"),
+        ("LEARNING_RATE=-1", "LEARNING_RATE: it is -1; give a number above 0, as in 1e-4"),
+        ("NUM_MICROBATCHES=0", "NUM_MICROBATCHES: it is 0; give a whole number of at least 1"),
+        ("DCN_MESH_SHAPE=[1,2,1]", "it is a mesh of 16 devices, and there are 8"),
+    ],
+)
+@pytest.mark.parametrize("config", ["Synthetic126M", "mine.Experiment"])
+def test_wrong_numbers_are_refused_before_jax_starts(setting: str, line: str, config: str, place: Place) -> None:
+    ran = place.rosetta("pax", "train", f"CONFIG={config}", "LOG_DIR=l", "NUM_GPUS=8", "ICI_MESH_SHAPE=[8,1,1]", setting, "--dry-run")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert line in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_an_experiment_of_the_users_own_need_not_read_data(place: Place) -> None:
+    ran = place.rosetta("pax", "train", "CONFIG=mine.Experiment", "LOG_DIR=l", VOCAB_PATH="")
+    assert ran.rc == 0, ran.err
+    assert "--fdl_config=mine.Experiment" in ran.argv
+
+
+@pytest.mark.parametrize(("command", "more"), [("lambada", {}), ("boolq", {"EVAL_ONLY": "1"})])
+def test_an_evaluation_needs_evaluation_data_alone(command: str, more: dict[str, str], place: Place) -> None:
+    (place.work / "l/checkpoints/checkpoint_00000003").mkdir(parents=True)
+    settings = [*(f"{name}={value}" for name, value in more.items()), "LOG_DIR=l", "EVAL_DATA=text:corpus.txt"]
+    settings += ["CHECKPOINT_RESTORE_PATH=l"] if more else []
+    ran = place.rosetta("pax", command, *settings, DATA="")
+    assert ran.rc == 0, ran.err
+    assert (ran.env["EVAL_DATA"], ran.env["DATA"]) == ("text:corpus.txt", "text:corpus.txt")
+
+
+@pytest.mark.parametrize(
+    ("settings", "evaluates"),
+    [
+        ({}, False),
+        ({"EVAL_DATA": "text:corpus.txt"}, True),
+        ({"ROSETTA_FDL": '--fdl.EVAL_DATA="text:corpus.txt"'}, True),
+        ({"EVAL_DATA": "text:corpus.txt", "ADDITIONAL_ARGS": "--noeval_on_test"}, False),
+    ],
+)
+def test_evaluation_data_is_evaluated_while_a_run_trains(settings: dict[str, str], evaluates: bool, place: Place) -> None:
+    ran = place.rosetta("pax", "pile", "DATA=text:corpus.txt", "LOG_DIR=l", **settings)
+    assert ran.rc == 0, ran.err
+    assert ("--eval_on_test" in ran.argv) is evaluates
