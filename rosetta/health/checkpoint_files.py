@@ -7,6 +7,7 @@ in which file under `d/` each value stands. Older releases keep a folder with `.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _COMMITTED = "commit_success.txt"  # Orbax's mark in object stores, where no folder can be renamed
 _MANIFEST = "manifest.ocdbt"
 _INDEXES = ("_CHECKPOINT_METADATA", "metadata/metadata", "state/_METADATA", "rosetta.json")
+_CHUNK = re.compile(r"0(\.0)*")  # the first one of an array
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,13 @@ def _check_marks(checkpoint: str) -> None:
             json.loads(path.read_text())
         except ValueError:
             raise _DamagedError(str(path), "the file is cut short or not JSON") from None
-    older = (folder / "checkpoint").exists() or (folder / "state" / "checkpoint").exists()
-    if not known and not older:
+    if not known and not _is_older(checkpoint):
         raise _DamagedError(f"{checkpoint}/{_INDEXES[0]}", "the file is missing")
+
+
+def _is_older(checkpoint: str) -> bool:
+    """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one file."""
+    return any(folders.path(f"{checkpoint}/{name}").exists() for name in ("checkpoint", "state/checkpoint"))
 
 
 def _is_database(folder: str) -> bool:
@@ -105,6 +111,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
             raise _DamagedError(f"{folder}/{name}", "the file is missing")
     address = folder if "://" in folder else f"file://{folder}"
     base = tensorstore.KvStore.open(f"{address}/").result()
+    database = tensorstore.KvStore.open({"driver": "ocdbt", "base": f"{address}/"}).result()
     manifest = tensorstore.ocdbt.dump(base).result()
     root = manifest["versions"][-1]["root"]["location"]
     keys: dict[str, str] = {}  # a value -> the file that holds it
@@ -119,6 +126,11 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     wanted = _array_names(folder)
     if missing := sorted(wanted - arrays):
         raise _DamagedError(f"{folder}/{_MANIFEST}", f"the array {missing[0]} is missing, and {len(missing) - 1} more")
+    for name in sorted(arrays):
+        described = database.read(f"{name}/.zarray").result().value
+        chunks = _chunk_names(json.loads(described)) if described else []
+        if absent := [chunk for chunk in chunks if f"{name}/{chunk}" not in keys]:  # TensorStore would read zeros
+            raise _DamagedError(f"{folder}/{_MANIFEST}", f"the index has no {absent[0]} of the array {name}")
     if read_values:
         driver = "zarr3" if any(key.endswith("/zarr.json") for key in keys) else "zarr"
         for name in sorted(arrays):
@@ -182,17 +194,34 @@ def _array_names(folder: str) -> set[str]:
 
 
 def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
-    for path in sorted(folders.path(checkpoint).glob("**/.zarray"), key=str):
+    for place in {str(chunk.parent) for chunk in folders.path(checkpoint).glob("**/0*") if _CHUNK.fullmatch(chunk.name)}:
+        if not folders.path(f"{place}/.zarray").exists():
+            raise _DamagedError(f"{place}/.zarray", "the file is missing")
+    described = sorted(folders.path(checkpoint).glob("**/.zarray"), key=str)
+    if not described and not _is_older(checkpoint):
+        raise _DamagedError(f"{checkpoint}/state", "there are no arrays in it")
+    for path in described:
+        folder = str(path.parent)
         try:
-            json.loads(path.read_text())
-        except ValueError:
+            chunks = _chunk_names(json.loads(path.read_text()))
+        except (ValueError, KeyError, TypeError):
             raise _DamagedError(str(path), "the file is cut short or not JSON") from None
+        there = {child.name for child in path.parent.iterdir()}
+        if missing := [name for name in chunks if name not in there]:  # TensorStore would read zeros
+            raise _DamagedError(f"{folder}/{missing[0]}", "the file is missing")
         if read_values:
             import tensorstore  # noqa: PLC0415
 
-            folder = str(path.parent)
             address = folder if "://" in folder else f"file://{folder}"
             _read(tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name)
+
+
+def _chunk_names(description: dict[str, Any]) -> list[str]:
+    """Return the names of the chunks of an array, of what its `.zarray` says."""
+    counts = [-(-size // chunk) for size, chunk in zip(description["shape"], description["chunks"], strict=True)]
+    if description.get("dimension_separator", ".") != ".":
+        return []  # the chunks lie in folders of their own; Orbax writes none so
+    return [".".join(map(str, index)) or "0" for index in itertools.product(*map(range, counts))]
 
 
 def _read(tensorstore: Any, spec: dict[str, Any], file: str, name: str) -> None:

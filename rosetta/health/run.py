@@ -265,6 +265,11 @@ def current() -> Health | None:
     return _current
 
 
+def has_trained() -> bool:
+    """Return whether this process has given a step to its devices."""
+    return _current is not None and _current.follower.given > 0
+
+
 def over(finish: Callable[[], str | None]) -> None:
     """End the process where training was to end before its time, see Health.ends; return where it was not.
 

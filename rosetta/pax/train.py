@@ -9,9 +9,10 @@ import traceback
 from typing import Any
 
 from rosetta.errors import UserError
+from rosetta.health import checkpoint_files, stop
 from rosetta.health import run as healths
-from rosetta.health import stop
 from rosetta.launch import end, startup
+from rosetta.pax import stored
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
@@ -35,15 +36,17 @@ def main() -> None:
     epath.DEFINE_path("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
     flags.mark_flag_as_required("job_log_dir")
     jax.config.config_with_absl()
-    begun = list[bool]()
+    begun = list[tuple[str, bool]]()  # the folder of checkpoints that it reads first, and whether it trains
     run = program.run
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
-        begun.append(True)
+        read_from = str(flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}")
+        begun.append((read_from, flags.FLAGS.mode == "train"))
+        _refuse_damaged(*begun[0])
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)
             experiment_config.goes_on(folder)
-            restore.check(experiment_config, str(flags.FLAGS.evaluate_from or f"{folder}/{preflight.CHECKPOINTS}"), trains=flags.FLAGS.mode == "train")
+            restore.check(experiment_config, read_from, trains=flags.FLAGS.mode == "train")
         _prepare(experiment_config, program, flags.FLAGS)
         return run(experiment_config=experiment_config, **more)
 
@@ -62,6 +65,8 @@ def main() -> None:
         healths.over(_finish)
         healths.blame(error)
         healths.explain(error, _LESS_MEMORY, _finish)
+        if begun and not healths.has_trained():
+            _end_if_damaged(*begun[0])
         if begun or not isinstance(error, _WRONG):
             raise
         if os.environ.get("ROSETTA_DEBUG"):
@@ -74,6 +79,28 @@ def _finish() -> str | None:
     from rosetta.pax import saving  # noqa: PLC0415 (Paxml)
 
     return saving.finish()
+
+
+def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) -> None:
+    """Raise UserError where a file of the newest checkpoint in a folder is damaged.
+
+    Args:
+      folder: of checkpoints.
+      resumes: whether a run was to go on from it.
+      read_values: decode its arrays as well, which takes as long as restoring it.
+    """
+    newest = stored.newest(folder)
+    damage = checkpoint_files.find_damage(newest, read_values=read_values) if newest else None
+    if newest and damage:
+        raise checkpoint_files.explain_damage(newest, damage, resumes=resumes)
+
+
+def _end_if_damaged(folder: str, resumes: bool) -> None:
+    """End the process in one line where the checkpoint that it reads first is damaged; return where it is whole."""
+    try:
+        _refuse_damaged(folder, resumes, read_values=True)
+    except UserError as error:
+        end.now(error)
 
 
 def _prepare(experiment: Any, program: Any, options: Any) -> None:

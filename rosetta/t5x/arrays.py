@@ -30,7 +30,7 @@ def tree(checkpoint: str) -> dict[str, Any]:
         found = ocp.PyTreeCheckpointHandler().metadata(where)
         return dict(_shaped(getattr(found, "tree", found)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError("it is no checkpoint of T5X, or not a whole one", checkpoint, "name a folder checkpoint_N that a run has finished writing") from None
+        raise UserError("it is not a complete checkpoint of T5X", checkpoint, "name a folder checkpoint_N that a run has finished writing") from None
 
 
 def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:

@@ -145,8 +145,11 @@ class Initializer(utils.TrainStateInitializer):
         state = self.global_train_state_shape.state_dict()
         shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
         if own:
-            self._go_on(f"{model_dir}/checkpoint_{own[-1]}", own[-1], shapes, config, vocabulary)
+            newest = f"{model_dir}/checkpoint_{own[-1]}"
+            manager.refuse_damaged(newest, resumes=True)
+            self._go_on(newest, own[-1], shapes, config, vocabulary)
         elif checkpoint:
+            manager.refuse_damaged(checkpoint, resumes=False)
             self._start(checkpoint, shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
@@ -165,6 +168,8 @@ class Initializer(utils.TrainStateInitializer):
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         found = record.read(checkpoint)
+        if found is None and record.was_begun_here(folders.split(checkpoint)[0]):
+            record.require(checkpoint, "where in its data the run stands")
         if found:
             _same_scale(checkpoint, found, config)
             _same_vocabulary(checkpoint, found, vocabulary)

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath  # type: ignore[import-not-found]
 from flax.traverse_util import flatten_dict
 from jax.experimental import multihost_utils
+from orbax.checkpoint._src.path import atomicity_defaults
 from t5x import checkpoints, state_utils, utils
 
-from rosetta.health import run, saves, settings
+from rosetta.health import checkpoint_files, run, saves, settings
 from rosetta.health.finite import finite
+from rosetta.launch import folders
 from rosetta.nn import fp8
 from rosetta.t5x import arrays, record
 
@@ -31,12 +34,31 @@ _open: list[Manager] = []  # those that save, until they are closed
 _Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
+def _with_record(folder: str) -> type:
+    """Return Orbax's class of a checkpoint that is being written, which puts the record inside before it counts as whole."""
+    usual: Any = atomicity_defaults.get_default_temporary_path_class(epath.Path(folder))
+
+    class WithRecord(usual):
+        """See above."""
+
+        async def finalize(self) -> None:
+            """See Orbax."""
+            step = folders.step_of(self.get_final().name)
+            if step is not None:
+                record.put_inside(folder, step, str(self.get()))
+            await super().finalize()
+
+    return WithRecord
+
+
 class _Keeper(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
     """Orbax's manager, which removes what this run made and nothing else."""
 
     def __init__(self, *args: Any, saves: bool, options: Any, **kwargs: Any) -> None:
         # Evaluation of a folder in which a run is training would clear the save in progress away.
         options.cleanup_tmp_directories = saves
+        if saves:
+            options.temporary_path_class = _with_record(str(kwargs["directory"]))
         super().__init__(*args, options=options, **kwargs)
 
     def _get_old_steps_to_remove(self) -> list[int]:
@@ -66,7 +88,10 @@ class Manager(_Upstream):
     def restore(self, step: int | None = None, path: str | None = None, fallback_state: Any = None, state_transformation_fns: Sequence[Any] = (), lazy_parameters: bool | None = False) -> Any:
         """Restore as upstream does. FP8 state, or an optimizer's that a transformation took away, is made anew where the checkpoint has none."""
         state = self._train_state.state_dict()
-        kept = arrays.tree(path or f"{self.directory}/checkpoint_{step}")
+        checkpoint = path or f"{self.directory}/checkpoint_{step}"
+        resumes = folders.split(checkpoint)[0] == str(self.directory)
+        refuse_damaged(checkpoint, resumes=resumes)
+        kept = arrays.tree(checkpoint)
         for transformation in state_transformation_fns:
             kept = transformation(kept, state)
         there = set(flatten_dict(kept, sep="/"))
@@ -81,7 +106,11 @@ class Manager(_Upstream):
             fresh["state"] = {"param_states": self._first_param_states()}
         if fresh:
             fallback_state = state_utils.merge_state(fallback_state or {}, fresh)
-        found = super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+        try:
+            found = super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+        except Exception:
+            refuse_damaged(checkpoint, resumes=resumes, read_values=True)
+            raise
         return jax.tree.map(_counted, self._train_state, found)
 
     def _first_param_states(self) -> Any:
@@ -141,6 +170,21 @@ class Manager(_Upstream):
         if self._saves and jax.process_index() == 0:
             record.stamp(str(self.directory))
         self._told.ended()
+
+
+def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False) -> None:
+    """Raise UserError where one of a checkpoint's files is damaged.
+
+    Args:
+      checkpoint: a checkpoint_N; of those in the format before Orbax only what TensorStore says is known, once reading fails.
+      resumes: whether a run was to go on from it.
+      read_values: decode its arrays as well, which takes as long as restoring it.
+    """
+    if not folders.exists(checkpoint) or not (read_values or record.is_orbax(checkpoint)):
+        return
+    damage = checkpoint_files.find_damage(checkpoint, read_values=read_values)
+    if damage:
+        raise checkpoint_files.explain_damage(checkpoint, damage, resumes=resumes)
 
 
 def save_now(train_state: Any) -> None:

@@ -90,7 +90,7 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
       batch: sequences of a pretraining batch, where the checkpoint says nothing.
       lengths: pretraining's {'inputs': tokens, 'targets': tokens}, likewise.
     """
-    found = record.read(named(checkpoint))
+    found = record.require(named(checkpoint), "what its loss was divided by")
     targets = lengths["targets"]
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
@@ -110,7 +110,7 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
     """
     if not checkpoint:
         return otherwise
-    found = record.read(named(checkpoint))
+    found = record.require(named(checkpoint), "whether its attention's logits are divided")
     scaled = bool(found and found.scale_attn_logits)
     _say(f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}")
     return scaled

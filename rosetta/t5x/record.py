@@ -69,7 +69,11 @@ def read(checkpoint: str) -> Record | None:
                 raise UserError("it was written by a newer release", place, "use that release, or remove the file and set network.T5Config.scale_attn_logits")
             return Record(**found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UserError(f"it cannot be read ({type(error).__name__})", place, "restore the file, or remove it and set network.T5Config.scale_attn_logits") from None
+            do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
+            beside = f"{folder}/{FOLDER}/{name}.json"
+            if place != beside and folders.path(beside).exists():
+                do = f"copy {beside} over it, a copy of it"
+            raise UserError(f"it cannot be read ({type(error).__name__})", place, do) from None
     return None
 
 
@@ -87,6 +91,43 @@ def _replace(path: Any, text: str) -> None:
         whole.replace(path)
     finally:
         whole.unlink(missing_ok=True)
+
+
+def put_inside(folder: str, step: int, checkpoint: str) -> None:
+    """Put the record of a step's checkpoint into the folder it is being written to, before it counts as whole.
+
+    Args:
+      folder: of the checkpoints; `write` has put the record there.
+      step: the checkpoint's.
+      checkpoint: where its files are now. Orbax gives it its name afterwards.
+    """
+    beside = folders.path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
+    if beside.exists():
+        _replace(folders.path(f"{checkpoint}/{FILE}"), beside.read_text())
+
+
+def is_orbax(checkpoint: str) -> bool:
+    """Return whether a checkpoint_N is in Orbax's format, as ours are. Public weights are in T5X's older one."""
+    marks = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
+    return any(folders.path(f"{checkpoint}/{mark}").exists() for mark in marks)
+
+
+def require(checkpoint: str, setting: str) -> Record | None:
+    """Return a checkpoint's record, None for public weights.
+
+    Args:
+      checkpoint: a checkpoint_N.
+      setting: what has to be known of it, for the error.
+
+    Raises:
+      UserError: it has no record and is not in the format of public weights: nothing says what it was trained with.
+    """
+    found = read(checkpoint)
+    if found is None and is_orbax(checkpoint):
+        known = {"schema": SCHEMA, "step": folders.step_of(checkpoint), "scale_attn_logits": True, "batch_size": 128, "targets_length": 114}
+        do = f"copy {FILE} from the folder of the run that wrote it, or write one with the values it was trained with: {json.dumps(known)}"
+        raise UserError(f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do)
+    return found
 
 
 def stamp(folder: str, *, idle: bool = False) -> None:
@@ -119,6 +160,11 @@ def run(folder: str) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, uuid.uuid4().hex)
     return str(path.read_text())
+
+
+def was_begun_here(folder: str) -> bool:
+    """Return whether a run of ours has saved in a folder."""
+    return bool(folders.path(f"{folder}/{FOLDER}/run").exists())
 
 
 def made_here(folder: str, step: int) -> bool:

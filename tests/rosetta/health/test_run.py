@@ -278,6 +278,7 @@ def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     )
     marks = tmp_path / "checkpoint_00000015" / "metadata" / "metadata"  # as Paxml names it
     marks.parent.mkdir(parents=True)
+    (tmp_path / "checkpoint_00000015" / "checkpoint").write_bytes(b"")
     marks.write_text('{"vers')
     assert stops() == (1, f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {marks}: the file is cut short or not JSON\n")
     marks.write_text('{"version": 1.1}')

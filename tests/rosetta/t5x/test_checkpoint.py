@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,25 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", SCALED)
 
 
+def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "checkpoint_5")
+    _begin(Model(), None, tmp_path)  # a folder that another program wrote
+    record.run(str(tmp_path))
+    with pytest.raises(UserError, match=r"checkpoint_5: rosetta.json is missing, and where in its data the run stands can't be known"):
+        _begin(Model(), None, tmp_path)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(saved: str, tmp_path: Path, resumes: bool) -> None:
+    shutil.copytree(saved, tmp_path / "run" / "checkpoint_5")
+    (tmp_path / "run" / "checkpoint_5" / "state" / "manifest.ocdbt").write_bytes(b"")
+    with pytest.raises(UserError, match=r"so checkpoint_5 can't be restored; no checkpoint before it is whole"):
+        _begin(Model(), *((None, tmp_path / "run") if resumes else (f"{tmp_path}/run/checkpoint_5", tmp_path / "new")))
+
+
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_9").mkdir()
-    with pytest.raises(UserError, match="no checkpoint of T5X, or not a whole one"):
+    with pytest.raises(UserError, match="not a complete checkpoint of T5X"):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new")
 
 

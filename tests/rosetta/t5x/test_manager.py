@@ -69,6 +69,31 @@ def test_a_step_saved_as_a_float_counts_on(tmp_path: Path) -> None:
     assert (found.step.dtype, int(found.step)) == ("int32", 5)
 
 
+def test_a_checkpoint_has_its_record_before_it_counts_as_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "stamp", lambda *_, **__: None)  # a run that is killed never comes to it
+    _save(tmp_path, Model(), 5, run="r")
+    assert (tmp_path / "checkpoint_5" / record.FILE).is_file()
+    (tmp_path / "checkpoint_5").rename(tmp_path / "copy")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "copy").rename(tmp_path / "new" / "checkpoint_5")
+    found = record.read(f"{tmp_path}/new/checkpoint_5")
+    assert found is not None
+    assert found.run == "r"
+
+
+@pytest.mark.parametrize(("folder", "advice"), [("run", "move the damaged one away: mv "), ("elsewhere", "instead")])
+def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, folder: str, advice: str) -> None:
+    for step in (4, 5):
+        _save(tmp_path / "run", Model(), step, run="r")
+    for file in (tmp_path / "run" / "checkpoint_5").rglob("d/*"):
+        file.write_bytes(file.read_bytes()[:10])
+    with pytest.raises(UserError) as raised:
+        _manager(tmp_path / folder, Model()).restore(path=f"{tmp_path}/run/checkpoint_5")
+    assert raised.value.where.startswith(f"{tmp_path}/run/checkpoint_5/state/d/")
+    assert "so checkpoint_5 can't be restored; checkpoint_4 is whole; " in str(raised.value)
+    assert advice in raised.value.do
+
+
 def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     finalize = ocp.CheckpointManager._finalize

@@ -85,6 +85,21 @@ def test_the_loss_is_divided_as_published_where_the_checkpoint_says_nothing(fold
     assert pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 189}) == 193_536
 
 
+@pytest.mark.parametrize("mark", ["_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA"])
+def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_weights(folder: Path, mark: str) -> None:
+    file = folder / "checkpoint_1000" / mark
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{}")
+    with pytest.raises(UserError, match=r"rosetta\.json is missing, and what its loss was divided by can't be known"):
+        pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS)
+    with pytest.raises(UserError, match="whether its attention's logits are divided") as raised:
+        pretrained.scale_attn_logits(str(folder), otherwise=True)
+    written = raised.value.do[raised.value.do.index("{") :]  # what the line says to write
+    (folder / "checkpoint_1000" / record.FILE).write_text(written)
+    assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 128 * 114
+    assert pretrained.scale_attn_logits(str(folder), otherwise=False)
+
+
 def test_the_loss_is_divided_as_the_checkpoints_own_run_was_fed(folder: Path) -> None:
     _record(folder, batch_size=2304, targets_length=128)
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 294_912
