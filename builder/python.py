@@ -62,7 +62,8 @@ def _candidates(version: str) -> Iterator[Path]:
         yield base
     for folder in os.get_exec_path():
         program = Path(folder) / f"python{version}"
-        if program.is_file() and os.access(program, os.X_OK):
+        # Path.is_file would raise in a folder that the user may not search.
+        if os.path.isfile(program) and os.access(program, os.X_OK):
             yield program
 
 

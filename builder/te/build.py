@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import index, log, python, uv
+from builder import archives, index, log, python, uv
 from builder.cache import Cache, remove, stage_key
 from builder.env import sdist
 from builder.errors import FatalError
@@ -154,7 +154,7 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
         archive = index.fetch(pinned.SOURCE, wanted.target.version, wanted.sdist, cache.path("wheels", "sdist"), part=".tar.gz", offline=offline)
         try:
             with tarfile.open(archive) as tar:
-                tar.extractall(folder, filter="data")
+                archives.extract_verified(tar, folder)
         except (tarfile.TarError, OSError, EOFError) as error:
             raise FatalError(f"does not unpack ({' '.join(str(error).split())[:200]})", archive.name, "delete it and run again") from error
 

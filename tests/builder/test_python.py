@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -58,3 +59,17 @@ def test_a_shim_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch
     assert python.find(["3.98"], "3.98").path == tmp_path / "real/python3.98"
     with pytest.raises(FatalError, match="at hand"):
         python.find(["3.97"], "3.97")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user who became another one keeps root's PATH."""
+    (tmp_path / "python3.98").touch(0o755)
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    os.seteuid(65534)
+    try:
+        with pytest.raises(FatalError, match=r"no Python 3\.98 at hand"):
+            python.find(["3.98"], "3.98")
+    finally:
+        os.seteuid(0)

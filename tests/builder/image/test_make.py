@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder import archives
 from builder.image import compress, layout
 from tests.builder import chainkit
 from tests.builder.chainkit import ROOT, Chain
@@ -98,7 +99,7 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     root = chain.folder / "root"
     for one in _image(read).layers:
         with open(layout.blob(read.folder, one), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
-            archive.extractall(root, filter="tar")
+            archives.extract_verified(archive, root, keep_modes=True)
     found = next(path for path in sorted(chain.cache.glob("base/python-*/python")))
     code = f"import site; site.addsitedir({str(root / site)!r}); import thing, helper, fromsource, rosetta; print(thing.GREETING, rosetta.__file__)"
     done = subprocess.run([found, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
