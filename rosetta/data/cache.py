@@ -95,6 +95,15 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
         raise UserError("the file is no token cache's", path, "name another folder") from None
 
 
+def recorded_vocabulary(folder: str) -> str:
+    """Return the fingerprint of the vocabulary of the cache that a folder holds, whole or not; "" for none."""
+    for name in ("meta.json", "progress.json"):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return _read(path)[1].vocabulary
+    return ""
+
+
 def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing: the first complete file makes the folder.
 

@@ -36,7 +36,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, parents=[common], help=text)
         action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
         action.add_argument("--vocab", default="byte", help="a SentencePiece model, or byte (default)")
-        action.add_argument("--extra-ids", type=_count, help="sentinels to add (default: 100, or none where the model has its own)")
+        action.add_argument("--extra-ids", type=_count, help="sentinels to add (default: none to bytes or where the model has its own, else 100)")
         action.add_argument("--objective", choices=spec.OBJECTIVES, default="span_corruption")
         action.add_argument("--field", default="text", help="where JSON lines and Example records have their text")
         action.add_argument("--split", default="train", help="of a hf or tfds set (default train)")
@@ -69,6 +69,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     train.add_argument("--field", default="text")
     show = actions.add_parser("show", parents=[common], help="sizes, sentinels, fingerprint, and a text's ids")
     show.add_argument("vocab", help="a SentencePiece model, or byte")
+    show.add_argument("--extra-ids", type=_count, help="sentinels to add (default: none to bytes or where the model has its own, else 100)")
     show.add_argument("text", nargs="?", help="to be encoded")
 
 
@@ -177,7 +178,7 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     one = parts[0].spec
     if one.kind in ("synthetic", "cache", "task"):
         raise UserError(f"{one.kind} has nothing to tokenise", f"DATA={one}", "use text, jsonl, tfrecord, tfds or hf")
-    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL, recorded=cache.recorded_vocabulary(args.out))
     if chosen.name.startswith("ids:"):
         raise UserError("text needs a vocabulary", f"--vocab {args.vocab}", "name a SentencePiece model or `byte`")
     pairs = args.objective if args.objective in spec.PAIRS else ""
@@ -214,8 +215,9 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.data import training, vocabulary  # noqa: PLC0415
 
     if args.action == "show":
-        chosen = vocabulary.named(args.vocab, causal=True)
-        found: dict[str, Any] = {**dataclasses.asdict(chosen), "size": chosen.size, "sentinels": chosen.sentinels, "fingerprint": chosen.fingerprint()}
+        chosen = vocabulary.named(args.vocab, args.extra_ids, causal=True)
+        sizes = {"size": chosen.size, "sentinels": chosen.sentinels, "sentinel_ids": vocabulary.describe_sentinels(chosen)}
+        found: dict[str, Any] = {**dataclasses.asdict(chosen), **sizes, "fingerprint": chosen.fingerprint()}
         if args.text is not None:
             found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
         return found, "\n".join(f"{name}: {value}" for name, value in found.items())

@@ -84,6 +84,7 @@ class Objective:
         inputs: Array = np.zeros((len(windows), self.inputs), np.int32)
         targets: Array = np.zeros((len(windows), self.targets), np.int32)
         sizes = np.array([len(window) for window in windows])
+        sentinels: Array = np.array(vocab.sentinel_ids if self.name == "span_corruption" else (), np.int32)
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
             tokens = np.stack([windows[int(row)] for row in rows]) if size else np.zeros((len(rows), 0), np.int32)
@@ -92,7 +93,7 @@ class Objective:
             elif self.name == "prefix_lm":
                 _prefix(tokens, keys[rows], inputs, targets, rows)
             else:
-                made = corrupt(tokens, keys[rows], vocab.size - 1, self.noise_density, self.mean_noise_span_length)
+                made = corrupt(tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length)
                 for into, part in zip((inputs, targets), made, strict=True):
                     _put(into, rows, part)
         return inputs, targets
@@ -151,29 +152,30 @@ def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
     return np.cumsum(steps[:, :-1], axis=1, dtype=np.int8).astype(bool)
 
 
-def _with_sentinels(tokens: Array, hidden: Array, top: int) -> Array:
-    """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel: top, top - 1, … All rows end equally long."""
+def _with_sentinels(tokens: Array, hidden: Array, sentinels: Array) -> Array:
+    """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel, in their order. All rows end equally long."""
     first = hidden.copy()
     first[:, 1:] &= ~hidden[:, :-1]
-    marked = np.where(first, top + 1 - np.cumsum(first, axis=1, dtype=np.int32), tokens)
+    run = np.maximum(np.cumsum(first, axis=1, dtype=np.int32) - 1, 0)
+    marked = np.where(first, sentinels[run], tokens)
     return marked[~hidden | first].reshape(len(tokens), -1)
 
 
-def corrupt(tokens: Array, keys: Array, top: int, density: float, span: float) -> tuple[Array, Array]:
+def corrupt(tokens: Array, keys: Array, sentinels: Array, density: float, span: float) -> tuple[Array, Array]:
     """Return span corruption's inputs and targets of tokens [n, L], int32, without end tokens.
 
     Args:
       tokens: rows of equally many ids.
       keys: uint64 [n].
-      top: the first sentinel; the following count down from it.
+      sentinels: int32, the ids of <extra_id_0>, <extra_id_1>, and so on; at least one for each masked span.
       density: share of the tokens that is masked.
       span: mean length of a masked span.
     """
     count, length = tokens.shape
     if length < 2:  # nothing can be masked: the one token is shown, and only its sentinel asked for
-        return tokens, np.full((count, length), top, np.int32)
+        return tokens, np.full((count, length), sentinels[0], np.int32)
     hidden = noise_mask(length, keys, density, span)
-    return _with_sentinels(tokens, hidden, top), _with_sentinels(tokens, ~hidden, top)
+    return _with_sentinels(tokens, hidden, sentinels), _with_sentinels(tokens, ~hidden, sentinels)
 
 
 def _put(into: Array, rows: Array, tokens: Array) -> None:

@@ -85,9 +85,9 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     elif spec.kind == "cache":
         tokens = Tokens(spec.value)
         kept = tokens.recipe.vocabulary
-        # Sentinels are no part of a causal model's rows; ids:SIZE stands for any vocabulary of that size, since nothing is tokenised.
-        same = {dataclasses.replace(vocab, extra_ids=count).fingerprint() for count in (0, vocabulary.EXTRA_IDS)} if rule.name in specs.CAUSAL else set()
-        fingerprint = kept if kept in same or vocab.name == f"ids:{tokens.recipe.vocab_size}" else vocab.fingerprint()
+        # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size, since nothing is tokenised.
+        same = vocabulary.same_tokens(vocab, kept) or vocab.name == f"ids:{tokens.recipe.vocab_size}"
+        fingerprint = kept if same else vocab.fingerprint()
         tokens.check(fingerprint, document_ends=rule.document_ends, pairs=rule.name if rule.pairs else "")
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)

@@ -67,7 +67,7 @@ class Synthetic:
     seed: int
 
     def rows(self, examples: Array) -> Rows:
-        highest = self.vocab.size - self.vocab.sentinels
+        highest = self.vocab.text_size
         made = []
         for number, length in enumerate((self.objective.inputs, self.objective.targets)):
             draws: Array = order.bits(order.keys(order.key(self.seed, 3, number), examples), (length + 1) // 2).view(np.uint32)[:, :length]

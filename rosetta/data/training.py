@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import re
-import struct
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,19 +17,7 @@ if TYPE_CHECKING:
 
     from rosetta.data.spec import Part
 
-USER_DEFINED = 4
 LONGEST = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
-
-
-def sentinel(number: int) -> bytes:
-    """Return one more piece for the end of a serialised model: `<extra_id_N>`.
-
-    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3}
-    (sentencepiece_model.proto).
-    """
-    name = f"<extra_id_{number}>".encode()
-    piece = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([USER_DEFINED])
-    return b"\x0a" + bytes([len(piece)]) + piece
 
 
 def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
@@ -70,7 +57,7 @@ def train(
       parts: where the text comes from, and how much of each.
       out: the model file; must not exist.
       size: ids in all, the three specials, the sentinels and 256 bytes of byte_fallback included.
-      extra_ids: sentinels, which stand in the file as its last pieces: extra_ids=0 when it is used.
+      extra_ids: sentinels, which stand in the file as its last pieces, spelt as T5 spells them.
       model_type: "unigram" or "bpe".
       field: where JSON lines and Example records have their text.
       limit: pieces of documents to learn from, at most.
@@ -120,7 +107,7 @@ def train(
             said = (str(error).strip() or type(error).__name__).splitlines()[0][-160:]
             raise UserError(f"SentencePiece refuses: {said}", "rosetta vocab train", "give other text, another --size or another --coverage") from None
         raise UserError(f"the text is too little for {size} ids", "--size", f"give more text, or at most {int(most[1]) + extra_ids}") from None
-    model = body.getvalue() + b"".join(sentinel(number) for number in reversed(range(extra_ids)))
+    model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
     part = f"{out}.{os.getpid()}.part"
     try:
         with open(part, "wb") as file:

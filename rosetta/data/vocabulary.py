@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
+import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 PAD, EOS, UNK = 0, 1, 2
 BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
 EXTRA_IDS = 100  # sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020)
+MOST_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
+SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")  # a piece, with SentencePiece's word mark as T5 spells it, or without
+USER_DEFINED = 4  # SentencePiece's type of a piece that always stands for itself
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Vocabulary:
             return BYTE_SPECIALS + 256
         if self.name.startswith("ids:"):
             return int(self.name[4:])
-        return int(_load(self.name).GetPieceSize())
+        return int(_load(self.name, self.extra_ids).GetPieceSize()) - self.extra_ids
 
     @property
     def size(self) -> int:
@@ -49,16 +54,40 @@ class Vocabulary:
         return self.base_size + self.extra_ids
 
     @property
+    def sentinel_ids(self) -> tuple[int, ...]:
+        """Ids of the sentinels <extra_id_0>, <extra_id_1>, and so on, in the order of their numbers."""
+        return tuple(self.numbered_sentinels.values())
+
+    @property
+    def numbered_sentinels(self) -> dict[int, int]:
+        """The id of each sentinel <extra_id_N> by N, whoever added it.
+
+        Added ones are the top ids, downwards. Without added ones, a SentencePiece model's own pieces `<extra_id_N>` are
+        the sentinels, by N. Bytes without added ones share their last 100 ids with the sentinels, as the public byT5
+        weights do.
+        """
+        if self.extra_ids or self.name == "byte":
+            return {number: self.size - 1 - number for number in range(self.extra_ids or EXTRA_IDS)}
+        return {} if self.name.startswith("ids:") else find_own_sentinels(self.name)
+
+    @property
     def sentinels(self) -> int:
-        """Ids at the top that are sentinels, whoever added them."""
-        if self.extra_ids or self.name == "byte" or self.name.startswith("ids:"):
-            return self.extra_ids
-        return _own_sentinels(self.name)
+        """Number of sentinels."""
+        return len(self.sentinel_ids)
+
+    @property
+    def text_size(self) -> int:
+        """Ids below the block of sentinels at the top. All ids, where sentinels share ids with bytes or stand elsewhere."""
+        shared = self.name == "byte" and not self.extra_ids
+        top = self.sentinel_ids == tuple(range(self.size - 1, self.size - 1 - self.sentinels, -1))
+        return self.size - self.sentinels if top and not shared else self.size
 
     @property
     def eos(self) -> int:
         """Id of the end token: 1 as in T5, or what the model file says (LLaMA: 2)."""
-        return EOS if self.name == "byte" or self.name.startswith("ids:") else int(_load(self.name).eos_id())
+        if self.name == "byte" or self.name.startswith("ids:"):
+            return EOS
+        return int(_load(self.name, self.extra_ids).eos_id())
 
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return each text's ids, int32, without an end token."""
@@ -66,48 +95,53 @@ class Vocabulary:
             return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_SPECIALS for text in texts]
         if self.name.startswith("ids:"):
             raise UserError("this vocabulary has no text", f"VOCAB={self.name}", "name a SentencePiece model or `byte`, or train on synthetic data")
-        encode = _load(self.name).EncodeAsIds
+        encode = _load(self.name, self.extra_ids).EncodeAsIds
         return [np.asarray(encode(text), np.int32) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of the ids up to the first end token; sentinels read <extra_id_N>."""
+        """Return the text of the ids up to the first end token; sentinels read <extra_id_N>.
+
+        Where sentinels share ids with bytes, a byte that is not valid UTF-8 where it stands is read as a sentinel.
+        """
+        numbers = [int(number) for number in ids]
+        if self.eos in numbers:
+            numbers = numbers[: numbers.index(self.eos)]
+        if self.name == "byte" and not self.extra_ids:
+            return _decode_shared_bytes(numbers)
+        names = {sentinel: f"<extra_id_{number}>" for number, sentinel in self.numbered_sentinels.items()}
         pieces: list[str] = []
         run: list[int] = []
-
-        def flush() -> None:
+        for number in [*numbers, None]:
+            if number is not None and number not in names:
+                if number != PAD:
+                    run.append(number)
+                continue
             if run:
                 pieces.append(self._text(run))
-                run.clear()
-
-        first = self.size - self.sentinels
-        for one in (int(number) for number in ids):
-            if one == self.eos:
-                break
-            if first <= one < self.size:
-                flush()
-                pieces.append(f"<extra_id_{self.size - 1 - one}>")
-            elif one != PAD:
-                run.append(one)
-        flush()
+                run = []
+            if number is not None:
+                pieces.append(names[number])
         return " ".join(pieces)
 
     def _text(self, ids: list[int]) -> str:
         if self.name == "byte":
             return bytes(one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256).decode(errors="replace")
-        return str(_load(self.name).DecodeIds(ids))
+        return str(_load(self.name, self.extra_ids).DecodeIds([one if one < self.size else UNK for one in ids]))
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with anything that changes an id."""
-        body = self.name.encode() if self.name == "byte" or self.name.startswith("ids:") else _content(self.name)
-        return hashlib.sha256(body + f"+{self.extra_ids}".encode()).hexdigest()[:16]
+        return hashlib.sha256(_identity(self.name) + f"+{self.extra_ids}".encode()).hexdigest()[:16]
 
 
-def named(name: str, extra_ids: int | None = None, *, causal: bool = False) -> Vocabulary:
+def named(name: str, extra_ids: int | None = None, *, causal: bool = False, recorded: str = "") -> Vocabulary:
     """Return the vocabulary a user names, checked.
 
     Args:
       name: "byte", "ids:SIZE", or a SentencePiece model file.
-      extra_ids: sentinels to add; None: none where the model file has its own <extra_id_N> pieces, else 100.
+      extra_ids: sentinels to add; None: none to bytes, none where the model file has its own <extra_id_N> pieces, else
+        100.
+      recorded: fingerprint of the vocabulary that a run began with, or a cache was made with. Where `extra_ids` is None,
+        the number of sentinels follows it.
       causal: whether a language model reads it: any SentencePiece model will do that has an end token and no text under id 0, the padding.
 
     Raises:
@@ -115,8 +149,11 @@ def named(name: str, extra_ids: int | None = None, *, causal: bool = False) -> V
     """
     if extra_ids is not None and extra_ids < 0:
         raise UserError(f"extra_ids is {extra_ids}", f"VOCAB={name}", "give 0 or more")
+    if extra_ids is None and recorded:
+        usual = named(name, causal=causal)
+        return _with_fingerprint(usual, recorded) or usual
     if name == "byte":
-        return Vocabulary("byte", EXTRA_IDS if extra_ids is None else extra_ids)
+        return Vocabulary("byte", extra_ids or 0)
     if name.startswith("ids:"):
         if not name[4:].isdecimal() or int(name[4:]) < 4:
             raise UserError("ids: needs a size", f"VOCAB={name}", "write ids:32128")
@@ -134,9 +171,9 @@ def named(name: str, extra_ids: int | None = None, *, causal: bool = False) -> V
             raise UserError(f"its pad, end and unknown ids are {special}: an end token and an id 0 that is no text are needed", name, "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0")
     elif special != (PAD, EOS, UNK):
         raise UserError(f"its pad, end and unknown ids are {special}, not (0, 1, 2)", name, "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2")
-    own = _own_sentinels(name)
+    own = len(find_own_sentinels(name))
     if extra_ids and own:
-        raise UserError(f"the model file has {own} sentinels of its own", f"extra_ids={extra_ids}", "set extra_ids to 0")
+        raise UserError(f"the model file has {own} sentinels of its own", f"EXTRA_IDS={extra_ids}", "leave it out, or set it to 0")
     return Vocabulary(os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids)
 
 
@@ -151,7 +188,7 @@ def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
         raise UserError(
             f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), the model's vocab_size is {vocab_size}",
             vocabulary.name,
-            f"set network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's own vocabulary",
+            f"{'lower EXTRA_IDS, ' if vocabulary.extra_ids else ''}set network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's own vocabulary",
         )
 
 
@@ -161,37 +198,114 @@ def check_sentinels(vocabulary: Vocabulary, needed: int) -> None:
         raise UserError(
             f"span corruption needs {needed} sentinels at these lengths, the vocabulary has {vocabulary.sentinels}",
             vocabulary.name,
-            "raise extra_ids or mean_noise_span_length (bytes: 20), or shorten the inputs",
+            "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
         )
+
+
+def sentinel_piece(number: int) -> bytes:
+    """Return one more piece for the end of a serialised model: `<extra_id_N>` behind a word mark, as T5 spells it.
+
+    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3}
+    (sentencepiece_model.proto).
+    """
+    name = f"\u2581<extra_id_{number}>".encode()
+    piece = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([USER_DEFINED])
+    return b"\x0a" + bytes([len(piece)]) + piece
+
+
+def sentinel_pieces(count: int) -> bytes:
+    """Return what adds `count` sentinels to a serialised model; the last one, with the highest id, is <extra_id_0>."""
+    return b"".join(sentinel_piece(number) for number in reversed(range(count)))
+
+
+@functools.lru_cache(maxsize=8)
+def find_own_sentinels(path: str) -> dict[int, int]:
+    """Return the id of each of a SentencePiece model's own pieces `<extra_id_N>` by N, in the order of N.
+
+    They are known by their text alone, whatever their type and place. Where two pieces have the same N, it is the higher id.
+    """
+    model = _load(path)
+    found: dict[int, int] = {}
+    for index, piece in enumerate(model.IdToPiece(list(range(model.GetPieceSize())))):
+        if name := SENTINEL.fullmatch(piece):
+            found[int(name[1])] = index
+    return dict(sorted(found.items()))
+
+
+def describe_sentinels(vocabulary: Vocabulary) -> str:
+    """Return which ids are sentinels, in the order in which span corruption takes them, for people to read."""
+    ids = vocabulary.sentinel_ids
+    if not ids:
+        return "none"
+    shared = ", shared with bytes" if vocabulary.name == "byte" and not vocabulary.extra_ids else ""
+    if len(ids) == 1:
+        return f"{ids[0]}{shared}"
+    step = ids[1] - ids[0]
+    if abs(step) == 1 and ids == tuple(range(ids[0], ids[0] + step * len(ids), step)):
+        return f"{ids[0]} to {ids[-1]}{shared}"
+    return f"{ids[0]}, {ids[1]}, ... {ids[-1]}"
+
+
+def _with_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
+    """Return the vocabulary with as many added sentinels as the fingerprint says; None where it is of another vocabulary."""
+    body = hashlib.sha256(_identity(vocabulary.name))
+    for count in range(MOST_EXTRA_IDS + 1):
+        candidate = body.copy()
+        candidate.update(f"+{count}".encode())
+        if candidate.hexdigest()[:16] == fingerprint:
+            return dataclasses.replace(vocabulary, extra_ids=count)
+    return None
+
+
+def same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
+    """Return whether a fingerprint is of this vocabulary, whatever the number of added sentinels: text has the same ids."""
+    return _with_fingerprint(vocabulary, fingerprint) is not None
+
+
+def _decode_shared_bytes(ids: Sequence[int]) -> str:
+    """Return the text of bytes of which the last 100 are sentinels, too."""
+    body = bytes(one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256)
+    pieces: list[str] = [""]
+    while body:
+        try:
+            pieces[-1] += body.decode()
+            break
+        except UnicodeDecodeError as error:
+            pieces[-1] += body[: error.start].decode()
+            number = 0xFF - body[error.start]
+            if number < EXTRA_IDS:
+                pieces += [f"<extra_id_{number}>", ""]
+            else:
+                pieces[-1] += "\ufffd"
+            body = body[error.start + 1 :]
+    return " ".join(piece for piece in pieces if piece)
 
 
 _lock = threading.Lock()
 
 
-def _load(path: str) -> Any:
+def _load(path: str, extra_ids: int = 0) -> Any:
     with _lock:
-        return _loaded(path)
+        return _loaded(path, extra_ids)
 
 
 @functools.lru_cache(maxsize=8)
-def _loaded(path: str) -> Any:
+def _loaded(path: str, extra_ids: int) -> Any:
     try:
         import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415 (bytes and ids do without)
     except ImportError:
         raise UserError("the sentencepiece package is not installed", path, "use an environment baked for t5x, or `byte`") from None
     try:
-        return sentencepiece.SentencePieceProcessor(model_file=path)
+        if not extra_ids:
+            return sentencepiece.SentencePieceProcessor(model_file=path)
+        return sentencepiece.SentencePieceProcessor(model_proto=_content(path) + sentinel_pieces(extra_ids))
     except (OSError, RuntimeError):
         raise UserError("this is no SentencePiece model", path, "name the .model file, not the .vocab file") from None
 
 
-@functools.lru_cache(maxsize=8)
-def _own_sentinels(path: str) -> int:
-    model = _load(path)
-    count = 0
-    while model.IdToPiece(model.GetPieceSize() - 1 - count) == f"<extra_id_{count}>":
-        count += 1
-    return count
+def _identity(name: str) -> bytes:
+    """Return what changes with anything that changes an id, but for the sentinels."""
+    return name.encode() if name == "byte" or name.startswith("ids:") else _content(name)
 
 
 @functools.lru_cache(maxsize=8)

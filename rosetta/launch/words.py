@@ -45,15 +45,15 @@ def fitting(*whole: int) -> str:
     return "choose one of: " + ", ".join(str(each) for each in range(1, min(whole) + 1) if not any(number % each for number in whole))
 
 
-def positive(name: str, text: str) -> int:
-    """Return a whole number of at least 1.
+def positive(name: str, text: str, *, least: int = 1) -> int:
+    """Return a whole number of at least 1, or of at least `least`, which the message names.
 
     Raises:
       UserError: the text is none.
     """
     number = arguments.whole(text)
     if number is None:
-        raise UserError(f"it is {text!r}", name, "give a whole number, at least 1")
+        raise UserError(f"it is {text!r}", name, f"give a whole number, at least {least}")
     return number
 
 

@@ -197,7 +197,7 @@ class Initializer(utils.TrainStateInitializer):
 def _same_vocabulary(checkpoint: str, found: record.Record, vocabulary: Any) -> None:
     mine = _fingerprint(vocabulary)
     if found.vocabulary and mine and found.vocabulary != mine:
-        raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with")
+        raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with, and leave EXTRA_IDS out")
 
 
 def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> None:

@@ -19,6 +19,7 @@ from rosetta.data import Array, batchlog, features, loader, pipeline
 from rosetta.data import spec as specs
 from rosetta.data import vocabulary as vocabularies
 from rosetta.errors import UserError
+from rosetta.t5x import pretrained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,17 +63,23 @@ class _Made:
 
 
 @functools.lru_cache
-def vocabulary(name: str, extra_ids: int | None = None) -> seqio.Vocabulary:
+def vocabulary(name: str, extra_ids: int | None = None, *, checkpoint: str | None = None, model_dir: str | None = None) -> seqio.Vocabulary:
     """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE" (no text).
 
     Args:
       name: see rosetta.data.vocabulary.named.
-      extra_ids: sentinels to add; None: 100, or none where the model file has its own.
+      extra_ids: sentinels to add; None: as many as the run began with, else as rosetta.data.vocabulary.named says.
+      checkpoint: the checkpoint_N that the run starts from or reads; its record says what it was trained with.
+      model_dir: where the run saves; the record of its newest checkpoint comes first.
 
     Raises:
       UserError: the file is missing or no vocabulary of T5's kind.
     """
-    found = vocabularies.named(name, extra_ids)
+    recorded = pretrained.vocabulary(checkpoint, model_dir) if extra_ids is None else ""
+    found = vocabularies.named(name, extra_ids, recorded=recorded)
+    usual = vocabularies.named(name, extra_ids)
+    if found != usual:
+        pretrained.say(f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new run has {vocabularies.describe_sentinels(usual)}")
     if found.name == "byte":
         return seqio.ByteVocabulary(extra_ids=found.extra_ids)
     if found.name.startswith("ids:"):
@@ -85,7 +92,8 @@ def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
     if isinstance(theirs, seqio.ByteVocabulary):
         return vocabularies.Vocabulary("byte", theirs.extra_ids)
     if isinstance(theirs, seqio.SentencePieceVocabulary):
-        return vocabularies.named(theirs.sentencepiece_model_file, theirs.extra_ids)
+        checked = vocabularies.named(theirs.sentencepiece_model_file)
+        return dataclasses.replace(checked, extra_ids=theirs.extra_ids)
     if isinstance(theirs, seqio.PassThroughVocabulary):
         return vocabularies.Vocabulary(f"ids:{theirs.vocab_size}", 0)
     raise UserError(f"{type(theirs).__name__} is not supported", "VOCABULARY", "use a SentencePiece model, `byte` or ids:SIZE")

@@ -85,7 +85,7 @@ def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool 
         return
     found = {name: ginread.value(bound, name) for name in ("DATA", "EVAL_DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")}
     spec, objective, vocab, lengths, span = (found[name] for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH"))
-    size = ginread.value(bound, "network.T5Config.vocab_size")
+    size, extra_ids = ginread.value(bound, "network.T5Config.vocab_size"), ginread.value(bound, "EXTRA_IDS")
     if not isinstance(spec, (str, dict)) or not isinstance(vocab, str) or not isinstance(objective, str) or not isinstance(lengths, dict):
         return
     root = datasets(environment)
@@ -98,6 +98,7 @@ def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool 
         checks.before_start(
             data=spec, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
             eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
+            extra_ids=extra_ids if isinstance(extra_ids, int) else None,
             mean_noise_span_length=span if isinstance(span, float) else 3.0,
             first=str(ginread.value(bound, "dataset.task.text_field") or "text") if trains else "",
         )  # fmt: skip

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _say(line: str) -> None:
-    # Gin evaluates a function wherever its value is used: one line a run is enough.
+def say(line: str) -> None:
+    """Print a line once: gin evaluates a function wherever its value is used."""
     print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
@@ -76,7 +76,7 @@ def total_steps(checkpoint: str | None, more: int) -> int:
     if more < 1:
         raise UserError(f"FT_STEPS is {more}", "finetuning", "give at least 1")
     begun = step(checkpoint)
-    _say(f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}")
+    say(f"{named(checkpoint)} is at step {begun}: {more} more end at {begun + more}")
     return begun + more
 
 
@@ -95,7 +95,7 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
         batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
-    _say(f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}")
+    say(f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}")
     return batch * targets
 
 
@@ -112,5 +112,19 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
         return otherwise
     found = record.require(named(checkpoint), "whether its attention's logits are divided")
     scaled = bool(found and found.scale_attn_logits)
-    _say(f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}")
+    say(f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}")
     return scaled
+
+
+@functools.cache  # gin asks for it wherever the vocabulary is used
+def vocabulary(checkpoint: str | None, model_dir: str | None) -> str:
+    """Return the fingerprint of the vocabulary that a run was begun with, "" where nothing says so.
+
+    Args:
+      checkpoint: the checkpoint_N that the run starts from or reads; None for none.
+      model_dir: where the run saves; the newest checkpoint there comes first.
+    """
+    steps = folders.steps(model_dir) if model_dir else []
+    newest = f"{model_dir}/checkpoint_{steps[-1]}" if steps else checkpoint
+    found = record.read(named(newest)) if newest else None
+    return found.vocabulary if found else ""

@@ -24,8 +24,8 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
 
     Args:
       what: "eval" or "infer".
-      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB, NUM_DECODES,
-        ENC_SL, DEC_SL, ROSETTA_GIN, and the switches.
+      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB,
+        EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and the switches.
 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.
@@ -54,6 +54,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
         OUTPUTS[what]: absolute(environment["OUTPUT_DIR"]),
         **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
+        **settings.read_extra_ids(environment),
     }
     if environment.get("DATA"):
         bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]

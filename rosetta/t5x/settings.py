@@ -113,6 +113,14 @@ def lengths(given: Mapping[str, str]) -> dict[str, int]:
     return {what: positive(name, given[name]) for name, what in LENGTHS.items() if given.get(name)}
 
 
+def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
+    """Return the number of sentinels to add to the vocabulary, where EXTRA_IDS gives it; UserError where it is not a number."""
+    text = given.get("EXTRA_IDS")
+    if not text:
+        return {}
+    return {"EXTRA_IDS": 0 if text.strip() == "0" else positive("EXTRA_IDS", text, least=0)}
+
+
 def macros(given: Mapping[str, str]) -> dict[str, float]:
     """Return the macros of the gin files that are given as variables: steps, and a learning rate. UserError where one is no number above 0."""
     found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD") if given.get(name)}

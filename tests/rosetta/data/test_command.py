@@ -170,7 +170,7 @@ def test_what_cannot_be_cached_is_one_line(tmp_path: Path, data: str, says: str)
 def test_vocab_show_and_train(tmp_path: Path) -> None:
     result, text = run("vocab", "show", "byte", "ab")
     assert result["ids"] == [100, 101]
-    assert "size: 359" in text
+    assert "size: 259\nsentinels: 100\nsentinel_ids: 258 to 159, shared with bytes" in text
     pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
     data = datakit.text(tmp_path, datakit.sentences(300))
     result, text = run("vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450")

@@ -10,6 +10,7 @@ from rosetta.errors import UserError
 
 BYTES = vocabulary.Vocabulary("byte", 100)
 TOP = BYTES.size - 1
+SENTINELS = np.array(BYTES.sentinel_ids, np.int32)
 
 
 def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
@@ -37,7 +38,7 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
 def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float) -> None:
     tokens: Any = np.arange(8 * length, dtype=np.int32).reshape(8, length) % 200 + 3
     keys = order.keys(1, np.arange(8))
-    inputs, targets = objectives.corrupt(tokens, keys, TOP, 0.15, span)
+    inputs, targets = objectives.corrupt(tokens, keys, SENTINELS, 0.15, span)
     for row in range(8):
         assert undone(inputs[row], targets[row]) == tokens[row].tolist()
     noise = min(max(round(length * 0.15), 1), length - 1)
@@ -58,9 +59,9 @@ def test_all_placings_of_the_spans_are_equally_likely() -> None:
 def test_a_row_depends_on_its_own_key_alone() -> None:
     tokens = np.tile(np.arange(3, 103, dtype=np.int32), (4, 1))
     keys = order.keys(1, np.arange(4))
-    together = objectives.corrupt(tokens, keys, TOP, 0.15, 3.0)
+    together = objectives.corrupt(tokens, keys, SENTINELS, 0.15, 3.0)
     for row in range(4):
-        alone = objectives.corrupt(tokens[row : row + 1], keys[row : row + 1], TOP, 0.15, 3.0)
+        alone = objectives.corrupt(tokens[row : row + 1], keys[row : row + 1], SENTINELS, 0.15, 3.0)
         for side in range(2):
             assert (alone[side][0] == together[side][row]).all()
     assert len({row.tobytes() for row in together[1]}) == 4

@@ -15,12 +15,39 @@ if TYPE_CHECKING:
 WORDS = datakit.sentences(400)
 
 
-def test_bytes_are_byt5s() -> None:
+def test_bytes_have_public_byt5s_sentinels() -> None:
     found = vocabulary.named("byte")
     assert found.encode(["aé"])[0].tolist() == [ord("a") + 3, 0xC3 + 3, 0xA9 + 3]
-    assert (found.base_size, found.size, found.sentinels) == (259, 359, 100)
-    ids = [ord("h") + 3, ord("i") + 3, 358, ord("x") + 3, 1, ord("y") + 3]
-    assert found.decode(ids) == "hi <extra_id_0> x"
+    assert (found.base_size, found.size, found.extra_ids, found.text_size) == (259, 259, 0, 259)
+    assert found.sentinel_ids == tuple(range(258, 158, -1))
+    assert vocabulary.describe_sentinels(found) == "258 to 159, shared with bytes"
+
+
+@pytest.mark.parametrize(
+    ("extra_ids", "ids", "text"),
+    [
+        (0, [*b"hi", 255, *b"x", -2, *b"y"], "hi <extra_id_0> x"),
+        (0, [*"é ü".encode(), 254, *"水".encode(), 255], "é ü <extra_id_1> 水 <extra_id_0>"),
+        (0, [255, 254, 0xC3], "<extra_id_0> <extra_id_1> <extra_id_60>"),
+        (0, [*b"a", 0x80, *b"b"], "a\ufffdb"),
+        (100, [*b"hi", 355, *b"x", -2, *b"y"], "hi <extra_id_0> x"),
+        (125, [*b"hi", 380, *b"x", 381], "hi <extra_id_0> x"),
+        (300, [554, *"é".encode(), 256], "<extra_id_1> é <extra_id_299>"),
+    ],
+)
+def test_bytes_and_sentinels_are_read_back(extra_ids: int, ids: list[int], text: str) -> None:
+    assert vocabulary.named("byte", extra_ids).decode([one + 3 for one in ids]) == text
+
+
+@pytest.mark.parametrize("extra_ids", [0, 1, 100, 125, 256, 300, 1024])
+def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> None:
+    began = vocabulary.Vocabulary("byte", extra_ids)
+    assert vocabulary.named("byte", recorded=began.fingerprint()) == began
+    assert vocabulary.same_tokens(vocabulary.named("byte"), began.fingerprint())
+    other = vocabulary.Vocabulary("ids:300", extra_ids)
+    assert vocabulary.named("byte", recorded=other.fingerprint()) == vocabulary.named("byte")
+    assert not vocabulary.same_tokens(vocabulary.named("byte"), other.fingerprint())
+    assert vocabulary.named("byte", 7, recorded=began.fingerprint()).extra_ids == 7  # what is asked for comes first
 
 
 @pytest.mark.parametrize(("name", "says"), [("ids:", "needs a size"), ("ids:many", "needs a size"), ("/nowhere/a.model", "no such vocabulary"), ("gs://t5-data/sentencepiece.model", "not from gs://")])
@@ -64,7 +91,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model: str) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     piece = sentencepiece.SentencePieceProcessor(model_file=model)
-    assert [piece.IdToPiece(number) for number in (0, 1, 2, 439, 420)] == ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_19>"]
+    assert [piece.IdToPiece(number) for number in (0, 1, 2, 439, 420)] == ["<pad>", "</s>", "<unk>", "▁<extra_id_0>", "▁<extra_id_19>"]
     found = vocabulary.named(model)
     assert found.decode(found.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
     assert found.decode(found.encode(["水 is water"])[0].tolist()) == "水 is water"  # by bytes

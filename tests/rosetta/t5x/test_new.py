@@ -74,7 +74,7 @@ def test_the_script_hands_its_folder_and_words_to_the_trainer(tmp_path: Path) ->
 
 
 def test_own_vocabulary_sets_the_embedding(tmp_path: Path) -> None:
-    assert "network.T5Config.vocab_size = 384  # 359 ids" in _write(tmp_path)[0].read_text()
+    assert "network.T5Config.vocab_size = 384  # 259 ids" in _write(tmp_path)[0].read_text()
 
 
 def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
