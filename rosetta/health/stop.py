@@ -40,7 +40,7 @@ def release() -> None:
 
 
 def last(function: Callable[[], object]) -> None:
-    """Have a function called before `end` ends the process: it leaves atexit out, where threads of JAX may hang."""
+    """Have a function called before the process is ended with one line, which leaves atexit out: threads of JAX may hang there."""
     _last.append(function)
 
 
@@ -84,6 +84,11 @@ def end(line: str, code: int = status.EARLY) -> NoReturn:
     progress.say(f"rosetta: {line}")
     with contextlib.suppress(OSError):
         sys.stdout.flush()
+    run_last()
+    os._exit(code)
+
+
+def run_last() -> None:
+    """Call the functions that `last` was given."""
     for function in _last:
         function()
-    os._exit(code)

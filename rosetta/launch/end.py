@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from rosetta import status
+from rosetta.health import stop
 from rosetta.launch import progress
 
 if TYPE_CHECKING:
@@ -30,4 +31,5 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
     if not printed:
         print(line, file=sys.stderr, flush=True)
     progress.tell(line)
+    stop.run_last()
     os._exit(status.USER)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rosetta import nsys, xlaflags
 from rosetta.doctor import start as machine
 from rosetta.errors import UserError
+from rosetta.health import run_lock
 from rosetta.launch import card, devices, run
 from rosetta.launch.run import Command
 from rosetta.launch.words import on
@@ -62,7 +63,10 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     preflight.rows(given, hyper)
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
-    said, refused = run.asked(lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else ())
+    said, refused = run.asked(
+        lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
+        lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else (),
+    )
     lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []

@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from rosetta.errors import UserError
-from rosetta.health import checkpoint_files, stop
+from rosetta.health import checkpoint_files, run_lock, stop
 from rosetta.health import run as healths
 from rosetta.launch import end, startup
 from rosetta.pax import stored
@@ -41,6 +41,8 @@ def main() -> None:
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
         read_from = str(flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}")
+        if flags.FLAGS.mode == "train":
+            run_lock.acquire_for_run(str(flags.FLAGS.job_log_dir), "LOG_DIR", os.environ, jax.process_index(), jax.process_count())
         begun.append((read_from, flags.FLAGS.mode == "train"))
         _refuse_damaged(*begun[0])
         if isinstance(experiment_config, experiment.Experiment):

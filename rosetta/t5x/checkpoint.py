@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from flax.traverse_util import flatten_dict
 from t5x import utils
 
 from rosetta.errors import UserError
-from rosetta.health import stop
+from rosetta.health import run_lock, stop
 from rosetta.launch import folders
 from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
 
@@ -141,6 +142,8 @@ class Initializer(utils.TrainStateInitializer):
         manager.install()
         if trainer_cls:
             stop.take()
+        if trainer_cls and model_dir:
+            run_lock.acquire_for_run(model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count())
         own = folders.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
