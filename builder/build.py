@@ -65,7 +65,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     data = bake_environment(plan_)
     shown = ", ".join(data["changed"]) or "nothing had changed"
     sources = "\n".join(f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}" for each in data["sources"])
-    return Result(data, f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: python {context.root / 'build.py'} verify env:{data['output']}")
+    return Result(data, f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: {python.command()} {context.root / 'build.py'} verify env:{data['output']}")
 
 
 def output_folder(arguments: argparse.Namespace) -> Path:

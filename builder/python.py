@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     raise FatalError(
         f"no Python {need} at hand", "PATH", "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH"
     )
+
+
+def command() -> str:
+    """Return the name by which a shell here finds a Python: `python`, or `python3` as on Debian."""
+    return "python" if shutil.which("python") else "python3"
 
 
 def own() -> Interpreter:

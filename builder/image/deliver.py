@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builder import log
+from builder import log, python
 from builder.engine import engine as engines
 from builder.errors import FatalError
 from builder.image import layout, reference, registry
@@ -42,7 +42,7 @@ def _engine(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any
     def load(built: Built) -> dict[str, Any]:
         with log.stage(f"load {wanted.name} into {engine.name}"):
             name = engine.load(request.cache, built.index, wanted.name)
-        return {"engine": engine.name, "name": name, "next": [f"next: python {request.context.root / 'build.py'} verify image:{name} --engine {engine.name}"]}
+        return {"engine": engine.name, "name": name, "next": [f"next: {python.command()} {request.context.root / 'build.py'} verify image:{name} --engine {engine.name}"]}
 
     return load
 

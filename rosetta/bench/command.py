@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from rosetta import arguments
 from rosetta.bench import modes
 from rosetta.errors import UserError
+from rosetta.launch import card
 
 if TYPE_CHECKING:
     import argparse
+
+
+NO_GPU = UserError(
+    "no NVIDIA GPU is visible", "bench t5", "start the container with --gpus=all, or give --allow-cpu"
+)
+_DISAGREES = 0.05  # of a ratio
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -41,6 +49,11 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         modes.parse(name)
     if len(set(names)) < len(names):
         raise UserError("a mode is named twice", "bench t5 --modes", "name each once")
+    if not os.environ.get("JAX_PLATFORMS") and not card.cards() and not card.present():
+        # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
+        if not args.allow_cpu:
+            raise NO_GPU
+        os.environ["JAX_PLATFORMS"] = "cpu"
     try:
         import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
 
@@ -48,7 +61,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     except ModuleNotFoundError as error:
         raise UserError(f"there is no {error.name} here", "bench t5", "run it in a baked environment") from None
     if jax.devices()[0].platform != "gpu" and not args.allow_cpu:
-        raise UserError("no NVIDIA GPU is visible", "bench t5", "start the container with --gpus=all, or give --allow-cpu")
+        raise NO_GPU
     task = t5.Task(args.size, args.batch, args.inputs, args.targets, args.dropout, args.steps, args.turns, args.devices)
     result = t5.bench(task, names, skip=args.modes is None, say=lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True))
     return result, table(result)
@@ -69,11 +82,21 @@ def table(result: dict[str, Any]) -> str:
             f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} {row['sequences_per_second']:9.1f} "
             f"{row['tokens_per_second']:10.0f} {share:>7} {row['peak_of']:>9} {memory:>6} {row['compile_seconds']:6.1f} s"
         )
+    if _speed_changed(result["modes"]):
+        lines.append(
+            "The machine's speed changed between turns: compare by the ratio, which is taken within each turn."
+        )
     if any(row["mfu"] is None for row in result["modes"]):
         lines.append(f"No MFU: the peak of {result['card']} is not known.")
     if bad := [row["mode"] for row in result["modes"] if isinstance(row["loss"], str)]:
         lines.append(f"The loss is not finite in {', '.join(bad)}; all modes train one state.")
     return "\n".join(lines)
+
+
+def _speed_changed(rows: list[dict[str, Any]]) -> bool:
+    """Return whether a mode's ratio differs from that of the median times which stand beside it."""
+    first = rows[0]["seconds"]
+    return any(abs(row["seconds"] / first / row["ratio"] - 1) > _DISAGREES for row in rows)
 
 
 RUN = {"bench": run}

@@ -79,7 +79,9 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if "://" in model_dir else steps(model_dir)
     if own:
-        preflight.goes_on(f"{model_dir}/checkpoint_{own[-1]}", start or "", bound)
+        newest = f"{model_dir}/checkpoint_{own[-1]}"
+        preflight.goes_on(newest, start or "", bound)
+        more = (*more, *preflight.describe_precision_change(newest, bound))
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     log = None
     if given.log_dir:

@@ -134,6 +134,21 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
         pipeline.same_as_told(found.data, {name: value for name, value in now.items() if value is not None}, describe(spec))
 
 
+def describe_precision_change(checkpoint: str, bound: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line if a run continues in another precision than the one it was saved in.
+
+    Args:
+      checkpoint: the newest in its folder.
+      bound: see check.
+    """
+    saved = record.read(checkpoint)
+    before = saved.config.get("dtype") if saved else None
+    now = ginread.value(bound, "network.T5Config.dtype")
+    if not before or not isinstance(now, str) or before == now:
+        return ()
+    return (f"this run was computed in {before} so far and continues in {now}",)
+
+
 def datasets(environment: Mapping[str, str]) -> str:
     """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation mounts it."""
     return environment.get("TFDS_DATA_DIR") or "/t5x_home/datasets"

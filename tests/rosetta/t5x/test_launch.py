@@ -180,3 +180,13 @@ def test_periods_that_t5x_refuses_are_refused_before_it_starts(save: str, evalua
     with pytest.raises(UserError) as caught:
         preflight.check_periods(bound)
     assert str(caught.value) == line
+
+
+def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> None:
+    checkpoint = _checkpoint(tmp_path, 5)
+    record.write(str(tmp_path), record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"}))
+    record.stamp(str(tmp_path))
+    line = "this run was computed in float32 so far and continues in bfloat16"
+    assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'bfloat16'"}) == (line,)
+    assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'float32'"}) == ()
+    assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), {"network.T5Config.dtype": "'float32'"}) == ()
