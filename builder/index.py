@@ -149,7 +149,7 @@ def fetch(project: str, version: str, hashes: str | frozenset[str], into: Path, 
     if offline:
         raise FatalError(f"{project} {version} is not in the cache", str(into), "run once without --offline")
     name, url, sha256 = _find(project, wanted, part)
-    if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|tar\.gz|zip)", name):
+    if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|zip|tgz|tar(\.(gz|bz2|xz))?)", name):
         raise FatalError(f"the index gives {project} the file name {name!r}", redact(url), "check the index settings")
     body, _, _ = _get(url, name)
     if (digest := hashlib.sha256(body).hexdigest()) != sha256:

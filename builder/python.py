@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.programs import output_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,5 +82,6 @@ def _ask(path: Path) -> Interpreter:
         done = subprocess.run([str(path), "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60)
         version_, full, tag = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise FatalError("does not run as a Python", str(path), "give the path of a Python program") from error
+        reason = output_end(getattr(error, "stderr", "") or str(error))
+        raise FatalError(f"does not run as a Python ({reason})", str(path), "give the path of a Python program") from error
     return Interpreter(path.absolute(), version_, full, tag)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from builder import index
 from builder.errors import FatalError
-from builder.redact import redact
+from builder.programs import output_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ _TAKEN = re.compile(
     r"UV_(CACHE_DIR|DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|HTTP_\w+|REQUEST_TIMEOUT|NATIVE_TLS|SYSTEM_CERTS|"
     r"INSECURE_HOST|KEYRING_PROVIDER|CONCURRENT_\w+|LOCK_TIMEOUT)"
 )
+_LONGEST = 1000  # characters of uv's message that an error shows: its reason stands at the beginning, its hints at the end
 
 
 def program() -> str:
@@ -62,10 +63,12 @@ def run(
 
 
 def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
-    """One line for what uv printed, and what to do about it."""
+    """Return one line for what uv printed, its hints included, and what to do about it."""
     lines = [re.sub(r"^[\s×╰├│─▶>-]+", "", line).strip() for line in stderr.splitlines()]  # noqa: RUF001 - what uv draws
-    lines = [line for line in lines if line and not line.startswith(("Using ", "Resolved", "warning:", "hint:"))]
-    text = redact(" ".join(line.removeprefix("error: ") for line in lines))[:600] or "uv failed without a message"
+    lines = [line.removeprefix("error: ") for line in lines if line and not line.startswith(("Using ", "Resolved", "warning:"))]
+    text = output_end(" ".join(lines), longest=_LONGEST)
+    if refused := explain_refusal(stderr):
+        return refused
     if "hash mismatch" in text.lower():
         return f"a downloaded package is not the locked one: {text}", "nothing was installed; run again, and if it stays, the index serves a different file"
     if "no space left" in text.lower():
@@ -74,4 +77,19 @@ def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
         return f"a locked package is not in the cache: {text}", "run once without --offline"
     if re.search(r"dns error|connect error|connection|timed? ?out|network|sending request|unreachable|failed to fetch", text, re.IGNORECASE):
         return f"the package index cannot be reached: {text}", "check the network and the index settings, then run again: what was fetched is kept"
-    return text, "see uv's message"
+    return f"uv failed: {text}", "mend what uv names, then run again"
+
+
+def explain_refusal(stderr: str) -> tuple[str, str] | None:
+    """Return what to say where an index or a proxy refused the user; None where none did.
+
+    uv reads a refusal as a package that does not exist, and names it in a hint only.
+    """
+    found = re.search(r"lack of valid authentication credentials|401 Unauthorized|403 Forbidden|407 Proxy Authentication", stderr)
+    if not found:
+        return None
+    start = stderr.rfind("\n", 0, found.start()) + 1
+    line = output_end(stderr[start:].split("\n", 1)[0].strip().removeprefix("hint: "))
+    if found[0].startswith("407"):
+        return f"the proxy refuses the user: {line}", "check the user and the password of the proxy settings"
+    return f"the package index refuses the credentials, or was given none: {line}", "check the user and the password of the index settings"

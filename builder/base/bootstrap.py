@@ -24,6 +24,7 @@ from builder.errors import FatalError
 from builder.image import compress, layer, tar
 from builder.image.entry import EPOCH, Entry, file
 from builder.image.entry import folder as empty
+from builder.programs import output_end
 from builder.redact import redact
 
 if TYPE_CHECKING:
@@ -146,12 +147,12 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
     env = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": str(temporary), "HOME": str(temporary), "SOURCE_DATE_EPOCH": str(EPOCH)}
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, env=env, umask=0o022)
     if done.returncode:
-        lines = done.stderr.splitlines()
-        told = [line for line in lines if line.startswith("rosetta: ")] or [line for line in lines if line.startswith("E: ")] or lines[-1:] or ["no message"]
+        own = [line for line in done.stderr.splitlines() if line.startswith("rosetta: ")]
+        reason = output_end("\n".join(own) or done.stderr, prefer=("E: ",) if not own else ())
         report = scratch.with_name(f"bootstrap-{lock.suite}-{lock.architecture}.log")
         report.write_text(redact(done.stderr), encoding="utf-8")
         do = "free some space and run again" if "No space left" in done.stderr else f"see {report}"
-        raise FatalError(f"mmdebstrap failed: {redact(told[0])[:300]}", f"Debian {lock.suite} for {lock.architecture}", do)
+        raise FatalError(f"mmdebstrap failed: {reason}", f"Debian {lock.suite} for {lock.architecture}", do)
     return lower, upper
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import log
+from builder import log, programs
 from builder.base import debs
 from builder.base.debs import BaseLock, Deb
 from builder.cache import write_atomic
 from builder.errors import FatalError
-from builder.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,14 +139,10 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
 
 
 def _run(env: dict[str, str], *argv: str) -> str:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
-    except OSError as error:
-        raise FatalError(f"{argv[0]} cannot be run ({error.strerror})", argv[0], "make the lists of a base on Debian or Ubuntu") from error
-    if done.returncode:
-        messages = [line[3:].strip() for line in done.stderr.splitlines() if line.startswith("E: ")] or ["no message"]
-        raise FatalError(f"apt: {redact(' '.join(messages[0].split()))[:300]}", "lock --base", f"check the Debian mirror ({debs.MIRROR}) and the network")
-    return done.stdout
+    if not shutil.which(argv[0], path=env.get("PATH")):
+        raise FatalError(f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu")
+    do = f"check the Debian mirror ({debs.MIRROR}) and the network"
+    return programs.run(argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env)
 
 
 def _archives(env: dict[str, str]) -> list[dict[str, str]]:

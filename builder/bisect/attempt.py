@@ -17,6 +17,7 @@ from builder.bisect.journal import Trial
 from builder.cache import remove, write_atomic
 from builder.errors import FatalError
 from builder.manifest import folder_of
+from builder.programs import output_end
 from builder.sources import export
 from builder.sources.objects import Reader, walk
 from builder.sources.source import acquire
@@ -111,7 +112,8 @@ class Bench:
         if done.returncode == 0:
             return
         if done.returncode != 2:
-            raise FatalError(f"the builder ended with status {done.returncode}", _COMMAND, f"see {said.name}")
+            end = output_end((self.work / "build.log").read_bytes())
+            raise FatalError(f"the builder ended with status {done.returncode}: {end}", _COMMAND, f"mend what it names, then run again ({said.name} has all of its message)")
         raise FatalError(**json.loads(done.stdout)["error"])
 
     def _builder(self, commit: str, ours: Repository) -> Path:

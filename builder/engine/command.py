@@ -11,6 +11,8 @@ import tempfile
 from typing import IO, TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
+from builder.programs import join_lines
 from builder.redact import redact
 
 if TYPE_CHECKING:
@@ -29,7 +31,11 @@ _MEANINGS = (
     (r"manifest unknown|pull access denied|repository does not exist|: not found|image not known|no such image|name unknown", "there is no such image", "check its name and tag"),
     (r"no such host|dial tcp|i/o timeout|tls handshake|x509|connection refused|temporary failure|network is unreachable|server misbehaving", "the registry cannot be reached", "check the network, or give --base bootstrap"),
 )  # fmt: skip
-_NOISE = re.compile(r"^(#\d+ (CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|>|\s*$|\s+\d+ \||Storing signatures|Writing manifest|Copying (blob|config)|time=)")
+_NOISE = re.compile(r"^(#\d+ (CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|Copying (blob|config)|time=)")
+# What engines put around the reason of a failed step, and what is left where they give no reason.
+_WRAPPER = re.compile(r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete successfully: |while running runtime: )')
+_STATUS_ONLY = re.compile(r"exit (code|status):? \d+")
+_SHOWN = 5  # lines of an engine's message that an error shows
 
 
 def run(
@@ -94,10 +100,17 @@ def failure(output: str, where: str) -> FatalError:
     apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
     if own:
         shown = f"{own[-1]} ({_short(apt[0])})" if apt else own[-1]
-        return FatalError(redact(shown), where, "check the package archive's settings (sources, proxies, certificates), or give another --base")
-    return FatalError(_short(lines[-1]) if lines else "it failed without a message", where, "see the engine's message")
+        return FatalError(escape(redact(shown)), where, "check the package archive's settings (sources, proxies, certificates), or give another --base")
+    said = [_without_wrapper(_short(line)) for line in lines]
+    reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
+    return FatalError(join_lines((reasons or said)[-_SHOWN:]), where, "mend what the engine's message names, then run again")
+
+
+def _without_wrapper(line: str) -> str:
+    """Return a line without the words that an engine puts before the reason."""
+    return _WRAPPER.sub("", line)
 
 
 def _short(line: str) -> str:
-    text = re.sub(r"^(#\d+ )?([\d.]+ )?(ERROR|Error|error|E):? ", "", redact(line).strip())
+    text = re.sub(r"^(#\d+ )?([\d.]+ )?((ERROR|Error|error|E):? )?", "", escape(redact(line).strip()))
     return text if len(text) <= 300 else f"{text[:297]}..."

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from builder import log
 from builder.cache import Cache, stage_key
 from builder.errors import FatalError
+from builder.programs import join_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,8 +53,8 @@ def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Pa
         input="\n".join(files), capture_output=True, text=True, check=False, env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
     )  # fmt: skip
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise FatalError(f"compiling bytecode failed: {last[0]}", str(root), "free space, or give another --python, and run again")
+        last = done.stderr.strip().splitlines()[-1:]
+        raise FatalError(f"compiling bytecode failed: {join_lines(last)}", str(root), "free space, or give another --python, and run again")
 
 
 def compile_tree(python: Interpreter, root: Path) -> None:

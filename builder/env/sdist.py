@@ -25,7 +25,7 @@ def wheel(cache: Cache, pin: lockfile.Pin, python: Interpreter, build_lock: Path
     key = stage_key("sdist", {"name": pin.name, "version": pin.version, "hashes": pin.hashes, "tools": tools, "python": python.full})
 
     def make(folder: Path) -> None:
-        source = index.fetch(pin.name, pin.version, frozenset(pin.hashes), cache.path("wheels", "sdist"), part=".tar.gz", offline=offline)
+        source = index.fetch(pin.name, pin.version, frozenset(pin.hashes), cache.path("wheels", "sdist"), offline=offline)
         with_tools = _tools(cache, python, build_lock, tools, offline=offline)
         work = folder / "work"
         work.mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import tomllib
 from dataclasses import dataclass
@@ -14,10 +13,9 @@ from packaging.utils import canonicalize_name
 
 from builder import uv
 from builder.errors import FatalError
-from builder.locks import marker
+from builder.locks import marker, unsolvable
 from builder.locks.lockfile import Pin
 from builder.locks.marker import Environment
-from builder.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,7 +99,7 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
         raise FatalError(
             "; ".join(missing),
             request.where,
-            "drop it there by an override with `unless`, pin another version, or list it under sdists",
+            "drop it there by an override with `unless`, pin another version, or list it under `sdists:` in the manifest",
         )
     for environment in request.environments:
         names = [pin.name for pin in pins if marker.holds(pin.marker, environment)]
@@ -136,11 +134,8 @@ def _compile(request: Request, scratch: Path, out: Path, constraints: Sequence[s
         offline=offline, cwd=scratch, where=request.where, check=False,
     )  # fmt: skip
     if done.returncode:
-        what, do = uv.explain(done.stderr, offline=offline)
-        if "No solution found" in done.stderr and not offline:
-            cause = " ".join(done.stderr.partition("cause:")[2].partition("hint:")[0].split())
-            what = f"its requirements contradict each other: {redact(re.sub(r'[{][^}]*[}]', '', cause))[:600]}"
-            do = "change a locks/*.in, an override, or the line's Pythons in the manifest"
+        unsolved = None if offline else unsolvable.explain_no_solution(done.stderr)
+        what, do = unsolved or uv.explain(done.stderr, offline=offline)
         raise FatalError(what, request.where, do)
 
 

@@ -14,6 +14,7 @@ from builder import log
 from builder.bump import journal, tree
 from builder.cache import remove, stage_key, write_atomic
 from builder.errors import FatalError
+from builder.programs import output_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +179,7 @@ def run(context: Context, night: Night, step: Step) -> Record:
         for command in step.commands:
             argv = [sys.executable, str(context.root / "build.py"), *command, *shared, "--json"]
             done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=said, check=False)
-            status, document = done.returncode, _document(done.stdout, done.returncode)
+            status, document = done.returncode, _document(done.stdout, done.returncode, night.folder / "steps" / f"{step.name}.log")
             if status:
                 break
     if status == 130:
@@ -196,11 +197,12 @@ def held(moved: Record, problem: str) -> Record:
     return replace(moved, state="held", key="", result={**moved.result, "sources": sources, "summary": dict.fromkeys(sources, "held")})
 
 
-def _document(stdout: bytes, status: int) -> dict[str, Any]:
+def _document(stdout: bytes, status: int, log_file: Path) -> dict[str, Any]:
     try:
         found = json.loads(stdout)
         if isinstance(found, dict) and found.get("schema") == 1:
             return found
     except ValueError:
         pass
-    return {"error": {"what": f"ended with status {status} and no report", "where": "", "do": "see its log"}}
+    end = output_end(log_file.read_bytes())
+    return {"error": {"what": f"ended with status {status} and no report: {end}", "where": "", "do": f"mend what it names, then run again (its log is {log_file.name})"}}

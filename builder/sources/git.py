@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
+from builder.programs import output_end
 from builder.redact import redact
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ _CONFIG = (
     "diff.noprefix=false", "diff.mnemonicPrefix=false", "core.quotePath=true", "i18n.logOutputEncoding=UTF-8",
     "credential.helper=", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "protocol.version=2", "core.abbrev=40", "merge.conflictStyle=merge", "core.packedRefsTimeout=10000",
 )  # fmt: skip
+_SERIOUS = ("fatal:", "error:", "remote:")  # how the lines begin in which git says what went wrong
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Git:
         except FileNotFoundError as error:
             raise FatalError("git is not installed", "git", "install git 2.34 or newer (apt-get install git)") from error
         if check and done.returncode:
-            raise FatalError(f"git {args[0]} failed: {last_words(done.stderr)}", str(self.git_dir), "see git's message")
+            raise FatalError(f"git {args[0]} failed: {output_end(done.stderr, prefer=_SERIOUS)}", str(self.git_dir), "mend what git names, then run again")
         return done
 
     def text(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
@@ -87,8 +90,8 @@ def command(*args: str) -> list[str]:
 def last_words(stderr: bytes) -> str:
     """The line of git's stderr that says most: the first fatal or error one, else the last."""
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("fatal:", "error:", "remote:"))]
-    return redact((said or lines or ["no message"])[0 if said else -1])
+    said = [line for line in lines if line.startswith(_SERIOUS)]
+    return escape(redact((said or lines or ["no message"])[0 if said else -1]))
 
 
 def _quoted(path: Path) -> str:

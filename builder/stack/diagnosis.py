@@ -74,7 +74,7 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
         return result("applied", sound=True)
     if said and not any(_failing(file, state) for file in patch.files):
         # A full disk looks like this; nothing must be blamed on the patch then.
-        raise FatalError(f"git cannot apply it, though every hunk fits: {said}", str(patch.file), "see git's message")
+        raise FatalError(f"git cannot apply it, though every hunk fits: {said}", str(patch.file), "free some space, or mend what git names, then run again")
     if not doubt and _there(patch, state.entries, state):
         if not _there(patch, state.upstream, state):
             return result("empty", "an earlier patch of ours does the same: drop one of the two")

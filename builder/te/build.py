@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import subprocess
 import tarfile
 import time
 import zipfile
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import archives, index, log, python, uv
+from builder import archives, index, log, programs, python, uv
 from builder.cache import Cache, remove, stage_key
 from builder.env import sdist
 from builder.errors import FatalError
@@ -207,9 +206,7 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
     if not nccl.is_file():
         raise FatalError("libnccl.so.2 is not in what it is compiled against", str(nccl.parent), "check the locks: nvidia-nccl is missing")
     argv = [*sdist.cut_off(), by.program, *LINK, *map(str, parts), str(nccl), "-o", str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=objects.environment(scratch), cwd=scratch)
-    if done.returncode:
-        raise FatalError(f"does not link: {' '.join(done.stderr.split())[-300:]}", pinned.SOURCE, "check the compiler's libraries")
+    programs.run(argv, where=pinned.SOURCE, what="does not link", do="check the compiler's libraries", env=objects.environment(scratch), cwd=scratch)
     return out.read_bytes()
 
 

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 
 from builder.errors import FatalError
+from builder.programs import output_end
 from builder.te.headers import TRIPLETS
 
 OLDEST = 9  # the first whose C++17 takes XLA's headers
@@ -50,7 +51,7 @@ def _ask(program: str) -> Compiler | None:
         macros = subprocess.run([program, "-x", "c++", "-dM", "-E", "-include", "cstddef", "-"], input="", capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", "") or str(error)
-        raise FatalError(f"does not work ({' '.join(str(reason).split())[:200]})", program, "install g++ with its C and C++ libraries") from error
+        raise FatalError(f"does not work ({output_end(reason)})", program, "install g++ with its C and C++ libraries") from error
     known = dict(re.findall(r"(?m)^#define (__\w+__) (.+)$", macros))
     if "__clang__" in known or not {"__GNUC__", "__GLIBC__", "__GLIBC_MINOR__", "__GLIBCXX__"} <= known.keys():
         return None  # another compiler by that name, or another C library

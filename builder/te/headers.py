@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder import programs
 from builder.base import debian, debs
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache, write_atomic
@@ -98,8 +98,7 @@ def folder(cache: Cache, deb: Deb, *, offline: bool) -> Path:
 
     def make(into: Path) -> None:
         files = debs.fetch(cache, BaseLock("te-python", "Debian", deb.architecture, packages=(deb,)), offline=offline)
-        done = subprocess.run(["dpkg-deb", "-x", str(files / deb.file), str(into)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise FatalError(f"does not unpack: {done.stderr.strip()[:200]}", deb.filename, "delete the cache's folder debs and run again")
+        argv = ["dpkg-deb", "-x", str(files / deb.file), str(into)]
+        programs.run(argv, where=deb.filename, what="does not unpack", do="delete the cache's folder debs and run again")
 
     return cache.folder("base", f"headers-{deb.sha256}", make)

@@ -8,9 +8,9 @@ before. In every place that it searches for cudart it loads whatever it finds th
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
+from builder import programs
 from builder.env import sdist
 from builder.errors import FatalError
 from builder.te import objects
@@ -41,7 +41,5 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
         "-Wl,--enable-new-dtags", "-Wl,--allow-shlib-undefined", f"-Wl,-soname,{os.path.basename(place)}", f"-Wl,-rpath,{runpath}",
         *(str(site / each) for each in libraries), "-o", str(out),
     ]  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=objects.environment(scratch), cwd=scratch)
-    if done.returncode:
-        raise FatalError(f"does not link: {' '.join(done.stderr.split())[-300:]}", place, "check the compiler")
+    programs.run(argv, where=place, what="does not link", do="check the compiler", env=objects.environment(scratch), cwd=scratch)
     return place, out.read_bytes()

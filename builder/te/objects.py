@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from builder import log
 from builder.env import sdist
 from builder.errors import FatalError
+from builder.programs import output_end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,8 +107,8 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
         text = each.messages.read_text(encoding="utf-8", errors="replace")
         if "Killed" in text or each.process.returncode < 0:
             raise FatalError("the compiler was killed, most likely for want of memory", each.name, "free some memory or give --jobs 1, then run again: what was compiled is kept")
-        line = next((line for line in text.splitlines() if "error" in line), text.strip()[:300] or "no message")
-        raise FatalError(f"does not compile: {line.rpartition('/')[2][:300]}", each.name, "check the versions in the locks against what this release of it asks for")
+        line = next((line.rpartition("/")[2] for line in text.splitlines() if "error" in line), text)
+        raise FatalError(f"does not compile: {output_end(line)}", each.name, "check the versions in the locks against what this release of it asks for")
     os.replace(each.part, kept / f"{each.name}.o")
     effort.seconds[each.name] = round(time.monotonic() - each.start, 1)
     effort.peak = max(effort.peak, usage.ru_maxrss * 1024)

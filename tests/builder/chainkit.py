@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.builder.indexkit import Index
+from tests.builder.lockkit import pack_sdist
 
 ROOT = Path(__file__).parents[2]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -155,19 +154,14 @@ def _sdist(path: Path) -> Path:
         "backend.py": _BACKEND,
         "PKG-INFO": "Metadata-Version: 2.1\nName: fromsource\nVersion: 1.0\n",
     }
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(f"fromsource-1.0/{name}")
-            entry.size = len(text.encode())
-            archive.addfile(entry, io.BytesIO(text.encode()))
-    return path
+    return pack_sdist(path, {f"fromsource-1.0/{name}": text for name, text in files.items()})
 
 
-def make(folder: Path, index: Index) -> Chain:
-    """A distribution `thing` of one git source (in a mirror), one wheel and one sdist."""
+def make(folder: Path, index: Index, *, sdist: str = "fromsource-1.0.tar.gz") -> Chain:
+    """A distribution `thing` of one git source (in a mirror), one wheel and one sdist, which has the file name `sdist`."""
     chain = Chain(folder, index, folder / "mirrors")
     commit = _upstream(folder / "mirrors/thing")
-    made = {"helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"), "fromsource": _sdist(folder / "fromsource-1.0.tar.gz")}
+    made = {"helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"), "fromsource": _sdist(folder / sdist)}
     hashes = {name: index.add(name, path) for name, path in made.items()}
     for name in ("patches/thing", "locks/line"):
         (folder / name).mkdir(parents=True)

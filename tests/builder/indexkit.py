@@ -38,6 +38,9 @@ def serving() -> Iterator[Index]:
         def do_GET(self) -> None:
             index.requests.append(self.path)
             index.user = self.headers.get("Authorization", "")
+            if index.fault in ("401", "403"):
+                self.send_error(int(index.fault))
+                return
             _, kind, project, *name = self.path.split("/")
             if kind == "simple" and project in index.files:
                 self._page(project)

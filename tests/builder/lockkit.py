@@ -8,6 +8,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.builder.indexkit import Index
@@ -40,13 +41,23 @@ def publish(index: Index, folder: Path, name: str, version: str, *requires: str,
     return index.add(name, wheel(folder, name, version, *requires, tag=tag))
 
 
-def publish_sdist(index: Index, folder: Path, name: str, version: str, *requires: str) -> str:
+def publish_sdist(index: Index, folder: Path, name: str, version: str, *requires: str, form: str = "tar.gz") -> str:
     """Put an sdist on the index whose requirements can be read without a build; returns its sha256."""
-    path = folder / f"{name}-{version}.tar.gz"
     files = {"PKG-INFO": metadata(name, version, requires), "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "none"\n'}
+    root = f"{name}-{version}"
+    return index.add(name, pack_sdist(folder / f"{root}.{form}", {f"{root}/{file}": text for file, text in files.items()}))
+
+
+def pack_sdist(path: Path, files: Mapping[str, str]) -> Path:
+    """Write these files as the archive that the name of `path` asks for; return it."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for name, text in files.items():
+                packed.writestr(name, text)
+        return path
     with tarfile.open(path, "w:gz") as archive:
-        for file, text in files.items():
-            entry = tarfile.TarInfo(f"{name}-{version}/{file}")
+        for name, text in files.items():
+            entry = tarfile.TarInfo(name)
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
-    return index.add(name, path)
+    return path

@@ -49,6 +49,14 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
     assert leaks == [], "a path of the build ended in the environment"
 
 
+def test_an_sdist_may_be_a_zip(tmp_path: Path) -> None:
+    with serving() as index:
+        chain = chainkit.make(tmp_path, index, sdist="fromsource-1.0.zip")
+        status, _, stderr = chain.run()
+        assert status == 0, stderr
+        assert chain.greeting() == "good morning"
+
+
 def test_movable(chain: Chain) -> None:
     chain.run()
     moved = chain.folder / "elsewhere/moved"

@@ -45,7 +45,12 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
         ("  × Failed to write\n  ╰─▶ No space left on device (os error 28)\n", False, "disk is full"),
         ("error: Failed to fetch\n  Caused by: dns error: failed to lookup\n", False, "cannot be reached"),
         ("Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n", True, "not in the cache"),
-        ("", False, "without a message"),
+        ("", False, "printed no message"),
+        ("error: No solution found\n  cause: x was not found\n\nhint: An index could not be queried (401 Unauthorized)\n", False, "refuses the credentials"),
+        ("error: Failed to fetch: `https://a/x.whl`\n  Caused by: HTTP status client error (403 Forbidden) for url (https://a/x.whl)\n", False, "refuses the credentials"),
+        ("error: tunnel error: 407 Proxy Authentication Required\n", False, "proxy refuses the user"),
+        ("error: x has no wheel\nhint: You require CPython 3.11\n", False, "hint: You require CPython 3.11"),
+        ("error: \x1b[31mred\u202e\n", False, r"\x1b[31mred\u202e"),
         ("  × No solution found\n  ╰─▶ Because the requested Python version is 3.9\n", False, "No solution found"),
     ],
 )

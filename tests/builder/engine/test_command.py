@@ -63,6 +63,41 @@ def test_meanings(printed: str, told: str, do: str) -> None:
     assert "\n" not in str(error)
 
 
+DOCKER_STEP = """#6 [2/2] RUN sh install-packages
+#6 0.21 first
+#6 0.22 mkdir: cannot create directory '/x': Permission denied
+#6 ERROR: process "/bin/sh -c sh install-packages" did not complete successfully: exit code: 1
+------
+ > [2/2] RUN sh install-packages:
+0.21 first
+0.22 mkdir: cannot create directory '/x': Permission denied
+------
+Dockerfile.base:17
+--------------------
+  16 |
+  17 | >>> RUN sh install-packages
+--------------------
+ERROR: failed to solve: process "/bin/sh -c sh install-packages" did not complete successfully: exit code: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (DOCKER_STEP, "first | mkdir: cannot create directory '/x': Permission denied"),
+        ('ERROR: failed to solve: process "/bin/sh -c x" did not complete successfully: unable to find user 7: invalid argument\n', "unable to find user 7: invalid argument"),
+        ('STEP 2/3: USER 7\nmkdir: denied\nError: building at STEP "RUN x": while running runtime: exit status 1\n', "STEP 2/3: USER 7 | mkdir: denied"),
+        ('ERROR: failed to solve: process "x" did not complete successfully: exit code: 7\n', "exit code: 7"),
+        ("\x1b[31mred\n", r"\x1b[31mred"),
+        ("", "it printed no message"),
+    ],
+)
+def test_the_end_of_the_engines_message_is_shown(printed: str, shown: str) -> None:
+    error = command.failure(printed, "engine")
+    assert error.what == shown
+    assert error.do == "mend what the engine's message names, then run again"
+
+
 def test_our_own_words_come_first_and_with_apts() -> None:
     error = command.failure("#5 1.2 E: Unable to locate package nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n", "step")
     assert error.what == "apt-get install failed (Unable to locate package nope)"

@@ -12,7 +12,7 @@ import pytest
 from builder.cache import Cache
 from builder.engine import normalise, step
 from builder.errors import FatalError
-from builder.image import layer
+from builder.image import layer, oci
 from builder.image.entry import file
 from tests.builder.engine import enginekit
 
@@ -128,6 +128,34 @@ def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
     with step.build_base(engine, shared, ROOT, [packed], enginekit.HERE) as exported:
         assert exported.below == 1
         assert normalise.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("settings", [{"User": "1000"}, {"User": "nobody", "Shell": ["/bin/false", "-x"]}, {"User": "7:7", "Shell": ["/nosuch"]}])
+def test_a_base_with_a_user_or_a_shell_of_its_own(shared: Cache, name: str, settings: dict[str, object]) -> None:
+    engine = enginekit.needed(name, builds=True)
+    reference = "localhost/rosetta-test-user:1"
+    image = oci.image(enginekit.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {})
+    engine.load(shared, oci.index([image], {}), reference)
+    try:
+        with step.build_base(engine, shared, ROOT, reference, enginekit.HERE) as exported:
+            assert (exported.below, len(exported.layers)) == (1, 2)
+            made = enginekit.content(shared, normalise.os_layer(shared, f"user-{name}-{settings['User']}", "gzip", exported))
+    finally:
+        engine.remove([reference])
+    assert made["usr/share/installed"] == (0o640, b"installed\n")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, name: str) -> None:
+    engine = enginekit.needed(name, builds=True)
+    script = "echo unrelated\necho 'the very reason' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
+    root = enginekit.repository(ROOT, tmp_path / "failing", script)
+    with pytest.raises(FatalError) as caught, step.build_base(engine, shared, root, _small(shared), enginekit.HERE):
+        pass
+    assert "the very reason" in caught.value.what
+    assert "\x1b" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_both_engines_make_one_layer_twice(shared: Cache) -> None:

@@ -105,11 +105,48 @@ def test_a_pin_stands_for_what_others_ask(index: Index, tmp_path: Path) -> None:
     assert _texts(_locked(_request("a", rules=Rules(overrides=("one==1",))))) == ["a==1", "one==1"]
 
 
-def test_sdists_only_where_they_are_listed(index: Index, tmp_path: Path) -> None:
-    digest = publish_sdist(index, tmp_path, "source-only", "2")
+@pytest.mark.parametrize("form", ["tar.gz", "zip"])
+def test_sdists_only_where_they_are_listed(index: Index, tmp_path: Path, form: str) -> None:
+    digest = publish_sdist(index, tmp_path, "source-only", "2", form=form)
     with pytest.raises(FatalError, match="source-only"):
         _locked(_request("source-only"))
     assert _locked(_request("source-only", rules=Rules(sdists=("source-only",)))) == [Pin("source-only", "2", "", (digest,))]
+
+
+@pytest.mark.parametrize(
+    ("requirements", "what", "do"),
+    [
+        (["source-only"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
+        (["source-only==2"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
+        (["asks-for-source"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
+        (["newer-has-no-wheel>=2"], "newer-has-no-wheel has no usable wheel", "list newer-has-no-wheel under `sdists:`"),
+        (["nosuch"], "the package index has no package 'nosuch'", "correct the name"),
+        (["asks-for-nothing"], "the package index has no package 'nosuch-dependency'", "correct the name"),
+        (["one==7"], "the package index has no version 'one==7'", "correct the name or the version"),
+        (["one>=2"], "its requirements contradict each other: Because only one==1 is available", "change a locks/*.in"),
+        (["one>=1", "one<1"], "its requirements contradict each other", "change a locks/*.in"),
+    ],
+)
+def test_what_has_no_solution_says_why(index: Index, tmp_path: Path, requirements: list[str], what: str, do: str) -> None:
+    publish_sdist(index, tmp_path, "source-only", "2")
+    publish_sdist(index, tmp_path, "newer-has-no-wheel", "2")
+    publish(index, tmp_path, "newer-has-no-wheel", "1")
+    publish(index, tmp_path, "asks-for-source", "1", "source-only")
+    publish(index, tmp_path, "asks-for-nothing", "1", "nosuch-dependency>=2")
+    publish(index, tmp_path, "one", "1")
+    with pytest.raises(FatalError) as caught:
+        _locked(_request(*requirements))
+    assert caught.value.what.startswith(what)
+    assert caught.value.do.startswith(do)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_index_that_refuses_the_user_has_not_lost_the_package(index: Index, status: int) -> None:
+    index.fault = str(status)
+    with pytest.raises(FatalError, match=f"refuses the credentials, or was given none: .*{status}") as caught:
+        _locked(_request("private"))
+    assert "the user and the password of the index" in caught.value.do
 
 
 def test_a_stripped_project_takes_the_other_architectures_wheels(index: Index, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""What an error shows of a program that failed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from builder import programs
+from builder.errors import FatalError
+from builder.printable import escape
+
+
+@pytest.mark.parametrize(
+    ("output", "prefer", "shown"),
+    [
+        ("", (), "it printed no message"),
+        (" \n\n", (), "it printed no message"),
+        ("one\n", (), "one"),
+        ("one\ntwo  \tthree\n\nfour", (), "one | two three | four"),
+        ("same\nsame\n", (), "same"),
+        (b"\xff\n", (), "\ufffd"),
+        ("noise\nE: first\nE: second\n", ("E: ",), "E: first | E: second"),
+        ("only noise\n", ("E: ",), "only noise"),
+        ("\x1b[31mred\x1b[0m \u202eevil\x07", (), r"\x1b[31mred\x1b[0m \u202eevil\x07"),
+        ("get https://me:hunter2@host/ MY_TOKEN=hunter2", (), "get https://***@host/ MY_TOKEN=***"),
+    ],
+)
+def test_the_end_of_an_output(output: str | bytes, prefer: tuple[str, ...], shown: str) -> None:
+    assert programs.output_end(output, prefer=prefer) == shown
+
+
+def test_of_a_long_output_the_end_is_shown() -> None:
+    shown = programs.output_end("".join(f"line {number}\n" for number in range(10_000)))
+    assert len(shown) <= programs.LONGEST
+    assert shown.startswith("...")
+    assert shown.endswith("| line 9999")
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("import sys; print('out'); sys.exit('the reason')", "it failed: the reason"),
+        ("import sys; print('told on stdout'); sys.exit(4)", "it failed: told on stdout"),
+        ("import sys; sys.exit(4)", "it failed: it printed no message"),
+        ("import os; os.kill(os.getpid(), 9)", "it failed: ended by signal 9: it printed no message"),
+    ],
+)
+def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        programs.run([sys.executable, "-c", code], where="here", what="it failed", do="mend it")
+    assert (caught.value.what, caught.value.where, caught.value.do) == (what, "here", "mend it")
+
+
+def test_what_it_printed_and_what_is_not_there() -> None:
+    assert programs.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
+    with pytest.raises(FatalError, match=r"no-such-program cannot be run .* -> install no-such-program"):
+        programs.run(["/nowhere/no-such-program"])
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("naïve 漢字 🎉", "naïve 漢字 🎉"),
+        ("a\tb\nc", "a\tb\nc"),
+        ("\r\x1b]0;title\x07", r"\r\x1b]0;title\x07"),
+        ("\x9b31m\x7f", r"\x9b31m\x7f"),
+        ("\u202eb\u2066a\u200f\u061c", r"\u202eb\u2066a\u200f\u061c"),
+        ("\u2028\u2029\u200b\ufeff\U000e0041", r"\u2028\u2029\u200b\ufeff\U000e0041"),
+        ("\udc80", r"\udc80"),
+    ],
+)
+def test_no_character_controls_the_terminal(text: str, shown: str) -> None:
+    assert escape(text) == shown
