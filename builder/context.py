@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from builder.cache import Cache
     from builder.image.layer import Layer
@@ -47,11 +49,22 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         for each in image.layers:
             if each.name in LAYERS:
                 unpack(context.cache, each, fresh / each.name)
-        (fresh / "labels").write_text("".join(f"--label={key}={value}\n" for key, value in sorted(labels.items())), encoding="utf-8")
+        (fresh / "labels").write_text(label_lines(labels), encoding="utf-8")
         (fresh / _MARK).touch()
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
-    lines = f"{folder} is ready. An engine makes an image of it:\n  xargs -a {folder}/labels docker build -f {recipe} --build-arg BASE=my-base -t my-{arguments.distribution} {folder}"
+    lines = f"{folder} is ready. An engine makes an image of it:\n  {build_command(folder, recipe, arguments.distribution)}"
     return Result({"folder": str(folder), "recipe": str(recipe), "platform": f"linux/{image.architecture}", "labels": labels}, lines)
+
+
+def label_lines(labels: Mapping[str, str]) -> str:
+    """Return the content of the file `labels`: one argument of `docker build` a line."""
+    return "".join(f"--label={key}={value}\n" for key, value in sorted(labels.items()))
+
+
+def build_command(folder: Path, recipe: Path, distribution: str) -> str:
+    """Return the shell command that makes an image of the folder: each line of the file `labels` is one argument."""
+    argv = ["xargs", "-d", r"\n", "-a", f"{folder}/labels", "docker", "build", "-f", str(recipe)]
+    return shlex.join([*argv, "--build-arg", "BASE=my-base", "-t", f"my-{distribution}", str(folder)])
 
 
 def _refuse(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.context import LAYERS
+from builder.context import LAYERS, build_command, label_lines
 from builder.image import compress, layout, runtime
 from tests.builder import chainkit
 from tests.builder.chainkit import ROOT, Chain
@@ -97,6 +97,20 @@ def test_a_foreign_folder_is_refused(chain: Chain) -> None:
     assert status == 2
     assert "nothing was touched" in document["error"]["do"]
     assert (folder / "mine").exists()
+
+
+def test_the_printed_command_gives_the_engine_every_label_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder's"
+    folder.mkdir()
+    labels = {"io.rosetta.te.version": "none: it needs CUDA", "quoted": "it's \"so\" $HOME \\n *", "plain": "1"}
+    (folder / "labels").write_text(label_lines(labels))
+    (tmp_path / "docker").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "docker").chmod(0o755)
+    command = build_command(folder, tmp_path / "Dockerfile.t5x", "t5x")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    argv = done.stdout.splitlines()
+    assert argv[:7] == ["build", "-f", f"{tmp_path}/Dockerfile.t5x", "--build-arg", "BASE=my-base", "-t", "my-t5x"]
+    assert argv[7:] == [str(folder), *(f"--label={key}={value}" for key, value in sorted(labels.items()))]
 
 
 @pytest.mark.parametrize("name", RECIPES)
