@@ -76,12 +76,12 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise UserError("a checkpoint of Pax is one already", "--to", "give meta or hf")
     source: Any = pax.Source(args.source, args.norm_epsilon or EPSILON) if layout == "pax" else {"meta": meta, "hf": huggingface}[layout].Source(args.source)
     shape, cast = source.shape, Cast(DTYPES["float32" if args.to == "pax" else args.dtype or "bfloat16"])
+    llama.check_tensors(source, str(args.source))
     total = len(llama.sizes(shape))
 
     def tensors() -> Iterator[tuple[str, Any]]:
-        for number, (name, tensor) in enumerate(llama.checked(shape, source.read, str(args.source)), 1):
-            if sys.stderr.isatty():
-                print(f"\r{number}/{total}", end="\n" if number == total else "", file=sys.stderr, flush=True)
+        for number, (name, tensor) in enumerate(llama.checked(source, str(args.source)), 1):
+            show_progress("writing", number, total)
             yield name, cast(name, tensor)
 
     with files.made(args.out, llama.count(shape) * cast.dtype.itemsize) as part:
@@ -90,18 +90,51 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         elif args.to == "meta":
             meta.write(part, shape, tensors(), cast.dtype, parts=args.parts)
         else:
-            huggingface.write(part, shape, tensors(), cast.dtype)
+            huggingface.write(part, shape, tensors(), cast.dtype, getattr(source, "extra", None))
+        written = pax.Source(part, shape.epsilon) if args.to == "pax" else {"meta": meta, "hf": huggingface}[args.to].Source(part)
+        check_written(source, written, cast.dtype, args.out)
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
     lines = [f"{args.out}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
-    lines.append("every value is what it was" if not cast.rounded else f"{cast.rounded:,} values were rounded to {cast.dtype.name}")
     adapted = getattr(source, "adapted", 0)
     if adapted:
         lines.append(f"LoRA's weights were added to those of {adapted} arrays")
+    if cast.rounded:
+        lines.append(f"{cast.rounded:,} values were rounded to {cast.dtype.name}")
+    else:
+        lines.append("every other value is what it was" if adapted else "every value is what it was")
+    lines.append("read back and compared: every tensor was written as it should be")
     if args.to == "pax":
         lines.append(pax.needs(shape))
     result = {"from": layout, "to": args.to, "out": str(args.out), "shape": vars(shape), "parameters": llama.count(shape), "rounded": cast.rounded, "lora": adapted}
     return result, "\n".join(lines)
+
+
+def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
+    """Read back what was written, and compare it bit by bit with the source's tensors as they are in the new type.
+
+    Raises:
+      UserError: a tensor, or a size of the model, is another.
+    """
+    from rosetta.convert import llama  # noqa: PLC0415 (NumPy)
+    from rosetta.convert.numbers import Cast, as_bits  # noqa: PLC0415
+
+    advice = "check the disk and convert again; nothing was left behind"
+    if written.shape != source.shape:
+        raise UserError(f"the model that was written reads back as {written.shape}, where {source.shape} was meant", str(out), advice)
+    llama.check_tensors(written, str(out))
+    cast, names = Cast(dtype), list(llama.sizes(source.shape))
+    for number, name in enumerate(names, 1):
+        show_progress("comparing", number, len(names))
+        expected, held = as_bits(cast(name, source.read(name))), written.read(name)
+        if held.dtype != dtype or not (as_bits(held) == expected).all():
+            raise UserError(f"{name} reads back with other values than were written", str(out), advice)
+
+
+def show_progress(action: str, number: int, total: int) -> None:
+    """Show on a terminal which of how many tensors is worked on."""
+    if sys.stderr.isatty():
+        print(f"\r{action} {number}/{total}", end="\n" if number == total else "", file=sys.stderr, flush=True)
 
 
 RUN = {"convert": convert}

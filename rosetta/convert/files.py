@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file. UserError where it is none."""
+    """Return a JSON object from a file. UserError where the file holds something else, or names a field twice."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_fields)
         if isinstance(found, dict):
             return found
     except FileNotFoundError:
         raise UserError("it is not there", str(path), "name the folder with the model's files in it") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
-    raise UserError("it is no JSON document", str(path), "download or copy it again")
+    raise UserError("not a JSON document with an object in it", str(path), "download or copy it again")
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a JSON object; ValueError where a name stands there twice, since one of the two would be dropped."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name stands there twice")
+    return fields
 
 
 def write_document(path: Path, value: Any) -> None:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta.convert import files, safetensors, torchfile
-from rosetta.convert.llama import EMBEDDING, NORM, OUTPUT, Shape, sizes
-from rosetta.convert.meta import ROTARY_BASE
+import numpy as np
+
+from rosetta.convert import config_fields, files, safetensors, torchfile
+from rosetta.convert.config_fields import ROTARY_BASE
+from rosetta.convert.llama import EMBEDDING, NORM, OUTPUT, Shape, check_no_leftover, check_rotary, sizes
+from rosetta.convert.numbers import as_bits
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +36,10 @@ _LAYER = {
     "attention_norm": "input_layernorm",
     "ffn_norm": "post_attention_layernorm",
 }
+
+
+# Buffers that older versions of transformers saved; the model computes them again.
+_ROTARY = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|original_inv_freq)")
 
 
 def named(name: str) -> str:
@@ -57,29 +65,23 @@ def pairs(tensor: Any, heads: int) -> Any:
     return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-def _config(folder: Path) -> tuple[Shape, bool]:
-    """Return the sizes, and whether the embedding makes the logits too."""
+def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
+    """Return the sizes, whether the embedding makes the logits too, and the fields that another config.json keeps."""
     path = folder / "config.json"
     config = files.document(path)
-    rotary = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind, base = rotary.get("rope_type", rotary.get("type", "default")), config.get("rope_theta", rotary.get("rope_theta", ROTARY_BASE))
-    odd = (
-        f"the model is {config.get('model_type')!r}" if config.get("model_type") != "llama"
-        else f"its rotary embedding is another than LLaMA-2's ({kind}, base {base})" if kind != "default" or float(base) != ROTARY_BASE
-        else "its projections have biases" if config.get("attention_bias") or config.get("mlp_bias")
-        else ""
-    )  # fmt: skip
-    if odd:
-        raise UserError(odd, str(path), "convert a LLaMA or LLaMA-2")
+    config_fields.check_hf_fields(config, str(path))
+    epsilon = config_fields.read_epsilon(config, "rms_norm_eps", str(path))
     try:
         heads = config["num_attention_heads"]
+        kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
         shape = Shape(
-            config["num_hidden_layers"], config["hidden_size"], heads, config.get("num_key_value_heads") or heads, config.get("head_dim") or config["hidden_size"] // heads,
-            config["intermediate_size"], config["vocab_size"], float(config["rms_norm_eps"]),
+            config["num_hidden_layers"], config["hidden_size"], heads, heads if kv_heads is None else kv_heads, config["hidden_size"] // heads if head_dim is None else head_dim,
+            config["intermediate_size"], config["vocab_size"], epsilon,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
         raise UserError(f"it lacks what makes a LLaMA ({problem})", str(path), "download or copy it again") from None
-    return shape.checked(str(path)), bool(config.get("tie_word_embeddings"))
+    extra = {name: config[name] for name in sorted(config_fields.HF_KEPT) if config.get(name) is not None}
+    return shape.checked(str(path)), bool(config.get("tie_word_embeddings")), extra
 
 
 class Source:
@@ -91,29 +93,69 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.shape, self.tied = _config(folder)
+        self.shape, self.tied, self.extra = _config(folder)
         self.held: dict[str, torchfile.Tensor] = {}
+        adapter = folder / "adapter_config.json"
+        if adapter.exists():
+            raise UserError("an adapter (LoRA) lies beside the weights, and it is not merged into them", str(adapter), "merge it first, or move its files away to convert the model without it")
         for stem, suffix, read in (("model", "safetensors", safetensors.read), ("pytorch_model", "bin", torchfile.read)):
-            index = folder / f"{stem}.{suffix}.index.json"
-            if index.exists():
-                names = sorted(set(files.document(index).get("weight_map", {}).values()))
-            else:
-                names = [f"{stem}.{suffix}"] if (folder / f"{stem}.{suffix}").exists() else []
+            names = self._weight_files(stem, suffix)
             for name in names:
-                self.held |= read(files.beside(folder, name))
+                tensors = read(files.beside(folder, name))
+                twice = sorted(self.held.keys() & tensors.keys())
+                if twice:
+                    raise UserError(f"{twice[0]!r} is in {name} and in another file", str(folder), "download or copy it again")
+                self.held |= tensors
             if names:
                 return
         raise UserError("there are no weights in it: neither safetensors nor pytorch_model.bin", str(folder), "download or copy it again")
 
+    def _weight_files(self, stem: str, suffix: str) -> list[str]:
+        """Return the names of the files of weights of one kind, none where there are none.
+
+        Raises:
+          UserError: the index is damaged, or does not name each file of that kind.
+        """
+        index, single = self.folder / f"{stem}.{suffix}.index.json", self.folder / f"{stem}.{suffix}"
+        if not index.exists():
+            names = {single.name} if single.exists() else set()
+        else:
+            weights = files.document(index).get("weight_map")
+            if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
+                raise UserError("its 'weight_map' does not give the file of each tensor", str(index), "download or copy it again")
+            names = set(weights.values())
+        odd = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
+        if odd and (names or index.exists()):
+            raise UserError(f"{odd[0]} lies there, and the model does not name it", str(self.folder), "move it away, or download or copy the model again")
+        return sorted(names)
+
+    def _of(self, name: str) -> torchfile.Tensor:
+        theirs = named(EMBEDDING if name == OUTPUT and self.tied else name)
+        held = self.held.get(theirs)
+        if held is None:
+            raise UserError(f"{theirs} is in none of its files", str(self.folder), "download or copy it again")
+        return held
+
+    def size(self, name: str) -> tuple[int, ...]:
+        """Return the size of a tensor."""
+        return self._of(name).size
+
+    def check_unused(self) -> None:
+        """Raise UserError for a tensor that a LLaMA does not have."""
+        leftover = self.held.keys() - {named(name) for name in sizes(self.shape)}
+        for name in sorted(filter(_ROTARY.fullmatch, leftover)):
+            check_rotary(self.held[name](), self.shape, name, str(self.folder))
+            leftover.discard(name)
+        check_no_leftover(leftover, str(self.folder))
+        output, embedding = named(OUTPUT), named(EMBEDDING)
+        if self.tied and output in self.held:
+            ours, theirs = self.held[embedding], self.held[output]
+            if ours.size != theirs.size or ours.dtype != theirs.dtype or not np.array_equal(as_bits(ours()), as_bits(theirs())):
+                raise UserError(f"'tie_word_embeddings' is true, and {output} differs from {embedding}", str(self.folder), "set 'tie_word_embeddings' to false in config.json, or remove the tensor")
+
     def read(self, name: str) -> Any:
         """Return a tensor with rotary pairs side by side."""
-        held = self.held.get(named(EMBEDDING if name == OUTPUT and self.tied else name))
-        if held is None:
-            raise UserError(f"{named(name)} is in none of its files", str(self.folder), "download or copy it again")
-        heads = _rotated(name, self.shape)
-        tensor = held()
-        if heads and tensor.shape != sizes(self.shape)[name]:
-            raise UserError(f"{named(name)} is {list(tensor.shape)}, where {list(sizes(self.shape)[name])} is expected", str(self.folder), "use a whole copy of the model")
+        heads, tensor = _rotated(name, self.shape), self._of(name)()
         return pairs(tensor, heads) if heads else tensor
 
 
@@ -131,8 +173,8 @@ def _files(shape: Shape, width: int) -> list[list[str]]:
     return found
 
 
-def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], dtype: Any, *, positions: int = 4096) -> None:
-    """Write a folder of Hugging Face's. `tensors`: in the order of `sizes`, in `dtype`; `positions`: the longest row it is to be used for."""
+def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], dtype: Any, extra: dict[str, Any] | None = None) -> None:
+    """Write a folder of Hugging Face's. `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source has, too."""
     groups, all_sizes, source = _files(shape, dtype.itemsize), sizes(shape), iter(tensors)
     index: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
@@ -150,6 +192,6 @@ def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], dtype:
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2,
         "hidden_size": shape.dim, "intermediate_size": shape.hidden, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "vocab_size": shape.vocab, "rms_norm_eps": shape.epsilon,
-        "rope_theta": ROTARY_BASE, "max_position_embeddings": positions, "attention_bias": False, "mlp_bias": False,
-        "tie_word_embeddings": False, "torch_dtype": dtype.name,
+        "rope_theta": ROTARY_BASE, "max_position_embeddings": 4096, "attention_bias": False, "mlp_bias": False,
+        "tie_word_embeddings": False, "torch_dtype": dtype.name, **(extra or {}),
     })  # fmt: skip

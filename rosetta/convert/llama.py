@@ -6,20 +6,22 @@ same pairs, so its weights are these transposed and split by heads; Hugging Face
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from rosetta.convert.config_fields import ROTARY_BASE
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Array = Any  # a NumPy array, of bfloat16 too
-Read = "Callable[[str], Array]"  # the whole tensor of a name
 
 EMBEDDING, NORM, OUTPUT = "tok_embeddings", "norm", "output"
+_MOST_LAYERS, _LARGEST_SIZE = 10_000, 1 << 31  # far above any LLaMA, and so small that a table of all tensors is made at once
 _QKV = ("attention.wq", "attention.wk", "attention.wv")
 
 
@@ -66,6 +68,11 @@ class Shape:
         wrong = [f"{name} {value!r}" for name, value in sizes.items() if isinstance(value, bool) or not isinstance(value, int) or value < 1]
         if wrong:
             raise UserError(f"no LLaMA has {', '.join(wrong)}", where, "name a LLaMA's folder")
+        for name, value in sizes.items():
+            if value > (_MOST_LAYERS if name == "layers" else _LARGEST_SIZE):
+                raise UserError(f"no LLaMA has {name} {value}", where, "name a LLaMA's folder")
+        if not (math.isfinite(self.epsilon) and 0 < self.epsilon <= 1):
+            raise UserError(f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at most 1 is expected", where, "download or copy it again")
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise UserError(f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make no LLaMA", where, "name a LLaMA's folder")
         return self
@@ -97,7 +104,7 @@ def sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 def count(shape: Shape) -> int:
     """Return the number of parameters."""
-    return sum(int(np.prod(size)) for size in sizes(shape).values())
+    return sum(math.prod(size) for size in sizes(shape).values())
 
 
 # What Pax holds, by its dotted path, and of which of Meta's tensors it is made.
@@ -160,10 +167,59 @@ def packed_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return {path: tuple(pack(path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape).shape) for path, names in made.items()}
 
 
-def checked(shape: Shape, read: Callable[[str], Array], where: str) -> Iterator[tuple[str, Array]]:
+class Source(Protocol):
+    """A model in one of the layouts. Sizes are known without reading a tensor."""
+
+    shape: Shape
+
+    def size(self, name: str) -> tuple[int, ...]:
+        """Return the size of a tensor by Meta's name. UserError where the source does not have it."""
+
+    def read(self, name: str) -> Array:
+        """Return a tensor by Meta's name."""
+
+    def check_unused(self) -> None:
+        """Raise UserError where the source holds a tensor that is neither one of the model's nor known to be harmless."""
+
+
+def check_tensors(source: Source, where: str) -> None:
+    """Check that a source holds each tensor of its model, in the expected size, and no other. No tensor is read.
+
+    Raises:
+      UserError: it names the tensor.
+    """
+    for name, size in sizes(source.shape).items():
+        held = source.size(name)
+        if held != size:
+            raise UserError(f"{name} is {list(held)}, where {list(size)} is expected", where, "use a whole copy of the model")
+    source.check_unused()
+
+
+def check_no_leftover(leftover: Iterable[str], where: str) -> None:
+    """Raise UserError where tensors are left that nothing uses: without them the result would be another model."""
+    names = sorted(leftover)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        advice = "merge adapters into the weights and convert a plain LLaMA or LLaMA-2, with the number of layers that its configuration says"
+        raise UserError(f"it holds {names[0]!r}{more}, which a LLaMA of its configuration does not have", where, advice)
+
+
+def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
     """Yield every tensor by name; UserError where one has another size."""
-    for name, size in sizes(shape).items():
-        tensor = read(name)
+    for name, size in sizes(source.shape).items():
+        tensor = source.read(name)
         if tuple(tensor.shape) != size:
             raise UserError(f"{name} is {list(tensor.shape)}, where {list(size)} is expected", where, "use a whole copy of the model")
         yield name, tensor
+
+
+def rotary_frequencies(head_dim: int) -> Array:
+    """Return the frequencies of LLaMA-2's rotary embedding, which some checkpoints hold as a tensor, too."""
+    return 1.0 / ROTARY_BASE ** (np.arange(0, head_dim, 2) / head_dim)
+
+
+def check_rotary(held: Array, shape: Shape, name: str, where: str) -> None:
+    """Raise UserError where stored rotary frequencies are others than LLaMA-2's. They may have been rounded to bfloat16."""
+    expected = rotary_frequencies(shape.head_dim)
+    if held.shape != expected.shape or not np.allclose(held.astype(np.float64), expected, rtol=1e-2, atol=0):
+        raise UserError(f"{name} holds other rotary frequencies than LLaMA-2 has", where, "convert a LLaMA or LLaMA-2")

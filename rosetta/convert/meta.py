@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import files, torchfile
-from rosetta.convert.llama import EMBEDDING, OUTPUT, Shape, sizes
+from rosetta.convert import config_fields, files, torchfile
+from rosetta.convert.llama import EMBEDDING, OUTPUT, Shape, check_no_leftover, check_rotary, sizes
+from rosetta.convert.numbers import as_bits
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-ROTARY_BASE = 10_000.0
+ROTARY = "rope.freqs"  # a buffer of LLaMA's and LLaMA-2's files; the model computes it again
 _PART = re.compile(r"consolidated\.(\d\d)\.pth")
 _SPLIT = {"attention.wq": 0, "attention.wk": 0, "attention.wv": 0, "attention.wo": 1, "feed_forward.w1": 0, "feed_forward.w2": 1, "feed_forward.w3": 0}
 _PARTS = {4096: 1, 5120: 2, 8192: 8}  # by the residual stream's width, as LLaMA-2 was handed out
@@ -43,23 +44,66 @@ class Source:
         if missing:
             raise UserError(f"consolidated.{missing[0]:02}.pth is not there", str(folder), "download or copy it again")
         self.folder, self.parts = folder, [torchfile.read(numbered[number]) for number in sorted(numbered)]
-        if float(params.get("rope_theta", ROTARY_BASE)) != ROTARY_BASE or params.get("use_scaled_rope"):
-            raise UserError(f"its rotary embedding is another than LLaMA-2's (base {params.get('rope_theta')})", str(folder / "params.json"), "convert a LLaMA or LLaMA-2")
+        where = str(folder / "params.json")
+        config_fields.check_rotary_base(params.get("rope_theta"), where)
+        config_fields.check_fields(params, config_fields.META_READ, config_fields.META_FIXED, config_fields.META_HARMLESS, where)
+        epsilon = config_fields.read_epsilon(params, "norm_eps", where)
         try:
             heads = params["n_heads"]
-            hidden = len(self.parts) * self._size("layers.0.feed_forward.w1")[0]
+            hidden = len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0]
             self.shape = Shape(
-                params["n_layers"], params["dim"], heads, params.get("n_kv_heads") or heads, params["dim"] // heads, hidden, self._vocab(params["dim"]), float(params["norm_eps"])
+                params["n_layers"], params["dim"], heads, params.get("n_kv_heads") or heads, params["dim"] // heads, hidden, self._vocab(params["dim"]), epsilon
             ).checked(str(folder))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):
-            raise UserError("it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps", str(folder / "params.json"), "download or copy it again") from None
+        except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+            raise UserError("it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps", where, "download or copy it again") from None
+        self._check_sizes(params, where)
+
+    def _check_sizes(self, params: dict[str, Any], where: str) -> None:
+        """Check the sizes that params.json states and the tensors have, too."""
+        vocab = params.get("vocab_size")
+        if vocab not in (None, -1, self.shape.vocab) or isinstance(vocab, bool):
+            raise UserError(f"'vocab_size' is {config_fields.shorten(vocab)}, and the embedding has {self.shape.vocab} rows", where, "download or copy it again")
+        multiple, multiplier = params.get("multiple_of"), params.get("ffn_dim_multiplier")
+        if multiple is None and multiplier is None:
+            return
+        multiple, multiplier = 256 if multiple is None else multiple, 1 if multiplier is None else multiplier
+        if type(multiple) is not int or multiple < 1 or isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not 0 < multiplier < 1000:
+            hidden = None
+        else:
+            hidden = -(-int(multiplier * (8 * self.shape.dim // 3)) // multiple) * multiple
+        if hidden != self.shape.hidden:
+            what = f"'multiple_of' {config_fields.shorten(multiple)} and 'ffn_dim_multiplier' {config_fields.shorten(multiplier)} do not give the feed-forward width of the tensors, {self.shape.hidden}"
+            raise UserError(what, where, "download or copy it again")
 
     def _vocab(self, dim: int) -> int:
-        rows, columns = self._size(EMBEDDING)
+        rows, columns = self._part_size(EMBEDDING)
         return rows if columns * len(self.parts) == dim else rows * len(self.parts)
 
-    def _size(self, name: str) -> tuple[int, ...]:
+    def _part_size(self, name: str) -> tuple[int, ...]:
         return self._held(0, name).size
+
+    def _split_axis(self, name: str) -> int | None:
+        """Return the axis along which a tensor is split over the parts, None for one that every part has whole."""
+        if name == EMBEDDING and self._part_size(name)[-1] == self.shape.dim:
+            return 0
+        return _axis(name)
+
+    def size(self, name: str) -> tuple[int, ...]:
+        """Return the size of a whole tensor. UserError where the parts do not have equal shares of it."""
+        held = [self._held(part, name).size for part in range(len(self.parts))]
+        if len(set(held)) > 1:
+            raise UserError(f"{name}.weight has different sizes in the parts: {list(held[0])} and {list(next(size for size in held if size != held[0]))}", str(self.folder), "download or copy it again")
+        axis = self._split_axis(name) if len(held) > 1 else None
+        return tuple(length * len(held) if place == axis else length for place, length in enumerate(held[0]))
+
+    def check_unused(self) -> None:
+        """Raise UserError for a tensor that a LLaMA does not have."""
+        expected = {f"{name}.weight" for name in sizes(self.shape)}
+        for number, part in enumerate(self.parts):
+            where = str(self.folder / f"consolidated.{number:02}.pth")
+            if ROTARY in part:
+                check_rotary(part[ROTARY](), self.shape, ROTARY, where)
+            check_no_leftover(part.keys() - expected - {ROTARY}, where)
 
     def _held(self, part: int, name: str) -> torchfile.Tensor:
         held = self.parts[part].get(f"{name}.weight")
@@ -70,12 +114,14 @@ class Source:
     def read(self, name: str) -> Any:
         """Return a whole tensor, put together of its parts."""
         tensors = [self._held(part, name)() for part in range(len(self.parts))]
-        axis = _axis(name)
-        if axis is None or len(tensors) == 1:
+        if len(tensors) == 1:
             return tensors[0]
-        if name == EMBEDDING and tensors[0].shape[1] == self.shape.dim:
-            axis = 0
-        return np.concatenate(tensors, axis)
+        axis = self._split_axis(name)
+        if axis is not None:
+            return np.concatenate(tensors, axis)
+        if any(tensor.dtype != tensors[0].dtype or not np.array_equal(as_bits(tensor), as_bits(tensors[0])) for tensor in tensors[1:]):
+            raise UserError(f"{name}.weight is not the same in all parts", str(self.folder), "download or copy it again")
+        return tensors[0]
 
 
 def _params(shape: Shape) -> dict[str, Any]:

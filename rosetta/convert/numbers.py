@@ -36,3 +36,8 @@ class Cast:
                 raise UserError(f"{name} has values beyond what {self.dtype.name} can hold", "--dtype", "give bfloat16 or float32")
             self.rounded += int(np.count_nonzero((back != wide) & ~np.isnan(wide)))
         return made
+
+
+def as_bits(tensor: Any) -> Any:
+    """Return a tensor's values as whole numbers, so that a comparison finds each changed bit, of NaN and of zeros, too."""
+    return np.ascontiguousarray(tensor).view(f"u{tensor.dtype.itemsize}")

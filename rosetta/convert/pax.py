@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta.convert import files
-from rosetta.convert.llama import TOP, Shape, pack, packed_sizes, stored, unpack
+from rosetta.convert.config_fields import shorten
+from rosetta.convert.llama import TOP, Shape, check_no_leftover, pack, packed_sizes, sizes, stored, unpack
 from rosetta.errors import UserError
 from rosetta.launch import folders
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _ROOT = "mdl_vars.params.lm."
 _LAYERS, _REPEATED = "transformer.x_layers_{}.", "transformer.repeat.sub.x_layers_0."
 _CHUNK = 1 << 26  # bytes: several devices read one array at once
+_KINDS = ("<f4", "<f2", "bfloat16")
 VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in the metadata
 
 
@@ -68,24 +70,32 @@ class Source:
         if wrong or norm != (dim,):
             raise UserError(f"{wrong or 'layer_norm.scale'} is of another size than the rest", where, "name a whole checkpoint of a LLaMA")
         self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
+        self._names = {each.name for each in self.folder.iterdir()}
         self.kept: tuple[str, tuple[Any, ...]] = ("", ())
 
     @staticmethod
     def _size(folder: Path) -> tuple[int, ...]:
-        return tuple(files.document(folder / ".zarray").get("shape", ()))
+        about = files.document(folder / ".zarray")
+        size, kind = about.get("shape"), about.get("dtype")
+        if not isinstance(size, list) or not all(type(length) is int and length >= 0 for length in size):
+            raise UserError(f"its shape is {shorten(size)}, and a list of whole numbers is expected", str(folder / ".zarray"), "copy the checkpoint again")
+        if kind not in _KINDS:
+            raise UserError(f"its numbers are of the type {shorten(kind)}, and one of {', '.join(_KINDS)} is expected", str(folder / ".zarray"), "name a checkpoint of a LLaMA")
+        return tuple(size)
 
     def _prefix(self, layer: int) -> str:
         return _REPEATED if self.repeated else _LAYERS.format(layer)
 
     def _of(self, name: str, layer: int = 0) -> tuple[int, ...]:
         size = self.sizes.get(self._prefix(layer) + name, ())
-        return size[1:] if self.repeated else size
+        return size[1:] if self.repeated else size  # of all layers
 
     def _array(self, name: str, layer: int | None) -> Any:
         import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (half a second)
 
-        store = tensorstore.open({"driver": "zarr", "kvstore": {"driver": "file", "path": str(self.folder / (_ROOT + name))}}, open=True, read=True).result()
+        spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(self.folder / (_ROOT + name))}}
         try:
+            store = tensorstore.open(spec, open=True, read=True).result()
             return np.asarray((store if layer is None or not self.repeated else store[layer]).read().result())
         except ValueError as problem:
             raise UserError(f"the array cannot be read: {str(problem)[:200]}", str(self.folder / (_ROOT + name)), "copy the checkpoint again") from None
@@ -97,19 +107,47 @@ class Source:
         down, up = (self._array(f"{module}lora_{which}", layer).astype(np.float32) for which in "ab")
         return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
 
-    def read(self, name: str) -> Any:
-        """Return a tensor by Meta's name."""
+    def size(self, name: str) -> tuple[int, ...]:
+        """Return the size of a tensor by Meta's name. UserError where the array that holds it has another size than its model."""
+        layer, path = self._path(name)
+        held = self._of(path, layer) if layer is not None else self.sizes[path]
+        if held != packed_sizes(self.shape)[path]:
+            raise UserError(f"{path} is of another size than the rest", str(self.folder.parent), "name a whole checkpoint of a LLaMA")
+        return sizes(self.shape)[name]
+
+    def check_unused(self) -> None:
+        """Raise UserError for an array that a LLaMA does not have. States of the optimizer are not weights, and are left behind."""
+        expected = set(TOP)
+        for layer in range(1 if self.repeated else self.shape.layers):
+            expected |= {self._prefix(layer) + path for path in stored(self.shape)}
+        adapters = set[str]()
+        for path in expected:
+            pair = {path.removesuffix("w") + name for name in ("lora_a", "lora_b")}
+            if path.endswith(".w") and pair <= self.sizes.keys():
+                adapters |= pair
+        used = {_ROOT + path for path in expected | adapters}
+        weights = {name for name in self._names if name.startswith("mdl_vars.")}
+        check_no_leftover(weights - used, str(self.folder.parent))
+
+    def _path(self, name: str) -> tuple[int | None, str]:
+        """Return the layer, None for none, and the path of the array that holds a tensor."""
         layer = int(name.split(".")[1]) if name.startswith("layers.") else None
-        made = TOP if layer is None else stored(self.shape)
-        own = name if layer is None else name.split(".", 2)[2]
-        path = next(path for path, names in made.items() if own in names)
+        arrays, own = (TOP, name) if layer is None else (stored(self.shape), name.split(".", 2)[2])
+        path = next(path for path, names in arrays.items() if own in names)
         whole = path if layer is None else self._prefix(layer) + path
         if whole not in self.sizes:
             raise UserError(f"{whole} is not in it", str(self.folder.parent), "name a whole checkpoint of a LLaMA")
+        return layer, path
+
+    def read(self, name: str) -> Any:
+        """Return a tensor by Meta's name."""
+        layer, path = self._path(name)
+        arrays, own = (TOP, name) if layer is None else (stored(self.shape), name.split(".", 2)[2])
+        whole = path if layer is None else self._prefix(layer) + path
         key = f"{whole} {layer}"
         if self.kept[0] != key:  # q, k and v come of one array
             self.kept = key, unpack(path, self._merged(whole, layer), self.shape)
-        return self.kept[1][made[path].index(own)]
+        return self.kept[1][arrays[path].index(own)]
 
 
 def _chunks(size: tuple[int, ...], width: int) -> list[int]:
@@ -174,7 +212,7 @@ def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], *, rep
 
 def needs(shape: Shape) -> str:
     """Return the words that make the experiment fit the checkpoint."""
-    sizes = ((4096, 32, 32, 11008, "LLaMA7B"), (5120, 40, 40, 13824, "LLaMA13B"), (8192, 80, 8, 28672, "LLaMA70B"))
-    known = next((name for dim, layers, keys, hidden, name in sizes if (shape.dim, shape.layers, shape.kv_heads, shape.hidden) == (dim, layers, keys, hidden)), None)
+    known_sizes = ((4096, 32, 32, 11008, "LLaMA7B"), (5120, 40, 40, 13824, "LLaMA13B"), (8192, 80, 8, 28672, "LLaMA70B"))
+    known = next((name for dim, layers, keys, hidden, name in known_sizes if (shape.dim, shape.layers, shape.kv_heads, shape.hidden) == (dim, layers, keys, hidden)), None)
     usual = shape.vocab == 32000 and math.isclose(shape.epsilon, 1e-5)
     return f"the experiment is {known}" if known and usual else "give the experiment " + " ".join(f"--fdl.{name}={value}" for name, value in shape.fdl().items())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.convert.files import unique_fields
 from rosetta.convert.torchfile import BFLOAT16, Tensor
 from rosetta.errors import UserError
 
@@ -32,20 +33,27 @@ def read(path: Path) -> dict[str, Tensor]:
             (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
             if length > _LARGEST_HEADER:
                 raise ValueError
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=unique_fields)
         header.pop("__metadata__", None)
+        ranges = list[tuple[int, int]]()
         found, held = {}, path.stat().st_size - _LENGTH.size - length
         for name, about in header.items():
             if about["dtype"] not in DTYPES:
                 raise UserError(f"{name} is in {about['dtype']}", str(path), f"give weights in one of {', '.join(DTYPES)}")
             dtype, size = DTYPES[about["dtype"]], tuple(about["shape"])
             start, end = about["data_offsets"]
+            if not all(type(number) is int and number >= 0 for number in (*size, start, end)):
+                raise ValueError
             if not 0 <= start <= end <= held or end - start != math.prod(size) * dtype.itemsize or not all(size):
                 raise ValueError
             strides = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
             found[name] = Tensor(str(path), _LENGTH.size + length + start, dtype, 0, size, strides)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
-        raise UserError("it is no whole safetensors file", str(path), "download or copy it again") from None
+            ranges.append((start, end))
+        # The format wants every byte to belong to one tensor: what lies between or behind them would be dropped.
+        if [start for start, _ in sorted(ranges)] + [held] != [0, *(end for _, end in sorted(ranges))]:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError, MemoryError, OverflowError):
+        raise UserError("not a complete safetensors file", str(path), "download or copy it again") from None
     return found
 
 

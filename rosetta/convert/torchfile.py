@@ -7,7 +7,9 @@ torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py, _rebuil
 from __future__ import annotations
 
 import collections
+import io
 import pickle
+import pickletools
 import struct
 import zipfile
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from rosetta.convert.config_fields import shorten
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +27,16 @@ if TYPE_CHECKING:
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 STORAGES = {"BFloat16Storage": BFLOAT16, "HalfStorage": np.dtype("<f2"), "FloatStorage": np.dtype("<f4")}
+_LARGEST_PICKLE = 64 << 20  # bytes; that of LLaMA-2 70B, in one file, has a tenth of a megabyte
+_COUNTED = ("FRAME", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET")
+# Opcodes of torch.save's pickles, of protocols 2 to 5.
+_OPCODES = frozenset(
+    (
+        *_COUNTED, "APPEND", "APPENDS", "BINFLOAT", "BININT", "BININT1", "BININT2", "BINPERSID", "BINUNICODE", "BUILD", "DICT", "EMPTY_DICT", "EMPTY_LIST",
+        "EMPTY_TUPLE", "GLOBAL", "LONG1", "MARK", "MEMOIZE", "NEWFALSE", "NEWOBJ", "NEWTRUE", "NONE", "PROTO", "REDUCE", "SETITEM", "SETITEMS",
+        "SHORT_BINUNICODE", "STACK_GLOBAL", "STOP", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+    )
+)  # fmt: skip
 _LOCAL = struct.Struct("<26xHH")  # of a zip's local header: how long the name and the extra field after it are
 
 
@@ -49,6 +62,10 @@ class Tensor:
     offset: int
     size: tuple[int, ...]
     strides: tuple[int, ...]
+
+    def __setstate__(self, state: Any) -> None:
+        """Refuse a state: a pickle must not change the places of a tensor after they were checked."""
+        raise TypeError("a tensor takes no state")
 
     def __call__(self) -> Any:
         """Return it, mapped from the file."""
@@ -76,13 +93,13 @@ class _Loader(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, _, count = pid
         start, length = self.records[f"data/{key}"]
-        if count * dtype.itemsize > length:
+        if type(count) is not int or count < 0 or count * dtype.itemsize > length:
             raise ValueError
         return start, dtype, count
 
     def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> Tensor:
         start, dtype, count = storage
-        whole = all(isinstance(each, int) and each >= 0 for each in (offset, *size, *strides)) and len(size) == len(strides)
+        whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(size) == len(strides)
         if not whole or not all(size) or offset + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True)) >= count:
             raise ValueError
         return Tensor(str(self.path), start, dtype, offset, tuple(size), tuple(strides))
@@ -95,24 +112,53 @@ def read(path: Path) -> dict[str, Tensor]:
       UserError: it is no such file, is cut short, or holds something else than tensors in float32, float16 and bfloat16.
     """
     again = "download or copy it again"
+    size = path.stat().st_size
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             folder = index.filename.removesuffix("data.pkl")
-            records = {info.filename.removeprefix(folder): _place(info, raw) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED}
+            records = {info.filename.removeprefix(folder): _place(info, raw, size) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1}
             with archive.open(index) as file:
-                found = _Loader(file, path, records).load()
-        return {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
+                body = file.read(_LARGEST_PICKLE + 1)
+        check_pickle(body)
+        found = _Loader(io.BytesIO(body), path, records).load()
+        odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
     except _Unknown as problem:
         raise UserError(f"it holds {problem}, which no file of weights needs; nothing of it was run", str(path), "use a file of weights alone, or safetensors") from None
-    except (zipfile.BadZipFile, StopIteration, EOFError, pickle.UnpicklingError, ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error):
-        raise UserError("it is no whole file of PyTorch's tensors", str(path), again) from None
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 (a damaged archive or a made-up pickle can raise anything)
+        raise UserError("not a complete file of PyTorch's tensors", str(path), again) from None
+    if odd:
+        raise UserError(f"it holds {shorten(odd[0])}, which is not a tensor", str(path), "use a file with the model's tensors at its top, and nothing else in it")
+    return dict(found)
 
 
-def _place(info: zipfile.ZipInfo, raw: IO[bytes]) -> tuple[int, int]:
+def check_pickle(body: bytes) -> None:
+    """Check a pickle before it is loaded: loading it takes no more memory than its own size accounts for.
+
+    An opcode can ask for memory by a number alone, as that of a place in the memo does.
+
+    Raises:
+      ValueError: it is too large, damaged, or has an opcode that no file of tensors needs.
+    """
+    if len(body) > _LARGEST_PICKLE:
+        raise ValueError("the pickle is too large")
+    for opcode, argument, _ in pickletools.genops(body):
+        if opcode.name not in _OPCODES:
+            raise ValueError(f"the pickle has the opcode {opcode.name}")
+        if opcode.name in _COUNTED and int(argument or 0) > len(body):
+            raise ValueError(f"the pickle asks {opcode.name} for more than it holds")
+
+
+def _place(info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> tuple[int, int]:
+    """Return where a record's bytes begin in the file, and how many there are."""
     raw.seek(info.header_offset)
     name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
-    return info.header_offset + _LOCAL.size + name + extra, info.file_size
+    start = info.header_offset + _LOCAL.size + name + extra
+    if start + info.file_size > size:
+        raise ValueError("a record is longer than the file")
+    return start, info.file_size
 
 
 def _text(value: str) -> bytes:

@@ -177,10 +177,10 @@ def test_chunks() -> None:
 BAD: dict[str, tuple[Any, str]] = {
     "missing part": (lambda at: (at / "consolidated.00.pth").rename(at / "consolidated.01.pth"), "consolidated.00.pth is not there"),
     "no weights": (lambda at: (at / "consolidated.00.pth").unlink(), "consolidated.00.pth is not there"),
-    "params": (lambda at: (at / "params.json").write_text("{}"), "it lacks"),
-    "no JSON": (lambda at: (at / "params.json").write_text("{"), "no JSON"),
+    "params": (lambda at: (at / "params.json").write_text("{}"), "'norm_eps' is None"),
+    "no JSON": (lambda at: (at / "params.json").write_text("{"), "not a JSON"),
     "rotary": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace("{", '{"rope_theta": 500000.0, ', 1)), "rotary"),
-    "size": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace('"n_kv_heads": ', '"n_kv_heads": 1, "was": ')), "is expected"),
+    "size": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace('"n_kv_heads": ', '"n_kv_heads": 1, "max_seq_len": ')), "is expected"),
     "layers": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace('"n_layers": 2', '"n_layers": 3')), "layers.2.attention.wq.weight is not in"),
     "none of both": (lambda at: (at / "params.json").unlink(), "neither params.json"),
 }

@@ -1,0 +1,167 @@
+"""Account for every field of a model's configuration file: config.json of Hugging Face, params.json of Meta.
+
+A field is read by the converter, or must have the one value that LLaMA and LLaMA-2 have, or does not change the model. Any other field
+could change the model, so a configuration that sets it is refused. A field whose value is null is not set.
+
+Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and defaults); llama, llama/model.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROTARY_BASE = 10_000.0
+
+# Fields that huggingface.py reads.
+HF_READ = frozenset(
+    (
+        "head_dim", "hidden_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
+        "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "vocab_size",
+    )
+)  # fmt: skip
+# Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with the value that turns them off.
+HF_FIXED: dict[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
+    "attention_bias": (False,),
+    "attention_dropout": (0,),
+    "attn_logit_softcapping": (),
+    "auto_map": (),
+    "clip_qkv": (),
+    "embedding_multiplier": (1,),
+    "final_logit_softcapping": (),
+    "hidden_act": ("silu", "swish"),
+    "is_encoder_decoder": (False,),
+    "logit_scale": (1,),
+    "logits_scaling": (1,),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1,),
+    "pruned_heads": ({},),
+    "qk_layernorm": (False,),
+    "qk_norm": (False,),
+    "quantization_config": (),
+    "residual_multiplier": (1,),
+    "rope_interleaved": (False,),
+    "sliding_window": (),
+    "tie_encoder_decoder": (False,),
+    "use_bidirectional_attention": (False,),
+    "use_qk_norm": (False,),
+    "use_sliding_window": (False,),
+}
+# Fields on tokens and lengths, which a folder of Hugging Face keeps when it is converted to one.
+HF_KEPT = frozenset(("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings"))
+# pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping, outputs, generation and labels.
+HF_HARMLESS = HF_KEPT | frozenset(
+    (
+        "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
+        "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+        "forced_eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length", "max_sequence_length",
+        "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
+        "output_hidden_states", "output_scores", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
+        "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
+        "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
+        "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
+    )
+)  # fmt: skip
+# Within rope_parameters and rope_scaling.
+ROTARY_READ = frozenset(("rope_theta", "rope_type", "type"))
+ROTARY_FIXED: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
+
+# Fields that meta.py reads.
+META_READ = frozenset(("dim", "ffn_dim_multiplier", "multiple_of", "n_heads", "n_kv_heads", "n_layers", "norm_eps", "vocab_size"))
+META_FIXED: dict[str, tuple[Any, ...]] = {"rope_theta": (ROTARY_BASE,), "use_scaled_rope": (False,)}
+META_HARMLESS = frozenset(("max_batch_size", "max_seq_len"))
+
+
+def check_fields(fields: Mapping[str, Any], read: frozenset[str], fixed: Mapping[str, tuple[Any, ...]], harmless: frozenset[str], where: str) -> None:
+    """Check that each field of a configuration is read, has a fixed value, or is harmless.
+
+    Args:
+      fields: of the file.
+      read: fields that the caller reads and checks itself.
+      fixed: field -> the values that it may have.
+      harmless: fields that do not change the model.
+      where: the file, and the place in it.
+
+    Raises:
+      UserError: a field is none of these; it names the field and its value.
+    """
+    for name, value in fields.items():
+        if value is None or name in read or name in harmless:
+            continue
+        if name not in fixed:
+            advice = "if the field does not change the model, remove it from a copy of the file and convert that"
+            raise UserError(f"the converter does not know the field {name!r} (its value is {shorten(value)})", where, advice)
+        if not any(equals(value, allowed) for allowed in fixed[name]):
+            expected = " or ".join(shorten(allowed) for allowed in fixed[name]) or "null"
+            raise UserError(f"{name!r} is {shorten(value)}, and LLaMA-2 has {expected}", where, "convert a LLaMA or LLaMA-2")
+
+
+def equals(value: Any, allowed: Any) -> bool:
+    """Return whether a value is an allowed one. True is not 1, and False is not 0."""
+    return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
+    """Check config.json: every field is accounted for, and the rotary embedding is that of LLaMA-2.
+
+    Raises:
+      UserError: the configuration is not that of a LLaMA or LLaMA-2.
+    """
+    if config.get("model_type") != "llama":
+        raise UserError(f"'model_type' is {shorten(config.get('model_type'))}, and a LLaMA has 'llama'", where, "convert a LLaMA or LLaMA-2")
+    check_fields(config, HF_READ, HF_FIXED, HF_HARMLESS, where)
+    check_rotary_base(config.get("rope_theta"), where)
+    for name in ("rope_parameters", "rope_scaling"):
+        rotary = config.get(name)
+        if rotary is None:
+            continue
+        if not isinstance(rotary, dict):
+            raise UserError(f"{name!r} is {shorten(rotary)}, and a JSON object is expected", where, "convert a LLaMA or LLaMA-2")
+        check_fields(rotary, ROTARY_READ, ROTARY_FIXED, frozenset(), f"{where}, {name}")
+        for key in ("rope_type", "type"):
+            if rotary.get(key, "default") != "default":
+                raise UserError(f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 has 'default'", where, "convert a LLaMA or LLaMA-2")
+        check_rotary_base(rotary.get("rope_theta"), where)
+    for name in sorted(HF_KEPT):
+        value = config.get(name)
+        numbers = value if isinstance(value, list) else [value]
+        if value is not None and not all(type(number) is int for number in numbers):
+            raise UserError(f"{name!r} is {shorten(value)}, and a whole number is expected", where, "download or copy it again")
+    tied = config.get("tie_word_embeddings")
+    if tied is not None and not isinstance(tied, bool):
+        raise UserError(f"'tie_word_embeddings' is {shorten(tied)}, and true or false is expected", where, "download or copy it again")
+
+
+def check_rotary_base(base: Any, where: str) -> None:
+    """Raise UserError where the rotary base is set and is not that of LLaMA-2."""
+    if base is not None and (isinstance(base, bool) or base != ROTARY_BASE):
+        raise UserError(f"its rotary base is {shorten(base)}, and LLaMA-2 has {ROTARY_BASE:g}", where, "convert a LLaMA or LLaMA-2")
+
+
+def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
+    """Return the epsilon of the RMS norms.
+
+    Raises:
+      UserError: it is missing, or not a number above 0 and at most 1.
+    """
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
+        raise UserError(f"{name!r} is {shorten(value)}, and a number above 0 and at most 1 is expected", where, "download or copy it again")
+    return float(value)
+
+
+def shorten(value: Any) -> str:
+    """Return a value as a message shows it."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # deeper, or a longer number, than Python writes
+        return "too long to show"
+    return text if len(text) <= 80 else text[:77] + "..."
