@@ -50,7 +50,7 @@ def _fingerprint(vocabulary: Any) -> str:
         return ""
 
 
-def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: int, lengths: Mapping[str, int], vocabulary: Any, start: str | None = None) -> tuple[Any, Any]:
+def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: int, lengths: Mapping[str, int], vocabulary: Any, start: str | None = None, warmup_steps: int | None = None) -> tuple[Any, Any]:
     """Write the record of the checkpoint that T5X is about to save; return what T5X passed in, unchanged.
 
     Args:
@@ -62,6 +62,7 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
       lengths: tokens, {'inputs': n, 'targets': n}.
       vocabulary: the model's.
       start: the checkpoint_N this run finetunes; what its record says of pretraining is handed on.
+      warmup_steps: over which the learning rate rises, for the run to go on by.
     """
     if jax.process_index() == 0:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
@@ -81,6 +82,7 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
                 data=dataset.state(step),
                 run=record.run(model_dir),
                 start=start or "",
+                warmup_steps=warmup_steps,
                 config={field.name: str(getattr(config, field.name)) for field in dataclasses.fields(config)},
                 versions=_installed(),
             ),

@@ -18,7 +18,7 @@ from rosetta.launch import card, devices, run
 from rosetta.launch.folders import absolute, step_of, steps, writable
 from rosetta.launch.words import on, positive
 from rosetta.presets import use
-from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches, weights
+from rosetta.t5x import folders, ginfiles, ginread, preflight, settings, switches, warmup, weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
     said, refused = run.asked(lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (), lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder))
-    lines = (_summary(given, model_dir, log), *(() if benchmark else _warmup(bound)), *said, *used.lines, *chosen.notes, *notes, *more)
+    lines = (_summary(given, model_dir, log), *(() if benchmark else _warmup(bound, model_dir)), *said, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
     return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None, refused)
@@ -141,12 +141,19 @@ def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
     return dict(given.macros)
 
 
-def _warmup(bound: dict[str, str]) -> tuple[str, ...]:
-    """A line where the learning rate's warm-up is longer than the run."""
-    warmup, steps, factors = (ginread.value(bound, name) for name in ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors"))
-    if factors != "linear_decay" or not isinstance(warmup, int) or not isinstance(steps, int) or steps >= warmup:
+def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
+    """A line on the learning rate's warm-up where it is a default, or longer than the run."""
+    names = ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors")
+    steps, total, factors = (ginread.value(bound, name) for name in names)
+    if factors != "linear_decay" or not isinstance(total, int):
         return ()
-    return (f"the learning rate still rises when the run ends, after {steps:,} steps: WARMUP_STEPS is {warmup:,}",)
+    if bound.get("WARMUP_STEPS", "").startswith("@warmup.default_steps"):
+        steps = warmup.default_steps(total, model_dir)
+        if steps < min(total, warmup.LONGEST):
+            return (f"the learning rate rises over the first {steps:,} of {total:,} steps: WARMUP_STEPS",)
+    if not isinstance(steps, int) or total >= steps:
+        return ()
+    return (f"the learning rate still rises when the run ends, after {total:,} steps: WARMUP_STEPS is {steps:,}",)
 
 
 def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:

@@ -38,6 +38,7 @@ class Record:
       config: every field of the network's configuration, as text.
       versions: package -> version.
       start: the checkpoint_N that the run finetunes; "" in pretraining.
+      warmup_steps: over which the learning rate rises in pretraining; None where it is not known.
     """
 
     step: int
@@ -50,6 +51,7 @@ class Record:
     config: dict[str, str] = dataclasses.field(default_factory=dict)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     start: str = ""
+    warmup_steps: int | None = None
 
 
 def read(checkpoint: str) -> Record | None:

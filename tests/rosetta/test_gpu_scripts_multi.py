@@ -71,7 +71,11 @@ def test_the_rate_and_when_it_saves_are_variables(place: Place) -> None:
     assert "still rises" not in ran.err
     usual = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200")
     assert not {"WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD"} & set(bindings(usual))
-    assert "rosetta: the learning rate still rises when the run ends, after 200 steps: WARMUP_STEPS is 10,000\n" in usual.err
+    assert "rosetta: the learning rate rises over the first 10 of 200 steps: WARMUP_STEPS\n" in usual.err
+    assert "learning rate" not in place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny").err, "of a million steps it is T5X's own"
+    checkpoints(place, "100", name="begun")  # by a release that did not record it
+    begun = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", MODEL_DIR="begun")
+    assert "rosetta: the learning rate still rises when the run ends, after 200 steps: WARMUP_STEPS is 10,000\n" in begun.err
     (place.work / "mine.gin").write_text("include 'rosetta/t5x/gin/runs/rsqrt_decay.gin'\n")
     assert "still rises" not in place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", ROSETTA_GIN="mine.gin").err, "it is constant up to there"
 

@@ -222,6 +222,37 @@ def test_t5s_own_schedule_follows_the_same_macros() -> None:
     assert _rates("LEARNING_RATE = 0.02", "WARMUP_STEPS = 40000", "LAST_RATE = 0.5") == pytest.approx([0.02, 0.02, 0.02, 0.01])
 
 
+def _warmup(*bindings: str) -> int:
+    """Return the step at which the rate is at its peak."""
+    with _train(["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin"], *SYNTHETIC, *bindings):
+        rate = gin.query_parameter("rosetta.t5x.trainer.Trainer.learning_rate_fn").scoped_configurable_fn()
+        rates = [float(rate(step)) for step in range(0, 20_001, 10)]
+        return 10 * rates.index(max(rates))
+
+
+@pytest.mark.parametrize(
+    ("bindings", "peak"),
+    [
+        (["TRAIN_STEPS = 200"], 10),
+        (["TRAIN_STEPS = 20_000"], 1_000),
+        (["TRAIN_STEPS = 1_000_000"], 10_000),
+        (["TRAIN_STEPS = 200", "WARMUP_STEPS = 50"], 50),
+        (["TRAIN_STEPS = 1_000_000", "WARMUP_STEPS = 50"], 50),
+    ],
+)
+def test_the_rate_rises_over_a_share_of_the_run(bindings: list[str], peak: int) -> None:
+    assert _warmup(*bindings) == peak
+
+
+@pytest.mark.parametrize(("recorded", "steps", "peak"), [(True, 10, 10), (True, None, 10_000), (False, None, 10_000)])
+def test_a_run_that_goes_on_keeps_its_warmup(tmp_path: Path, recorded: bool, steps: int | None, peak: int) -> None:
+    (tmp_path / "checkpoint_100").mkdir()
+    if recorded:
+        record.write(str(tmp_path), record.Record(step=100, scale_attn_logits=True, warmup_steps=steps))
+    assert _warmup("TRAIN_STEPS = 40_000", f"MODEL_DIR = '{tmp_path}'") == peak
+    assert _warmup("TRAIN_STEPS = 40_000", f"MODEL_DIR = '{tmp_path}'", "WARMUP_STEPS = 40") == 40
+
+
 def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "corpus.txt").write_text("some words\n" * 400)
     parser = argparse.ArgumentParser()
