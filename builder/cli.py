@@ -10,14 +10,18 @@ import importlib
 import json
 import os
 import platform
+import re
+import shutil
+import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from builder import __version__, cachedir, log
 from builder.cache import Cache
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.redact import redact
 from builder.verb import Context
 
@@ -59,6 +63,10 @@ class Parser(argparse.ArgumentParser):
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
             self._refuse(f"unrecognized arguments: {' '.join(left)}", odd, self._names())
         return found
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message and (file is None or file is sys.stdout) and (lost := _print(message.rstrip("\n"))):
+            raise lost
 
     def _names(self) -> list[str]:
         """Options, those of verbs below among them."""
@@ -103,6 +111,7 @@ _MACHINE = {
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY,
     errno.ENOTEMPTY, errno.EMLINK,
 }  # fmt: skip
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 def usage() -> str:
@@ -113,14 +122,21 @@ def usage() -> str:
 
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit status."""
+    status = _run(argv)
+    try:
+        sys.stderr.flush()
+    except OSError:  # Python would try once more when it ends, and end with status 120
+        _discard(sys.stderr)
+    return status
+
+
+def _run(argv: list[str]) -> int:
     verb, rest = (argv[0], argv[1:]) if argv and argv[0] in VERBS else ("build", argv)
     as_json = "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
-    if argv in ([], ["-h"], ["--help"]):
-        print(usage())
+    if argv in ([], ["-h"], ["--help"], ["--version"]):
+        if lost := _print(f"rosetta builder {__version__}" if argv == ["--version"] else usage()):
+            return _fail("", lost, as_json=False)
         return 0 if argv else 2
-    if argv == ["--version"]:
-        print(f"rosetta builder {__version__}")
-        return 0
     if argv[0] != verb and not argv[0].startswith("-"):
         near = difflib.get_close_matches(argv[0], VERBS, 1)
         do = f"did you mean {near[0]}?" if near else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
@@ -141,17 +157,51 @@ def main(argv: list[str]) -> int:
         _fail(verb, FatalError("interrupted", do="what was finished is kept, a rerun continues"), as_json=as_json)
         return 130
     except OSError as error:
-        if error.errno not in _MACHINE:
-            return _bug(verb, as_json=as_json)
-        what = f"{os.strerror(error.errno)}"
-        return _fail(verb, FatalError(what, str(error.filename or ""), "mend that and run again: what was finished is kept"), as_json=as_json)
+        if problem := _machine_problem(error):
+            return _fail(verb, problem, as_json=as_json)
+        return _bug(verb, as_json=as_json)
     except BaseException:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
         return _bug(verb, as_json=as_json)
+    text = escape(result.text)
     if as_json:
-        print(json.dumps({"schema": 1, "command": verb, "ok": result.ok, "result": result.data, "error": None}, indent=1))
-    elif result.text:
-        print(result.text)
+        text = json.dumps({"schema": 1, "command": verb, "ok": result.ok, "result": result.data, "error": None}, indent=1)
+    if text and (lost := _print(text)):
+        return _fail(verb, lost, as_json=False)
     return 0 if result.ok else 1
+
+
+def _print(text: str) -> FatalError | None:
+    """Print to stdout; return the error where it could not be written. A reader that has seen enough is no error."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _discard(sys.stdout)
+        if error.errno != errno.EPIPE:
+            return FatalError(f"the result cannot be written ({error.strerror})", "standard output", "give it another place and run again: what was finished is kept")
+    return None
+
+
+def _discard(stream: TextIO) -> None:
+    """Drop what a stream that cannot be written still holds: Python would write it once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):  # no file stands behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _machine_problem(error: OSError) -> FatalError | None:
+    """Return the error for what the user's machine and paths bring about; None for what is a fault of ours.
+
+    Of a copy that finds no room the target is named, not the source.
+    """
+    number, place = error.errno, error.filename
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list) and error.args[0]:  # of copytree: (source, target, reason) for each file
+        _, place, reason = error.args[0][0][:3]
+        found = re.search(r"\[Errno (\d+)\]", str(reason))
+        number = int(found[1]) if found else None
+    elif number in _NO_ROOM:
+        place = error.filename2 or error.filename
+    if number not in _MACHINE:
+        return None
+    return FatalError(os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept")
 
 
 def _context(arguments: argparse.Namespace) -> Context:
@@ -168,8 +218,8 @@ def _context(arguments: argparse.Namespace) -> Context:
 def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
     if as_json:
         document = {"schema": 1, "command": verb, "ok": False, "result": None, "error": {key: redact(text) for key, text in error.as_json().items()}}
-        print(json.dumps(document, indent=1))
-    log.info(f"rosetta: {error}")
+        _print(json.dumps(document, indent=1))
+    log.info(f"rosetta: {escape(str(error), keep='')}")
     return error.exit_code
 
 

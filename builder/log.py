@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from builder.printable import escape
 from builder.redact import redact
 
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def info(text: str) -> None:
-    print(redact(text), file=sys.stderr, flush=True)
+    """Print lines to stderr, without secrets and without characters that control a terminal."""
+    with contextlib.suppress(OSError):  # a reader that is gone, or a full disk: what is done does not depend on it
+        print(escape(redact(text)), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:

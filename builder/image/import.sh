@@ -199,7 +199,7 @@ archive() {
     tar --format=posix --owner=0 --group=0 -cf - -C "$work" oci-layout index.json manifest.json "${arguments[@]}"
 }
 
-need_tool() { command -v "$1" >/dev/null || die "$1 is not on PATH; nothing was touched"; }
+need_tool() { command -v "$1" >/dev/null || die "$1 is not on PATH: install it, or correct PATH; nothing was touched"; }
 
 # Does the engine hold the layers that are nowhere here? By what they unpack to, which is what it knows them by.
 engine_has() {
@@ -260,6 +260,7 @@ case $command in
     *) wrong "$command is no command" ;;
 esac
 
+for each in sha256sum tar df tail tr uname cp mv ln rm mkdir mktemp; do need_tool "$each"; done
 say "checking the bundle"
 read_sums
 check_files

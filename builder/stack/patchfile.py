@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.sources import treepath
 from builder.stack.hunks import Hunk
 
@@ -111,6 +112,7 @@ def parse(file: Path, raw: bytes) -> Patch:
     sender, subject = reader.match(_FROM, "`From: NAME <MAIL>`")["who"], reader.match(_SUBJECT, "`Subject: [PATCH] ...`")["subject"]
     reader.expect("", "an empty line after the subject")
     fields = _read_fields(reader)
+    reader.refuse_hidden()
     reader.expect("---", "`---` before the diff")
     diff_from = reader.at
     files: list[FilePatch] = []
@@ -140,6 +142,15 @@ class _Lines:
 
     def fail(self, what: str, do: str = "see docs/patches.md", back: int = 0) -> None:
         raise FatalError(what, f"{self.file}:{self.at + 1 - back}", do)
+
+    def refuse_hidden(self) -> None:
+        """Fail at a character above the current line that is not visible: it would control the terminals that show the head."""
+        end = self.at
+        for number, line in enumerate(self.lines[:end]):
+            if hidden := next((character for character in line if escape(character, keep="\t") != character), ""):
+                self.at = number
+                self.fail(f"has the hidden character {escape(hidden, keep='')}", "write the head of a patch in visible characters")
+        self.at = end
 
     def peek(self) -> str | None:
         return self.lines[self.at] if self.at < len(self.lines) else None
@@ -187,7 +198,7 @@ def _read_fields(reader: _Lines) -> dict[str, str]:
 
 def is_sender(text: str) -> bool:
     """Whether `text` may stand after From."""
-    return _FROM.fullmatch(f"From: {text}") is not None
+    return _FROM.fullmatch(f"From: {text}") is not None and escape(text, keep="") == text
 
 
 def status_problem(value: str) -> str | None:

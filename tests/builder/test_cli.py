@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,3 +155,66 @@ def test_errors_of_options_are_one_line_and_one_document(capsys: pytest.CaptureF
     said = capsys.readouterr()
     assert json.loads(said.out)["error"]["what"]
     assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="NOT CHECKED: no /dev/full here")
+@pytest.mark.parametrize(
+    ("argv", "stream", "line"),
+    [
+        (["--help"], "stdout", "the result cannot be written (No space left on device)"),
+        (["docs", "--help"], "stdout", "the result cannot be written (No space left on device)"),
+        (["cache", "du"], "stdout", "the result cannot be written (No space left on device)"),
+        (["cache", "du", "--json"], "stdout", "the result cannot be written (No space left on device)"),
+        (["cache", "nosuch", "--json"], "stdout", "no 'nosuch'"),
+        (["cache", "nosuch"], "stderr", ""),
+    ],
+)
+def test_a_stream_that_cannot_be_written_ends_with_status_2(tmp_path: Path, argv: list[str], stream: str, line: str) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+    env = {**os.environ, "ROSETTA_CACHE": str(tmp_path)}
+    with open("/dev/full", "w", encoding="ascii") as full:
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        done = subprocess.run([sys.executable, "-I", "-c", program, *argv], text=True, check=False, env=env, **streams)
+    assert done.returncode == 2
+    if line:
+        assert line in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as out:
+        done = subprocess.run([sys.executable, "-I", "-c", program, "cache", "du"], check=False, stdout=out, stderr=subprocess.PIPE, env={**os.environ, "ROSETTA_CACHE": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "where", "what"),
+    [
+        (OSError(28, "x", "source", None, "target"), "target", "No space left on device"),
+        (OSError(122, "x", "source", None, "target"), "target", "Disk quota exceeded"),
+        (OSError(28, "x", "target"), "target", "No space left on device"),
+        (OSError(28, "x"), "", "No space left on device"),
+        (OSError(13, "x", "source", None, "target"), "source", "Permission denied"),
+        (shutil.Error([("source", "target", "[Errno 28] No space left on device: 'source' -> 'target'"), ("b", "c", "x")]), "target", "No space left on device"),
+    ],
+)
+def test_a_full_disk_is_named_not_what_was_copied(error: OSError, where: str, what: str) -> None:
+    problem = cli._machine_problem(error)
+    assert problem
+    assert (problem.where, problem.what) == (where, what)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "x"), shutil.Error([("a", "b", "odd")]), shutil.Error("`a` and `a` are the same file")])
+def test_what_the_machine_did_not_bring_about_is_ours(error: OSError) -> None:
+    assert cli._machine_problem(error) is None
+
+
+def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--distribution", "t5x\n\x1b[31m\u202e", "--offline"]) == 2
+    assert cli._fail("build", FatalError("a\nb\x1b[31m", "w\u202e\n", "d\r"), as_json=False) == 2
+    lines = capsys.readouterr().err.split("\n")
+    assert len(lines) == 3
+    assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m -> d\r"

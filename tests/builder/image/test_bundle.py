@@ -49,8 +49,16 @@ def test_a_bundle_is_whole_and_the_same_everywhere(cache: Cache, index: Index, t
     assert (document["index"], document["left_out"], document["images"][0]["lock"]) == (index.digest, [], {"line": "current"})
     assert index.digest in (tmp_path / "one/README.txt").read_text(encoding="utf-8")
     assert "@" not in (tmp_path / "one/README.txt").read_text(encoding="utf-8")
+
     assert made["path"] == f"{tmp_path}/one"
     assert f"{made['written'] / 1e6:,.1f} MB" in made["next"][0]
+
+
+def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
+    bundle.write(cache, registrykit.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu")
+    text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
+    assert "enroot create --name me-pax-1.4-cpu me-pax-1.4-cpu.sqsh && enroot start me-pax-1.4-cpu rosetta info" in text
+    assert "t5x" not in text
 
 
 def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(cache: Cache, index: Index, tmp_path: Path) -> None:

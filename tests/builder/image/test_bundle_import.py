@@ -72,6 +72,19 @@ def test_a_broken_bundle_is_refused_before_anything_is_touched(site: Path, tmp_p
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.parametrize("missing", ["sha256sum", "tar", "df"])
+def test_a_tool_that_is_missing_is_named(site: Path, tmp_path: Path, missing: str) -> None:
+    tools = tmp_path / "some-tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "basename", "sha256sum", "tar", "df", "tail", "tr", "uname", "cp", "mv", "ln", "rm", "mkdir", "mktemp"):
+        if name != missing:
+            (tools / name).symlink_to(shutil.which(name) or "/bin/false")
+    done = subprocess.run([str(site / "bundle/import.sh"), "check"], env={"PATH": str(tools)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{missing} is not on PATH: install it" in done.stderr
+    assert "damaged" not in done.stderr
+
+
 def test_a_layout_of_all_and_of_one(site: Path, index: Index) -> None:
     assert run(site, "oci", "all").returncode == 0
     assert layout.read(site / "all").index.document == index.document

@@ -179,3 +179,18 @@ def test_a_diff_smuggled_into_the_head_is_no_diff() -> None:
     smuggled = HEAD.replace(" lines", " --- a/x\n +++ b/x\n @@ -1 +1 @@") + DIFF
     assert patchfile.parse(FILE, smuggled.encode()).diff == DIFF.encode()
     _fails(HEAD.replace(" lines", "--- a/x") + DIFF, "unknown field", 5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("Why: two", "Why: tw\x1b[31mo", 4),
+        (" lines", " li\u202enes", 5),
+        ("mend a", "mend \x07 a", 2),
+        ("From: rosetta", "From: ro\u2066setta", 1),
+        ("the sky falls", "the sky\x9b1m falls", 7),
+    ],
+)
+def test_a_head_has_visible_characters_only(old: str, new: str, line: int) -> None:
+    _fails(GOOD.replace(old, new, 1), "hidden character", line)
+    assert "\x1b" not in str(_fails(GOOD.replace(old, new, 1), "hidden character", line))
