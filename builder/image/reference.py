@@ -32,6 +32,11 @@ class Reference:
         return f"{self.host}/{self.name}" + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
     @property
+    def repository(self) -> str:
+        """HOST/NAME, as signed statements name it."""
+        return f"{self.host.lower()}/{self.name}"
+
+    @property
     def base(self) -> str:
         """The URL of the registry: https, but http on the loopback address and where ROSETTA_INSECURE_REGISTRIES lists the host."""
         insecure = {each.strip() for each in os.environ.get(INSECURE, "").split(",")}

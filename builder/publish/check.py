@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from builder.errors import FatalError
 from builder.image import pull, reference
 from builder.image.transport import Connection
-from builder.publish import key, tags, trust
+from builder.publish import describe, freshness, key, tags, trust
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("reference", metavar="REF", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
     parser.add_argument("--key", metavar="FILE|env:NAME", required=True, help="the public key (PEM, ECDSA P-256)")
+    parser.add_argument("--signed-for", metavar="HOST/NAME", default="", help="the repository that the image was published to, where REF is a copy of it")
+    parser.add_argument("--not-before", metavar="YYYY-MM-DD", default="", help="the oldest day of release to accept")
     parser.add_argument("--quick", action="store_true", help="ask for the size of each layer, where it is read and hashed otherwise")
 
 
@@ -27,9 +29,39 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     wanted, public = reference.parse(arguments.reference), key.public(arguments.key)
     if not wanted.wanted:
         raise FatalError("needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
+    repository = _repository(arguments.signed_for)
+    if arguments.not_before and not tags.day(tags.nightly(arguments.not_before)):
+        raise FatalError(f"{arguments.not_before!r} is not a valid day", "--not-before", "give YYYY-MM-DD")
     with Connection(wanted, "pull") as connection:
         index = pull.document(connection, wanted.wanted)
-        found = trust.verdict(connection, index, public, blobs=not arguments.quick, tested=wanted.tag == tags.VERIFIED)
+        found = trust.verdict(connection, index, public, blobs=not arguments.quick, tested=wanted.tag == tags.VERIFIED, repository=repository)
+        known = found.trusted.get("index", trust.Trusted())
+        if wanted.tag:
+            problem = freshness.find_problem(connection, index.digest, wanted.tag, known, public, repository)
+            found = found.with_row(trust.Row(f"index: tag {wanted.tag}", problem))
+    if arguments.not_before:
+        found = found.with_row(trust.Row("index: age", _age_problem(known, arguments.not_before)))
+    image = describe.describe_image(known)
     rows = [{"what": row.what, "ok": not row.problem, "problem": row.problem or None} for row in found.rows]
     last = f"{wanted} is {found.digest}: {'all of it is as it was signed' if found.ok else 'refused, ' + found.first()}"
-    return Result({"reference": str(wanted), "digest": found.digest, "checks": rows}, "\n".join([*map(str, found.rows), last]), ok=found.ok)
+    lines = [*map(str, found.rows), *describe.format_image(image), last]
+    return Result({"reference": str(wanted), "digest": found.digest, "checks": rows, "image": image}, "\n".join(lines), ok=found.ok)
+
+
+def _repository(text: str) -> str:
+    """Read --signed-for."""
+    if not text:
+        return ""
+    parsed = reference.parse(text)
+    if parsed.wanted:
+        raise FatalError("has a tag or a digest", "--signed-for", "give HOST/NAME")
+    return parsed.repository
+
+
+def _age_problem(known: trust.Trusted, oldest: str) -> str:
+    """Say why an image is too old; empty where it is not."""
+    releases = freshness.read_releases(known)
+    if not releases:
+        return "no signed release of it says its day"
+    date = releases[0].position.date
+    return "" if date >= oldest else f"it was last released on {date}"

@@ -12,7 +12,7 @@ from builder.errors import FatalError
 from builder.image import command, oci, pull, reference, registry
 from builder.image.send import megabytes
 from builder.image.transport import Connection
-from builder.publish import attach, key, provenance, release, sbom, statement, tags, trust
+from builder.publish import attach, freshness, key, provenance, release, sbom, statement, tags, trust
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from builder.publish.release import Release
     from builder.publish.statement import Item
 
-_RESERVED = re.compile(r"nightly-.*|claim-.*|sha256-.*")
+_RESERVED = re.compile(r"nightly-.*|moved-.*|claim-.*|sha256-.*")
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return _publish(connection, made, asked, described, signer, arguments.withdraw)
 
 
+def _today() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+
+
 def _asked(arguments: argparse.Namespace) -> Asked:
     repository = reference.parse(arguments.to)
     if repository.wanted:
         raise FatalError("has a tag or a digest", "--to", "give HOST/NAMESPACE/NAME; tags are given by --date and --tag")
-    today = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")  # names the tag; nothing of the image hangs on it
+    today = _today()  # names the tag; nothing of the image hangs on it
     date = arguments.date or today
     try:
         if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", date) or dt.date.fromisoformat(date).isoformat() > today:
@@ -89,7 +93,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         if name == tags.VERIFIED:
             raise FatalError("moves with a signed test result only", f"--tag {name}", "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE --key FILE")
         if _RESERVED.fullmatch(name):
-            raise FatalError("is kept for nightlies, claims and attachments", f"--tag {name}", "give another name")
+            raise FatalError("is kept for nightlies, marks, claims and attachments", f"--tag {name}", "give another name")
     if arguments.digest and (arguments.what or not arguments.tag or not reference.is_digest(arguments.digest)):
         raise FatalError("brings a published image back", "--digest", "give --digest sha256:HEX with --tag NAME, and neither a distribution nor a layout")
     if not arguments.digest and not arguments.what:
@@ -125,10 +129,12 @@ def _publish(connection: Connection, made: Release, asked: Asked, described: Des
     subjects = [*(attach.Subject(oci.MANIFEST, image.manifest) for image in index.images), attach.Subject(oci.INDEX, index.document)]
     for subject in subjects:
         sign(connection, subject, described[subject.digest], signer)
-    checked(connection, pull.document(connection, index.digest), signer)
+    read_back = pull.document(connection, index.digest)
+    checked(connection, read_back, signer)
     if withdrawn:
         tags.withdraw(connection, asked.date, withdrawn)
-    tags.own(connection, asked.date, index.document)
+    position = tags.Position(asked.date)
+    tags.own(connection, asked.date, index.document, lambda: freshness.sign_release(connection, read_back, position, [position.tag], signer))
     done, held = [tags.nightly(asked.date)], []
     later = max(tags.newest(connection), asked.date)
     for name in asked.tags:
@@ -136,8 +142,8 @@ def _publish(connection: Connection, made: Release, asked: Asked, described: Des
             held.append(name)
             log.warn(f"latest stays: {tags.nightly(later)} is newer than {tags.nightly(asked.date)} (to go back: --tag latest --digest {index.digest})")
         else:
-            registry.tag(connection, name, index.document)
             done.append(name)
+    freshness.move_tags(connection, read_back, done[1:], signer, _today())
     data = {
         "repository": str(asked.repository), "digest": index.digest, "title": made.title, "date": asked.date, "tags": done, "held": held, "previous": previous,
         "moved": moved, "total": total, "images": [{"platform": f"linux/{image.architecture}", "digest": image.digest} for image in index.images],
@@ -149,7 +155,7 @@ def _publish(connection: Connection, made: Release, asked: Asked, described: Des
 def sign(connection: Connection, subject: attach.Subject, predicates: Sequence[tuple[str, dict[str, Any]]], signer: Private) -> None:
     """Attach a signature and these statements, but for what this key has signed before."""
     known = trust.attached(connection, subject.digest, signer.public).said
-    repository = f"{connection.reference.host}/{connection.reference.name}"
+    repository = connection.reference.repository
     added: list[Item] = [] if known.get("signature") else [statement.signature(signer, repository, subject.digest)]
     added += [statement.attestation(signer, repository, subject.digest, kind, said) for kind, said in predicates if kind == statement.TEST or not known.get(kind)]
     attach.attach(connection, subject, added)
@@ -182,8 +188,8 @@ def _restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> R
         index = pull.document(connection, asked.digest)
         checked(connection, index, signer, tested=tested)
         there = {name: attach.known(connection, name) for name in asked.tags}
-        for name in () if dry_run else asked.tags:
-            registry.tag(connection, name, index.data)
+        if not dry_run:
+            freshness.move_tags(connection, index, asked.tags, signer, _today())
     previous = {name: found.digest for name, found in there.items() if found}
     data = {"repository": str(asked.repository), "digest": asked.digest, "tags": list(asked.tags), "previous": previous}
     will = "would become" if dry_run else "is"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import re
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import FatalError
-from builder.image import pull, reference, registry
+from builder.image import pull, reference
 from builder.image.transport import Connection
-from builder.publish import attach, command, key, statement, tags
+from builder.publish import attach, command, freshness, key, statement, tags
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         command.checked(connection, index, signer)
         command.sign(connection, attach.Subject(index.media_type, index.data), [(statement.TEST, said)], signer)
         command.checked(connection, index, signer, tested=True)
-        previous = registry.tag(connection, tags.VERIFIED, index.data)
+        today = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+        previous = freshness.move_tags(connection, index, [tags.VERIFIED], signer, today)[tags.VERIFIED]
     name = f"{wanted.host}/{wanted.name}:{tags.VERIFIED}"
     data = {"reference": name, "digest": wanted.digest, "suite": arguments.suite, "previous": previous, "statement": said}
     return Result(data, f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}")

@@ -25,7 +25,8 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 SBOM = "https://cyclonedx.org/bom"
 PROVENANCE = "https://slsa.dev/provenance/v1"
 TEST = "https://in-toto.io/attestation/test-result/v0.1"
-NAMES = {SBOM: "SBOM", PROVENANCE: "provenance", TEST: "test result"}
+RELEASE = "urn:rosetta:release:v1"
+NAMES = {SBOM: "SBOM", PROVENANCE: "provenance", TEST: "test result", RELEASE: "release"}
 _SIGNATURE = "dev.cosignproject.cosign/signature"
 _TYPE = "cosign container image signature"
 
@@ -73,22 +74,44 @@ def _encoded(kind: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
 
 
-def signs(item: Item, public: Public, digest: str) -> None:
-    """Raises UntrustedError unless `item` is this key's signature of this image."""
+def _check_repository(named: str, repository: str) -> None:
+    """Raise UntrustedError where something was signed for another repository than HOST/NAME."""
+    host, slash, name = named.partition("/")
+    if repository and f"{host.lower()}{slash}{name}" != repository:
+        raise UntrustedError(f"was signed for another repository, {named[:200]!r}")
+
+
+def signs(item: Item, public: Public, digest: str, repository: str = "") -> None:
+    """Check that `item` is this key's signature of this image in this repository.
+
+    It must name `repository`, HOST/NAME; an empty one accepts any.
+
+    Raises:
+        UntrustedError: it is not.
+    """
     try:
         given = base64.b64decode(item.annotations.get(_SIGNATURE, ""), validate=True)
         critical = json.loads(item.data)["critical"]
         named = critical["image"]["docker-manifest-digest"] if critical["type"] == _TYPE else ""
+        signed_for = str(critical["identity"]["docker-reference"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UntrustedError("is not in cosign's form") from error
     if not public.signed(item.data, given):
         raise UntrustedError("was not made by this key, or was changed since")
     if named != digest:
         raise UntrustedError(f"is that of another image, {str(named)[:19]}…")
+    _check_repository(signed_for, repository)
 
 
-def opened(item: Item, public: Public | None, digest: str) -> tuple[str, dict[str, Any]]:
-    """The predicate's type and the predicate of a statement on this image. Raises UntrustedError unless this key signed it; without a key nobody is asked."""
+def opened(item: Item, public: Public | None, digest: str, repository: str = "") -> tuple[str, dict[str, Any]]:
+    """Return the predicate's type and the predicate of a signed statement on this image.
+
+    The key `public` must have signed it; None accepts any. It must name `repository`, HOST/NAME; an
+    empty one accepts any.
+
+    Raises:
+        UntrustedError: it is not such a statement.
+    """
     try:
         envelope = json.loads(item.data)
         kind, payload = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
@@ -99,10 +122,11 @@ def opened(item: Item, public: Public | None, digest: str) -> tuple[str, dict[st
         raise UntrustedError("was not signed by this key, or was changed since")
     try:
         said = json.loads(payload)
-        subjects = [str(each["digest"]["sha256"]) for each in said["subject"]]
+        subjects = {str(subject["digest"]["sha256"]): str(subject["name"]) for subject in said["subject"]}
         found = str(said["predicateType"]), dict(said["predicate"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UntrustedError("holds no in-toto statement") from error
     if digest.removeprefix("sha256:") not in subjects:
         raise UntrustedError(f"speaks of another image, {', '.join(each[:12] for each in subjects)}…")
+    _check_repository(subjects[digest.removeprefix("sha256:")], repository)
     return found

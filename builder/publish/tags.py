@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder import log
@@ -22,16 +23,38 @@ from builder.publish import listing
 from builder.publish.attach import EMPTY, EMPTY_KIND, known
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from builder.image.transport import Connection
 
 VERIFIED = "latest-verified"
 _NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
+_MOVED = re.compile(r"moved-([0-9]{4}-[0-9]{2}-[0-9]{2})-([1-9][0-9]{0,5})")
 _CLAIM = "application/vnd.rosetta.claim.v1+json"
 _NAME = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
 _WITHDRAWN = "-withdrawn"
 _PATIENCE = 30  # times to ask, a second apart, whether another publisher has finished
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """The place of a release among those of its repository: a nightly is the first of its day."""
+
+    date: str
+    number: int = 0
+
+    @property
+    def tag(self) -> str:
+        """The tag that marks this place; it never moves."""
+        return f"moved-{self.date}-{self.number}" if self.number else nightly(self.date)
+
+
+def read_position(tag: str) -> Position | None:
+    """Return the place that a tag marks; None for a tag that marks none."""
+    if date := day(tag):
+        return Position(date)
+    match = _MOVED.fullmatch(tag)
+    return Position(match[1], int(match[2])) if match else None
 
 
 class TakenError(FatalError):
@@ -54,8 +77,14 @@ def listed(connection: Connection) -> list[str]:
     return [str(each) for each in listing.rows(connection, "tags/list?n=1000", "tags", absent=(404,)) or []]
 
 
-def own(connection: Connection, date: str, index: bytes) -> None:
-    """Let nightly-DATE point to this index. Raises TakenError where another digest owns the day; nothing is moved then."""
+def own(connection: Connection, date: str, index: bytes, prepare: Callable[[], None] | None = None) -> None:
+    """Let nightly-DATE point to this index.
+
+    `prepare` is called when the day is ours, before its tag is there.
+
+    Raises:
+        TakenError: another digest owns the day; nothing is moved then.
+    """
     digest, name = oci.sha256(index), nightly(date)
     if not _taken(connection, name, digest):
         claim = _claim(connection, date, digest)
@@ -64,6 +93,8 @@ def own(connection: Connection, date: str, index: bytes) -> None:
         except TakenError:
             _put(connection, claim + _WITHDRAWN)
             raise
+    if prepare:
+        prepare()
     registry.tag(connection, name, index)
 
 
@@ -105,7 +136,10 @@ def _taken(connection: Connection, name: str, digest: str) -> bool:
     """Is the tag there and ours? TakenError where it is another's."""
     there = known(connection, name)
     if there and there.digest != digest:
-        raise TakenError(f"{name} is {there.digest[:19]}… already, and stays it", str(connection.reference), "the first build of a day owns its tag: publish tomorrow, or move another tag with --tag")
+        raise TakenError(
+            f"{name} is {there.digest[:19]}… already, and never moves", str(connection.reference),
+            f"publish tomorrow, or move other tags to this image now, as it is there and signed: python build.py publish --to {connection.reference.repository} --digest {digest} --tag latest --key FILE",
+        )
     return there is not None
 
 

@@ -61,21 +61,29 @@ class Verdict:
     def ok(self) -> bool:
         return not any(row.problem for row in self.rows)
 
+    def with_row(self, row: Row) -> Verdict:
+        """Return this verdict with one more row."""
+        return Verdict(self.digest, (*self.rows, row), self.trusted)
+
     def first(self) -> str:
         """The first thing that is wrong."""
         return next((f"{row.what}: {row.problem}" for row in self.rows if row.problem), "")
 
 
-def attached(connection: Connection, digest: str, public: Public) -> Trusted:
-    """What is attached to a document, sorted by whether this key signed it."""
+def attached(connection: Connection, digest: str, public: Public, repository: str = "") -> Trusted:
+    """Sort what is attached to a document by whether this key signed it for a repository.
+
+    `repository` is HOST/NAME, where that is not the connection's own.
+    """
+    repository = repository or connection.reference.repository
     found = Trusted()
     for item in attach.items(connection, digest):
         try:
             if item.media_type == SIMPLE:
-                statement.signs(item, public, digest)
+                statement.signs(item, public, digest, repository)
                 kind, predicate = "signature", dict[str, Any]()
             else:
-                kind, predicate = statement.opened(item, public, digest)
+                kind, predicate = statement.opened(item, public, digest, repository)
         except UntrustedError as problem:
             found.passed_over.setdefault(item.what, []).append(str(problem))
         else:
@@ -83,10 +91,14 @@ def attached(connection: Connection, digest: str, public: Public) -> Trusted:
     return found
 
 
-def verdict(connection: Connection, index: Document, public: Public, *, blobs: bool, tested: bool = False) -> Verdict:
+def verdict(
+    connection: Connection, index: Document, public: Public, *, blobs: bool, tested: bool = False, repository: str = ""
+) -> Verdict:
     """Look at an index, every platform's image and all that is attached to them.
 
-    With `blobs` each is read and hashed, else asked for by its size. `tested`: a passed test, signed, is asked for too.
+    With `blobs` each blob is read and hashed, else asked for by its size. With `tested` a signed,
+    passed test is asked for too. `repository` is the HOST/NAME that all must be signed for, where
+    that is not the connection's own.
     """
     rows: list[Row] = []
     trusted: dict[str, Trusted] = {}
@@ -99,7 +111,7 @@ def verdict(connection: Connection, index: Document, public: Public, *, blobs: b
 
     def signed(where: str, digest: str) -> None:
         def ask() -> str:
-            trusted[where] = attached(connection, digest, public)
+            trusted[where] = attached(connection, digest, public, repository)
             return ""
 
         look(f"{where}: attachments", ask)

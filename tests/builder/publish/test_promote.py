@@ -49,7 +49,7 @@ def test_promoted(project: Project, served: Served) -> None:
     assert _promote(project, served, digest, result)[0] == 0
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
         found = trust.attached(connection, digest, key.public(f"{project.keys['ours']}.pub"))
-    assert {kind: len(said) for kind, said in found.said.items()} == {"signature": 1, statement.SBOM: 1, statement.PROVENANCE: 1, statement.TEST: 1}
+    assert {kind: len(said) for kind, said in found.said.items()} == {"signature": 1, statement.SBOM: 1, statement.PROVENANCE: 1, statement.TEST: 1, statement.RELEASE: 3}
 
 
 def test_a_release_is_given_to_what_was_tested_only(project: Project, served: Served) -> None:

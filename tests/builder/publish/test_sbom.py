@@ -87,5 +87,5 @@ def test_what_is_attached_has_no_credentials(project: Project, tmp_path: Path) -
         assert project.publish(served, project.layout())[0] == 0
         kept = served.answer.__self__  # type: ignore[attr-defined]
         payloads = [base64.b64decode(json.loads(each)["payload"]) for each in kept.blobs.values() if each.startswith(b'{"payload"')]
-    assert len(payloads) == 6
+    assert len(payloads) == 8  # two statements for each of three documents, and two releases
     assert not [each for each in payloads if SECRET.encode() in each]

@@ -34,6 +34,10 @@ def test_the_first_build_of_a_day_owns_its_tag(project: Project, served: Served)
     assert status == 2
     assert f"nightly-{DAY} is {project.digest(one)[:19]}… already" in document["error"]["what"]
     assert {served.tag(NAME, tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(one)}
+    words = document["error"]["do"].partition("build.py publish ")[2].replace("FILE", f"{project.keys['ours']}.pem").split()
+    assert project.run("publish", *words, key="")[0] == 0  # the command that the message names brings a fix of the same day to latest
+    assert served.tag(NAME, "latest") == project.digest(two)
+    assert project.run("verify-published", f"{served.host}/{NAME}:latest", "--quick")[0] == 0
     assert project.publish(served, two, date=NEXT)[0] == 0
     assert (served.tag(NAME, f"nightly-{DAY}"), served.tag(NAME, f"nightly-{NEXT}")) == (project.digest(one), project.digest(two))
     assert served.tag(NAME, "latest") == project.digest(two)
