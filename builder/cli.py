@@ -22,7 +22,7 @@ from builder import __version__, cachedir, log
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.printable import escape
-from builder.redact import redact
+from builder.redact import find_exposed, redact, redact_document, remember
 from builder.verb import Context
 
 if TYPE_CHECKING:
@@ -137,6 +137,11 @@ def _run(argv: list[str]) -> int:
         if lost := _print(f"rosetta builder {__version__}" if argv == ["--version"] else usage()):
             return _fail("", lost, as_json=False)
         return 0 if argv else 2
+    remember(argv, os.environ)
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    if verb != "test" and (secret := find_exposed(own)):
+        do = "leave it out: give --key a file or env:NAME, and log in to registries with docker login"
+        return _fail(verb, FatalError(f"holds {secret}, which everyone on this machine can read", "build.py", do), as_json=as_json)
     if argv[0] != verb and not argv[0].startswith("-"):
         near = difflib.get_close_matches(argv[0], VERBS, 1)
         do = f"did you mean {near[0]}?" if near else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
@@ -162,9 +167,10 @@ def _run(argv: list[str]) -> int:
         return _bug(verb, as_json=as_json)
     except BaseException:  # noqa: BLE001 - the last line of defence: a report instead of a traceback
         return _bug(verb, as_json=as_json)
-    text = escape(result.text)
+    text = escape(redact(result.text))
     if as_json:
-        text = json.dumps({"schema": 1, "command": verb, "ok": result.ok, "result": result.data, "error": None}, indent=1)
+        document = {"schema": 1, "command": verb, "ok": result.ok, "result": redact_document(result.data), "error": None}
+        text = json.dumps(document, indent=1)
     if text and (lost := _print(text)):
         return _fail(verb, lost, as_json=False)
     return 0 if result.ok else 1

@@ -34,7 +34,7 @@ def stage(name: str) -> Iterator[None]:
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            bar.add_task(name, total=None)
+            bar.add_task(redact(name), total=None)
             yield
     else:
         info(f"{name} ...")
@@ -51,7 +51,7 @@ def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]
         from rich.progress import Progress  # noqa: PLC0415
 
         with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(name, total=total)
+            task = bar.add_task(redact(name), total=total)
             yield lambda n: bar.advance(task, n)
         return
     quarter = 0

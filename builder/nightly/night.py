@@ -15,6 +15,7 @@ from builder.bump import journal, tree
 from builder.cache import remove, stage_key, write_atomic
 from builder.errors import FatalError
 from builder.programs import output_end
+from builder.redact import redact_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +103,7 @@ class Night:
         write_atomic(self.folder / _FILE, json.dumps(kept) + "\n")
 
     def save(self, record: Record) -> Record:
-        write_atomic(self.folder / "steps" / f"{record.name}.json", json.dumps({"schema": 1, **asdict(record)}, indent=1) + "\n")
+        write_atomic(self.folder / "steps" / f"{record.name}.json", json.dumps(redact_document({"schema": 1, **asdict(record)}), indent=1) + "\n")
         return record
 
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from builder.errors import FatalError
 
 PASSWORD = "ROSETTA_KEY_PASSWORD"  # noqa: S105 - the name of the variable
+_LONGEST_PLACE = 160  # characters; a private key on P-256 has more in PEM and in base64
 _MAKE = "make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out KEY.pem"
 _PUBLIC = "give its public half: openssl pkey -in KEY.pem -pubout -out KEY.pub"
 
@@ -84,6 +85,8 @@ def _read(text: str, do: str) -> bytes:
         if not (value := os.environ.get(name, "")):
             raise FatalError("is not set", _shown(text), do)
         return value.encode()
+    if "-----BEGIN" in text:
+        raise FatalError("is the text of a key, which others can read in the list of processes", "--key", "give the name of a file, or env:NAME of a variable that holds it")
     try:
         with open(text, "rb") as file:
             return file.read(1 << 16)
@@ -92,4 +95,6 @@ def _read(text: str, do: str) -> bytes:
 
 
 def _shown(text: str) -> str:
-    return f"--key {text}"
+    """Return how a message names --key. What may be the key itself is never shown."""
+    is_place = text.isprintable() and len(text) <= _LONGEST_PLACE and "-----" not in text
+    return f"--key {text}" if is_place else "--key"
