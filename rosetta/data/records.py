@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,11 +15,12 @@ from rosetta.data import spec as specs
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rosetta.data.spec import Spec
     from rosetta.data.vocabulary import Vocabulary
 
+NAMES = ("id", "idx", "guid", "pairID")  # of the field that tells a record from the others
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
 # RE2's [[:punct:]] and \s, which T5's tasks use, know ASCII alone.
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
@@ -32,53 +36,64 @@ def _first(record: Mapping[str, Any], *names: str) -> Any:
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
-def mnli(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of an MNLI record, None where it has no label.
 
     Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the corpus's own files (sentence1,
-    sentence2, gold_label).
+    sentence2, gold_label). Without `answered`, the target of a record without a label is "".
     """
     premise, hypothesis = _first(record, "premise", "sentence1"), _first(record, "hypothesis", "sentence2")
     label = _first(record, "label", "gold_label")
-    if not isinstance(premise, str) or not isinstance(hypothesis, str) or label is None:
+    if not isinstance(premise, str) or not isinstance(hypothesis, str) or (label is None and answered):
         raise ValueError("it lacks premise, hypothesis or label")
-    if isinstance(label, int):
-        if label == -1:
-            return None
-        if not 0 <= label < len(MNLI_LABELS):
-            raise ValueError(f"its label is {label}")
+    # JSON's true and false are integers in Python, and would be read as 1 and 0.
+    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(MNLI_LABELS):
         label = MNLI_LABELS[label]
-    if label in ("-", ""):
-        return None
-    if label not in MNLI_LABELS:
-        raise ValueError(f"its label is {label!r}")
+    if label is None or label in (-1, "-", ""):
+        if answered:
+            return None
+        label = ""
+    elif label not in MNLI_LABELS:
+        raise ValueError(f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of {', '.join(MNLI_LABELS)}")
     return {"inputs": f"mnli hypothesis: {hypothesis} premise: {premise}", "targets": label, "idx": record.get("idx", 0)}
 
 
-def squad(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no answer.
 
-    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}.
+    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}. Without `answered`, a
+    record may lack them: its target is "".
     """
     question, context = record.get("question"), record.get("context")
     answers = _first(record, "answers", "answers/text")
     if isinstance(answers, dict):
         answers = answers.get("text")
+    if answers is None and not answered:
+        answers = []
     if not isinstance(question, str) or not isinstance(context, str) or not isinstance(answers, list):
         raise ValueError("it lacks question, context or answers")  # noqa: TRY004 (of the data, not of a caller)
     worded = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
+    if not answered:
+        worded = [answer for answer in worded if answer is not None]
     texts = [spaced(answer) for answer in worded if isinstance(answer, str)]
     if len(texts) < len(worded):
         raise ValueError("an answer has no text")
-    if not texts:
+    if not texts and answered:
         return None
     inputs = _SPACE.sub(" ", f"question: {spaced(question)} context: {spaced(context)}")
-    return {"inputs": inputs, "targets": texts[0], "id": str(record.get("id", "")), "answers": texts}
+    return {"inputs": inputs, "targets": texts[0] if texts else "", "id": str(record.get("id", "")), "answers": texts}
 
 
-def text_to_text(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a record that is worded already; targets "" where it has none."""
-    inputs, targets = record.get("inputs"), record.get("targets", "")
+def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
+    """Return {"inputs", "targets", "idx"} of a record that is worded already, None where it has no targets.
+
+    Without `answered`, the target of a record without one is "".
+    """
+    inputs, targets = record.get("inputs"), record.get("targets")
+    if targets is None and not answered:
+        targets = ""
+    if isinstance(inputs, str) and "targets" not in record and answered:
+        return None
     if not isinstance(inputs, str) or not isinstance(targets, str):
         raise ValueError("it lacks inputs or targets")  # noqa: TRY004 (of the data, not of a caller)
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
@@ -87,23 +102,75 @@ def text_to_text(record: Mapping[str, Any]) -> dict[str, Any] | None:
 WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text, "lambada": prompts.lambada, "boolq": prompts.boolq}
 
 
-def worded(spec: Spec, objective: str, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the worded examples of a source, in its own order; what has no label or answer is left out.
+def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field by which a record is known, with its value: {} where it has none."""
+    name = next((name for name in NAMES if isinstance(record.get(name), (str, int))), None)
+    return {name: record[name]} if name else {}
+
+
+@functools.cache
+def _say(line: str) -> None:
+    """Print a line once."""
+    print(f"rosetta: {line}", file=sys.stderr, flush=True)
+
+
+def worded(spec: Spec, objective: str, split: str, *, answered: bool = True) -> Iterator[dict[str, Any]]:
+    """Yield the worded examples of a source, in its own order.
+
+    Records that have no label or answer are left out, which is said with their number. Without `answered` they are yielded,
+    too, and each example has "name", see name_record.
 
     Args:
       spec: text (but LAMBADA's lines) and synthetic hold no records.
       objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
+      answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD and text_to_text.
+
+    Raises:
+      UserError: a record is not one of the objective's; none of them has an answer.
     """
+    wording: Callable[..., dict[str, Any] | None] = WORDING[objective]
+    if not answered:
+        wording = functools.partial(wording, answered=False)
+    count = left_out = number = 0
+    before = where = str(spec)
     for where, record in _raw(spec, objective, split):
+        number = number + 1 if where == before else 1
+        before, count = where, count + 1
         try:
-            found = WORDING[objective](record)
-            if split == "train" and found is not None and not found["targets"]:
+            found = wording(record)
+            lacks_target = objective == "text_to_text" if found is None else not found["targets"]
+            if split == "train" and lacks_target:
                 raise ValueError("it has no target to train on")
         except ValueError as error:
-            raise UserError(f"a record is none of {objective}: {error}", where, "name files of that task's records") from None
-        if found is not None:
+            place = where if re.search(r":\d+$", where) else f"{where}, record {number}"
+            raise UserError(f"a record is none of {objective}: {error}", place, "name files of that task's records") from None
+        if found is None:
+            left_out += 1
+        elif answered:
             yield found
+        else:
+            yield {**found, "name": name_record(record)}
+    if left_out and left_out == count:
+        raise UserError(f"none of its {count:,} records has an answer", str(spec), "name records with labels or answers; `rosetta t5x infer` takes questions alone")
+    if left_out:
+        _say(f"{spec}: {left_out:,} of {count:,} records have no answer and are left out")
+
+
+def check_all(data: str, objective: str, split: str, *, answered: bool = True) -> None:
+    """Read and word every record of the data.
+
+    Data that SeqIO reads, token caches and sets that would have to be downloaded are not read.
+
+    Raises:
+      UserError: one of the records cannot be used; there is none.
+    """
+    for part in specs.parts(data):
+        spec = part.spec
+        if spec.kind in ("task", "cache", "synthetic") or (spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value))):
+            continue
+        if not sum(1 for _ in worded(spec, objective, split, answered=answered)):
+            raise UserError("there is no record in the data", str(spec), "name files with records in them")
 
 
 def texts(spec: Spec, objective: str, field: str, split: str) -> Iterator[str]:

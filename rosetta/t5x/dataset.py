@@ -43,6 +43,7 @@ class _Made:
     text_field: str
     mean_noise_span_length: float
     noise_density: float
+    answered: bool = True
 
     def recipe(self, lengths: Mapping[str, int], *, data: str, split: str, seed: int, pack: bool = False, shuffle: bool = True) -> pipeline.Recipe:
         return pipeline.Recipe(
@@ -109,6 +110,7 @@ def task(
     text_field: str = "text",
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
+    answered: bool = True,
 ) -> seqio.Task | seqio.Mixture:
     """Return a SeqIO task of the data, registered; the same one when asked for the same again.
 
@@ -124,6 +126,7 @@ def task(
       text_field: where JSON lines and Example records have their text.
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
+      answered: whether records without a label or an answer are left out. Without it, as in inference, each is a row.
 
     Raises:
       UserError: the data cannot be used; the name is taken by another task.
@@ -143,6 +146,7 @@ def task(
         text_field,
         mean_noise_span_length,
         noise_density,
+        answered,
     )
     name = name or objective
     if name in seqio.TaskRegistry.names():

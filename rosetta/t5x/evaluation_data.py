@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
 import gin
@@ -15,9 +16,11 @@ from rosetta.data import spec as specs
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 SPLITS = ("train", "validation")
+RECORD_NAME = "record_name"  # the feature that has a record's own name for itself, as JSON
+errors: list[UserError] = []  # what the data of this process raised
 
 
 def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
@@ -80,30 +83,48 @@ def _answer(objective: str) -> Any:
 def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any) -> tf.data.Dataset:
     """Return worded records; their order is the data's own."""
     del shuffle_files, seed
-    answered = made.objective == "squad"
+    squad = made.objective == "squad"
 
     def read() -> Iterator[Mapping[str, Any]]:
         for part in specs.parts(str(_data(made, split))):
             for record in _worded(part.spec, made, split):
-                extra = {"answers": record["answers"], "id": record["id"]} if answered else {"idx": _number(record["idx"])}
+                extra: dict[str, Any] = {"answers": np.array(record["answers"], object), "id": record["id"]} if squad else {"idx": _number(record["idx"])}
+                if not made.answered:
+                    extra[RECORD_NAME] = json.dumps(record["name"])
                 yield {"inputs": record["inputs"], "targets": record["targets"], **extra}
 
     signature = {"inputs": tf.TensorSpec((), tf.string), "targets": tf.TensorSpec((), tf.string)}
-    if answered:
+    if not made.answered:
+        signature |= {RECORD_NAME: tf.TensorSpec((), tf.string)}
+    if squad:
         signature |= {"answers": tf.TensorSpec((None,), tf.string), "id": tf.TensorSpec((), tf.string)}
     else:
         signature |= {"idx": tf.TensorSpec((), tf.int32)}
-    return tf.data.Dataset.from_generator(read, output_signature=signature)
+    return tf.data.Dataset.from_generator(_keeping_errors(read), output_signature=signature)
+
+
+def _keeping_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Return a generator that keeps what it raises for the user: TensorFlow hands on no more than its text."""
+
+    @functools.wraps(read)
+    def wrapped(*args: Any) -> Iterator[Any]:
+        try:
+            yield from read(*args)
+        except UserError as error:
+            errors.append(error)
+            raise
+
+    return wrapped
 
 
 def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
     if spec.kind == "cache":
         raise UserError("a token cache has no text to compare answers with", f"EVAL_DATA={spec}", "name the records themselves: jsonl:, tfds: or hf:")
-    yield from records.worded(spec, made.objective, split)
+    yield from records.worded(spec, made.objective, split, answered=made.answered)
 
 
 def _number(idx: Any) -> int:
-    return idx if isinstance(idx, int) else 0
+    return idx if isinstance(idx, int) and abs(idx) < 1 << 31 else 0
 
 
 def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
@@ -128,4 +149,4 @@ def _windows(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], *, ma
             number += 1
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
-    return dataset.flat_map(lambda element: tf.data.Dataset.from_generator(read, args=(element["split"],), output_signature=signature))
+    return dataset.flat_map(lambda element: tf.data.Dataset.from_generator(_keeping_errors(read), args=(element["split"],), output_signature=signature))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.data import checks
+from rosetta.data.spec import PAIRS
 from rosetta.errors import UserError
 from rosetta.launch import words
 from rosetta.launch.folders import absolute
@@ -79,29 +80,46 @@ def check_periods(bound: Mapping[str, str]) -> None:
         raise UserError(what, f"SAVE_PERIOD={save}", f"set both, as in EVAL_PERIOD={save}")
 
 
-def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool = False) -> None:
-    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check. Training's first records are read: inference's may lack targets."""
+def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool = False, answered: bool = True) -> None:
+    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check.
+
+    Training's first records are read, and every record that is evaluated or inferred from.
+
+    Args:
+      bound: see check.
+      environment: see check.
+      trains: whether the run trains.
+      answered: whether the records need answers, which inference's may lack.
+
+    Raises:
+      UserError: one line.
+    """
     if not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
         return
     found = {name: ginread.value(bound, name) for name in ("DATA", "EVAL_DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")}
-    spec, objective, vocab, lengths, span = (found[name] for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH"))
+    source, objective, vocab, lengths, span = (found[name] for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH"))
     size, extra_ids = ginread.value(bound, "network.T5Config.vocab_size"), ginread.value(bound, "EXTRA_IDS")
-    if not isinstance(spec, (str, dict)) or not isinstance(vocab, str) or not isinstance(objective, str) or not isinstance(lengths, dict):
+    if not isinstance(source, (str, dict)) or not isinstance(vocab, str) or not isinstance(objective, str) or not isinstance(lengths, dict):
         return
     root = datasets(environment)
-    if spec == "tfds:the_pile" and "://" not in root and not Path(root, "the_pile").is_dir():
+    if source == "tfds:the_pile" and "://" not in root and not Path(root, "the_pile").is_dir():
         do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
         raise UserError("it has no the_pile, which has been offline since October 2023", f"TFDS_DATA_DIR={root}", do)
     kept = os.environ.get("TFDS_DATA_DIR")
     os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
     try:
         checks.before_start(
-            data=spec, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
+            data=source, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
             eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
             extra_ids=extra_ids if isinstance(extra_ids, int) else None,
             mean_noise_span_length=span if isinstance(span, float) else 3.0,
             first=str(ginread.value(bound, "dataset.task.text_field") or "text") if trains else "",
         )  # fmt: skip
+        evaluated = found["EVAL_DATA"]
+        if objective in PAIRS and isinstance(evaluated, (str, dict)):
+            from rosetta.data import records, spec  # noqa: PLC0415 (NumPy, which a first start does without)
+
+            records.check_all(spec.describe(evaluated), objective, "validation", answered=answered)
     finally:
         if kept is None:
             del os.environ["TFDS_DATA_DIR"]

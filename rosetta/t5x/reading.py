@@ -66,7 +66,8 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     bindings |= launch.lengths(settings.lengths(environment), bound)
     bound |= {name: ginread.literal(value) for name, value in bindings.items()}
     preflight.split(bound, ways, devices, size=size)
-    preflight.data(bound, environment)
+    scores = what == "infer" and ginread.value(bound, "MODE") == "score"
+    preflight.data(bound, environment, answered=what == "eval" or scores)
     writable(str(bindings[OUTPUTS[what]]))
     argv = launch.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = launch.of_preset(environment, size, chosen, found, on_cpu=on_cpu)

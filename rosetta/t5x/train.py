@@ -32,6 +32,7 @@ def main(module: str = "t5x.train") -> None:
         end.now(error)
     except Exception as error:
         run.over(_finish)
+        _end_if_data()
         run.blame(error)
         run.explain(error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish)
         _end_if_configuration(error)
@@ -65,6 +66,13 @@ def _parse_flags(words: list[str]) -> list[str]:
         what = f"{rest[1]!r} is not an option"
         raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE")
     return rest
+
+
+def _end_if_data() -> None:
+    """End the process with one line if evaluation's data raised an error for the user; return otherwise."""
+    data = sys.modules.get("rosetta.t5x.evaluation_data")
+    if data is not None and data.errors:
+        end.now(data.errors[0])
 
 
 def _end_if_configuration(error: Exception) -> None:

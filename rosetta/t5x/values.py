@@ -20,6 +20,11 @@ def task_name(task: Any) -> str:
     return task if isinstance(task, str) else str(task.name)
 
 
+def needs_answers(mode: str) -> bool:
+    """Return whether inference in a mode of T5X's needs each record's answer: it does to score answers."""
+    return mode == "score"
+
+
 def padded_size(vocabulary: Any) -> int:
     """Return an embedding's rows for SeqIO's vocabulary (rosetta.data.vocabulary.padded)."""
     return vocabularies.padded(int(vocabulary.vocab_size))

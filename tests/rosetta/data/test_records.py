@@ -57,7 +57,7 @@ def test_records_come_from_every_kind_of_file(tmp_path: Path, monkeypatch: pytes
 def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n')
-    found = list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation"))
+    found = list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False))
     assert [(one["inputs"], one["targets"]) for one in found] == [("translate: eins", "one"), ("translate: zwei", "")]
     with pytest.raises(UserError, match="no target to train on"):
         list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
@@ -85,6 +85,89 @@ def test_faults_name_the_file(tmp_path: Path) -> None:
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
             list(records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
-        assert raised.value.where == str(path)
+        assert raised.value.where == str(path) + (", record 1" if "mnli" in says else "")
     with pytest.raises(UserError, match="text holds no records"):
         list(records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
+
+
+MNLI: dict[str, Any] = {"premise": "a", "hypothesis": "b", "idx": 3}
+QUESTION: dict[str, Any] = {"id": "q1", "question": "Who?", "context": "Ann."}
+TEXT: dict[str, Any] = {"id": 7, "inputs": "translate: eins"}
+ANSWERED = {
+    "mnli": [{**MNLI, "label": 0}, {**MNLI, "label": "entailment"}, {**MNLI, "gold_label": "entailment"}],
+    "squad": [{**QUESTION, "answers": {"text": ["Ann"]}}, {**QUESTION, "answers": [{"text": "Ann"}]}, {**QUESTION, "answers/text": ["Ann"]}, {**QUESTION, "answers": ["Ann"]}],
+    "text_to_text": [{**TEXT, "targets": "one"}, {**TEXT, "targets": "one", "idx": 9}],
+}
+UNANSWERED = {
+    "mnli": [{**MNLI, "label": -1}, {**MNLI, "label": "-"}, {**MNLI, "gold_label": ""}],
+    "squad": [{**QUESTION, "answers": []}, {**QUESTION, "answers": {"text": []}}, {**QUESTION, "answers/text": []}],
+    "text_to_text": [TEXT],
+}
+# Left out of training and evaluation would hide a damaged file: these are refused there, and are questions to infer from.
+NULL = {
+    "mnli": [MNLI, {**MNLI, "label": None}],
+    "squad": [QUESTION, {**QUESTION, "answers": None}, {**QUESTION, "answers": {"text": None}}, {**QUESTION, "answers": {"text": [None]}}, {**QUESTION, "answers": [{"text": None}]}, {**QUESTION, "answers": {}}],
+    "text_to_text": [{**TEXT, "targets": None}],
+}
+WRONG = {
+    "mnli": [{**MNLI, "label": label} for label in (True, False, 3, -2, 1.5, "maybe", "True", [0], {"a": 1})],
+    "squad": [{**QUESTION, "answers": answers} for answers in ("Ann", 7, [7], {"text": "Ann"}, True)],
+    "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["one"], True)],
+}
+NAMED = {"mnli": {"idx": 3}, "squad": {"id": "q1"}, "text_to_text": {"id": 7}}
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> Any:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return spec.parse(f"jsonl:{path}")
+
+
+@pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
+def test_every_question_is_a_row_of_inference(objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ANSWERED[objective] + UNANSWERED[objective] + NULL[objective]
+    source = _write(tmp_path / "a.jsonl", rows)
+    found = list(records.worded(source, objective, "validation", answered=False))
+    assert [bool(one["targets"]) for one in found] == [row in ANSWERED[objective] for row in rows]
+    assert len({one["inputs"] for one in found}) == 1
+    assert [one["name"] for one in found] == [NAMED[objective]] * len(rows)
+    records.check_all(str(source), objective, "validation", answered=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
+def test_what_is_left_out_of_evaluation_is_said(objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = _write(tmp_path / "a.jsonl", ANSWERED[objective] + UNANSWERED[objective])
+    assert len(list(records.worded(source, objective, "validation"))) == len(ANSWERED[objective])
+    count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
+    assert f"{count} of {all_rows} records have no answer and are left out" in capsys.readouterr().err
+    alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
+    with pytest.raises(UserError, match=f"none of its {count} records has an answer"):
+        records.check_all(str(alone), objective, "validation")
+
+
+@pytest.mark.parametrize(("objective", "row"), [(name, row) for name, rows in NULL.items() for row in rows])
+def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(objective: str, row: dict[str, Any], tmp_path: Path) -> None:
+    source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
+    with pytest.raises(UserError) as raised:
+        records.check_all(str(source), objective, "validation")
+    assert raised.value.where == f"{tmp_path}/a.jsonl, record {len(ANSWERED[objective]) + 1}"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize(("objective", "row"), [(name, row) for name, rows in WRONG.items() for row in rows])
+def test_a_wrong_answer_is_refused_whatever_it_is_for(objective: str, row: dict[str, Any], answered: bool, tmp_path: Path) -> None:
+    source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
+    for split in ("train", "validation"):
+        with pytest.raises(UserError, match=f"none of {objective}: "):
+            list(records.worded(source, objective, split, answered=answered))
+
+
+def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n\n")
+    with pytest.raises(UserError, match="there is no record in the data"):
+        records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
+
+
+@pytest.mark.parametrize(("record", "name"), [({}, {}), ({"id": None, "idx": 0}, {"idx": 0}), ({"id": "a", "idx": 1}, {"id": "a"}), ({"id": ["a"], "pairID": "12e"}, {"pairID": "12e"}), ({"guid": 2**40}, {"guid": 2**40})])
+def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
+    assert records.name_record(record) == name
