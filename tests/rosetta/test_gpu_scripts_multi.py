@@ -230,6 +230,40 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
     assert ran.env["XLA_FLAGS"] == "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_all_reduce_combine_threshold_bytes=136314880"
 
 
+@pytest.mark.parametrize(
+    ("what", "label", "complaint"),
+    [
+        ("infer", "-1", ""),
+        ("infer", "null", ""),
+        ("infer", "true", "questions.jsonl, record 1: a record is none of mnli: its label is true"),
+        ("eval", "-1", "questions.jsonl: none of its 1 records has an answer"),
+        ("eval", "null", "questions.jsonl, record 1: a record is none of mnli: it lacks premise, hypothesis or label"),
+        ("eval", "false", "questions.jsonl, record 1: a record is none of mnli: its label is false"),
+    ],
+)
+def test_questions_are_read_before_anything_starts(place: Place, what: str, label: str, complaint: str) -> None:
+    checkpoints(place, "100")
+    (place.work / "questions.jsonl").write_text(f'{{"premise": "a", "hypothesis": "b", "label": {label}}}\n')
+    settings = {**MNLI, "EVAL_DATA": f"jsonl:{place.work}/questions.jsonl"}
+    ran = place.rosetta("t5x", what, "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", "EXTRA_IDS=100", **settings)
+    assert ran.rc == (2 if complaint else 0), ran.err
+    assert complaint in ran.err
+    if complaint:
+        assert ran.argv == []
+        assert not (place.work / "out").exists()
+    else:
+        assert bindings(ran)["EXTRA_IDS"] == "100"
+
+
+@pytest.mark.parametrize("value", ["x", "-1", "1.5", "1e2"])
+def test_a_number_of_sentinels_that_is_none_is_refused(place: Place, value: str) -> None:
+    checkpoints(place, "100")
+    for words in (["eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out"], ["pretrain"]):
+        ran = place.rosetta("t5x", *words, **MNLI, EXTRA_IDS=value)
+        assert (ran.rc, ran.argv) == (2, [])
+        assert f"EXTRA_IDS: it is '{value}'; give a whole number, at least 0" in ran.err
+
+
 def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
     checkpoints(place, "100")
     ran = place.rosetta("t5x", "eval", "CHECKPOINT_PATH=pre", "OUTPUT_DIR=out", **MNLI, **place.cards("NVIDIA H100 80GB HBM3, 9.0"), XLA_FLAGS="--mine=1")
