@@ -104,6 +104,11 @@ def _say(args: argparse.Namespace, run: Run) -> None:
         from rosetta.presets import layers  # noqa: PLC0415
 
         lines += elsewhere.no_card(run, layers.of_cards(args.words[0]))
+    if args.on in _CONTAINERS and (name := _options(args).image):
+        from rosetta.launch import image_reference  # noqa: PLC0415
+
+        dropped = image_reference.describe_dropped_tag(image_reference.read_image(name, "--image="), args.on)
+        lines += (dropped,) if dropped else ()
     for line in lines:
         print(f"rosetta: {mask.word(line)}", file=sys.stderr)
 

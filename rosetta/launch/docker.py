@@ -40,7 +40,7 @@ def render(run: Run, options: Options, around: Mapping[str, str], *, program: st
     if not rendering.on_cpu(run):
         argv.append(f"--gpus={_gpus(run, around)}")
     argv += [f"--mount={_mount(*each)}" for each in run.mounts] + [f"--env={name}" for name in env]
-    return Rendering([*argv, rendering.image(options, "--on docker"), *spawned(run)], env)
+    return Rendering([*argv, rendering.image(options, "docker"), *spawned(run)], env)
 
 
 def spawned(run: Run) -> list[str]:

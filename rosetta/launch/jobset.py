@@ -60,7 +60,7 @@ def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
         command = ["rosetta", "spawn", f"--nodes={run.nodes}", f"--per-node={rendering.per_node(run)}", f"--coordinator={name}-{_JOB}-0-0.{name}:{PORT}", "--", *run.entry]
     gpus = {} if rendering.on_cpu(run) else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
     container = {
-        "name": _CONTAINER, "image": rendering.image(options, "--on jobset"), "command": [_literal(word) for word in command],
+        "name": _CONTAINER, "image": rendering.image(options, "jobset"), "command": [_literal(word) for word in command],
         "env": [_variable(key, value, options) for key, value in rendering.variables(run).items()], **gpus,
         "ports": [{"containerPort": PORT}], "volumeMounts": mounts, "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
     }  # fmt: skip

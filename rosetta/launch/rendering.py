@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rosetta import xlaflags
 from rosetta.errors import UserError
-from rosetta.launch import yamltext
+from rosetta.launch import image_reference, yamltext
 from rosetta.launch.secrets import Mask
 
 if TYPE_CHECKING:
@@ -115,13 +115,12 @@ def per_node(run: Run) -> int:
     return run.processes // run.nodes
 
 
-def image(options: Options, where: str) -> str:
-    """Return the image; UserError where there is none, or its name would be read as an option."""
+def image(options: Options, place: str) -> str:
+    """Return the image's name as a place reads it; UserError where there is none, or the place has no way to name it."""
     if not options.image:
-        raise UserError("it takes an image", where, "name one: --image IMAGE, or CONTAINER=IMAGE in the environment")
-    if options.image.startswith("-"):
-        raise UserError("it is no image", f"--image={options.image}", "name one, as in t5x:cuda13")
-    return options.image
+        raise UserError("it takes an image", f"--on {place}", "name one: --image IMAGE, or CONTAINER=IMAGE in the environment")
+    where = "--image="
+    return image_reference.write_image(image_reference.read_image(options.image, where), place, where)
 
 
 def job_name(run: Run, options: Options) -> str:

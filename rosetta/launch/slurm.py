@@ -35,7 +35,7 @@ def pyxis(run: Run, options: Options) -> Rendering:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
     env = rendering.variables(run)
-    words = [f"--container-image={rendering.image(options, '--on pyxis')}", f"--container-env={','.join(env)}"]
+    words = [f"--container-image={rendering.image(options, 'pyxis')}", f"--container-env={','.join(env)}"]
     if run.mounts:
         words.append(f"--container-mounts={','.join(rendering.plain_mounts(run, '--on pyxis'))}")
     return _job(run, options, words, env)
@@ -53,7 +53,7 @@ def apptainer(run: Run, options: Options) -> Rendering:
     words = ["apptainer", "exec", "--no-eval", *([] if rendering.on_cpu(run) else ["--nv"])]
     words += [f"--bind={each}" for each in rendering.plain_mounts(run, "--on apptainer")]
     inside = {f"APPTAINERENV_{name}": value for name, value in env.items()}
-    return _job(run, options, [*words, rendering.image(options, "--on apptainer")], {**env, **inside})
+    return _job(run, options, [*words, rendering.image(options, "apptainer")], {**env, **inside})
 
 
 def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> Rendering:

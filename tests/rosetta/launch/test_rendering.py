@@ -82,7 +82,7 @@ def test_part_of_a_node() -> None:
         ("docker", RUN, {}, "--on docker: it has 4 nodes; give --nodes 1"),
         ("docker", ONE, {"image": ""}, "--on docker: it takes an image; name one: --image IMAGE, or CONTAINER=IMAGE"),
         ("pyxis", RUN, {"image": ""}, "--on pyxis: it takes an image"),
-        ("apptainer", RUN, {"image": "--x"}, "--image=--x: it is no image"),
+        ("apptainer", RUN, {"image": "--x"}, "--image=--x: not a valid image reference"),
         ("jobset", RUN, {"image": ""}, "--on jobset: it takes an image"),
         ("jobset", RUN, {"name": "My_Run"}, "--job-name=My_Run: Kubernetes takes no such name"),
         ("jobset", replace(RUN, mounts=(("data", "/data"),)), {}, "Kubernetes cannot mount it"),

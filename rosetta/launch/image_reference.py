@@ -1,0 +1,170 @@
+"""Read the name of a container image, and write it as each place wants it.
+
+One name means different images in different places. Docker reads `ghcr.io/me/t5x` as an image of the registry ghcr.io; enroot, which pyxis
+calls, reads it as one of Docker Hub before version 4, and wants `ghcr.io#me/t5x`. Apptainer reads a name without `docker://` as a path.
+
+Sources:
+  Docker: distribution/reference, reference.go and normalize.go (grammar, and when the first component is a registry).
+  enroot: doc/cmd/import.md and src/docker.sh, versions 3.0.1 to 4.1.2. A digest is written in place of the tag, as IMAGE:sha256:HEX: before
+    version 4, IMAGE@sha256:HEX is read as the image "sha256" of the user IMAGE.
+  pyxis: args.c and pyxis_slurmstepd.c (a name that begins with a dot or a slash is the path of a squash file).
+  Apptainer: its user guide, "Support for Docker and OCI Containers"; github.com/containers/image, docker/docker_transport.go (a reference
+    with a tag and a digest is refused).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rosetta.errors import UserError
+
+DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
+# Schemes that only one place knows; what follows them is left as it is.
+_ONLY_IN = {
+    "dockerd": "pyxis",
+    "podman": "pyxis",
+    **dict.fromkeys(("library", "oras", "shub", "instance", "http", "https", "docker-daemon", "docker-archive", "oci", "oci-archive"), "apptainer"),
+}
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//)?(.*)", re.DOTALL)
+_FILE = re.compile(r"(\.{0,2}/|~).*|\.\.?|.*\.(sif|sqsh|sqfs|squashfs|img|simg|tar)", re.DOTALL)
+_SQUASH = (".sif", ".simg", ".img", ".tar")  # what enroot cannot start
+_HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]+)?")
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ImageReference:
+    """An image, as it was named.
+
+    Attributes:
+      registry: HOST or HOST:PORT; empty for Docker Hub.
+      repository: the path in the registry.
+      tag: empty for none.
+      digest: sha256:HEX, empty for none. It decides which image is meant, whatever the tag is.
+      user: whom enroot logs in as; empty for none.
+      path: of a file or folder instead; the fields above are empty then.
+      other: a name with a scheme that only one place knows; all other fields are empty then.
+    """
+
+    registry: str = ""
+    repository: str = ""
+    tag: str = ""
+    digest: str = ""
+    user: str = ""
+    path: str = ""
+    other: str = ""
+
+
+def read_image(text: str, where: str) -> ImageReference:
+    """Return what an image's name means: a reference as Docker has it, or as enroot has it (HOST#PATH), or a path.
+
+    Args:
+      text: the name.
+      where: what gave it, for messages.
+
+    Raises:
+      UserError: it is not a valid name.
+    """
+    if not text or text.startswith("-") or text != text.strip() or any(ord(mark) < 32 for mark in text):
+        raise _invalid(text, where)
+    scheme = _SCHEME.fullmatch(text)
+    if scheme and scheme[1] in _ONLY_IN and (scheme[2] or scheme[1].startswith(("docker-", "oci"))):
+        return ImageReference(other=text)
+    if scheme and scheme[2] and scheme[1] != "docker":
+        known = ", ".join(["docker", *sorted(_ONLY_IN)])
+        raise UserError(f"the scheme {scheme[1]!r} is not known", f"{where}{text}", f"give one of: {known}")
+    if scheme and scheme[2]:
+        text = scheme[3]
+    elif _FILE.fullmatch(text):
+        return ImageReference(path=text)
+    return _read_reference(text, where)
+
+
+def _read_reference(text: str, where: str) -> ImageReference:
+    user = ""
+    if "#" in text:
+        head, _, rest = text.partition("#")
+        user, _, registry = head.rpartition("@")
+        if ":" in user:
+            advice = "keep it where the place looks for it: enroot's .credentials, apptainer registry login, docker login"
+            raise UserError("a password does not belong into an image's name", where.rstrip("="), advice)
+        if not _HOST.fullmatch(registry):
+            raise _invalid(text, where)
+    else:
+        head, at, _ = text.partition("@")
+        if at and ":" in head and "/" not in head and not _DIGEST.fullmatch(text.partition("@")[2]):
+            raise UserError("not a valid image reference", where.rstrip("="), "write HOST/PATH:TAG, without a user and a password")
+        registry, rest = "", text
+    rest, at, digest = rest.partition("@")
+    before, _, last = rest.rpartition("/")
+    last, colon, tag = last.partition(":")
+    if tag.startswith("sha256:") and not digest:  # as enroot has it
+        tag, colon, digest = "", "", tag
+    repository = f"{before}/{last}" if before else last
+    if not registry:
+        first, slash, others = repository.partition("/")
+        if slash and ("." in first or ":" in first or first == "localhost"):
+            registry, repository = first, others
+    valid = _REPOSITORY.fullmatch(repository) and (not registry or _HOST.fullmatch(registry)) and (not colon or _TAG.fullmatch(tag))
+    if not valid or ((at or digest) and not _DIGEST.fullmatch(digest)):
+        raise _invalid(text, where)
+    return ImageReference("" if registry in DOCKER_HUB else registry, repository, tag, digest, user)
+
+
+def _invalid(text: str, where: str) -> UserError:
+    advice = "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path of an image file such as ./t5x.sqsh"
+    return UserError("not a valid image reference", f"{where}{text}", advice)
+
+
+def write_image(image: ImageReference, place: str, where: str) -> str:
+    """Return an image's name as a place reads it.
+
+    Args:
+      image: as read_image returns it.
+      place: "docker", "jobset", "pyxis" or "apptainer".
+      where: what gave it, for messages.
+
+    Raises:
+      UserError: the place has no way to name this image.
+    """
+    if image.other:
+        needed = _ONLY_IN[image.other.partition(":")[0]]
+        if needed != place:
+            raise UserError(f"only {needed} reads such a name", f"{where}{image.other}", f"give HOST/PATH:TAG, or use --on {needed}")
+        return image.other
+    if image.path:
+        return _write_path(image.path, place, where)
+    if image.user and place != "pyxis":
+        raise UserError("only pyxis reads a user in an image's name", f"{where}{image.user}@{image.registry}#{image.repository}", f"leave out {image.user!r} and '@', and log in with {'apptainer registry login' if place == 'apptainer' else 'docker login'}")
+    tag, digest = f":{image.tag}" if image.tag else "", f"@{image.digest}" if image.digest else ""
+    whole = f"{image.registry}/{image.repository}" if image.registry else image.repository
+    if place == "pyxis":
+        name = f"{image.registry}#{image.repository}" if image.registry else image.repository
+        user = f"{image.user}@" if image.user else ""
+        return f"{user}{name}:{image.digest}" if image.digest else f"{user}{name}{tag}"
+    if place == "apptainer":
+        return f"docker://{whole}{digest or tag}"
+    return f"{whole}{tag}{digest}"
+
+
+def _write_path(path: str, place: str, where: str) -> str:
+    if place in ("docker", "jobset"):
+        raise UserError(f"{place} takes an image of a registry, and this is a path", f"{where}{path}", "give HOST/PATH:TAG")
+    if path.startswith("~"):
+        raise UserError("no place reads '~' as the home folder", f"{where}{path}", "give the whole path")
+    if place == "apptainer":
+        return path
+    if path.endswith(_SQUASH):
+        raise UserError("pyxis starts squash files (.sqsh) only", f"{where}{path}", "convert it with enroot import, give HOST/PATH:TAG, or use --on apptainer")
+    return path if path.startswith((".", "/")) else f"./{path}"
+
+
+def describe_dropped_tag(image: ImageReference, place: str) -> str | None:
+    """Return a line where a place takes a digest only, and the tag beside it is left out; None where nothing is."""
+    if image.tag and image.digest and place in ("pyxis", "apptainer"):
+        return f"{place} takes a tag or a digest: the tag {image.tag!r} is left out, and the digest decides which image runs"
+    return None
