@@ -1,15 +1,15 @@
-"""Make text of others safe to print: no character of it may control the terminal or reorder what is read."""
+"""Make text of others safe to print: nothing in it controls the terminal or reorders the text."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Control, format (the bidirectional ones among them), surrogate, and the two Unicode line separators.
+# Control, format (also the bidirectional ones), surrogate, and the two Unicode line separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def escape(text: str, *, keep: str = "\n\t") -> str:
-    r"""Return `text` with each character that is not visible as its escape, for example `\x1b` or `\u202e`.
+    r"""Return `text` with an escape for each character that is not visible, as `\x1b` or `\u202e`.
 
     Args:
         text: What is about to be printed.

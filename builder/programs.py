@@ -22,7 +22,8 @@ def output_end(output: str | bytes, *, prefer: Sequence[str] = (), longest: int 
 
     Args:
         output: What the program printed.
-        prefer: Beginnings of lines that say what went wrong, for example "E: ". If there are such lines, only they are shown.
+        prefer: Beginnings of lines that say what went wrong, for example "E: ". If there are such
+            lines, only they are shown.
         longest: How many characters to show at most. The end of the output is kept.
     """
     text = output.decode("utf-8", "replace") if isinstance(output, bytes) else output
@@ -62,16 +63,25 @@ def run(
         cwd: The folder that it runs in.
 
     Raises:
-        FatalError: the program cannot be started, or ends with another status than 0. It shows the end of its output.
+        FatalError: the program cannot be started, or ends with another status than 0. It shows the
+            end of the output.
     """
     name = PurePath(argv[0]).name
     try:
-        done = subprocess.run(argv, capture_output=True, check=False, env=env, cwd=cwd, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv, capture_output=True, check=False, env=env, cwd=cwd, stdin=subprocess.DEVNULL
+        )
     except OSError as error:
-        raise FatalError(f"{name} cannot be run ({error.strerror})", where or name, do or f"install {name}") from error
+        raise FatalError(
+            f"{name} cannot be run ({error.strerror})", where or name, do or f"install {name}"
+        ) from error
     if done.returncode:
         shown = output_end(done.stderr if done.stderr.strip() else done.stdout, prefer=prefer)
         if done.returncode < 0:
             shown = f"ended by signal {-done.returncode}: {shown}"
-        raise FatalError(f"{what or f'{name} failed'}: {shown}", where or name, do or f"do what {name} asks for, then run again")
+        raise FatalError(
+            f"{what or f'{name} failed'}: {shown}",
+            where or name,
+            do or f"do what {name} asks for, then run again",
+        )
     return done.stdout.decode("utf-8", "replace")

@@ -1,6 +1,7 @@
-"""Every option and argument of every command, with values that nobody should give: one line and status 2, or an answer; never a fault of ours.
+"""Every option and argument of every command, with values that nobody should give.
 
-In process, without network and without engines. The commands stand on a copy of the manifest and on an empty cache.
+Each ends in one line and status 2, or in an answer, and never in a fault of ours. In process,
+without network and engines, on a copy of the manifest and an empty cache.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ POSITIONALS = {
     "verify": ["env:nosuch"], "wheel": ["transformer-engine"], "context": ["t5x", "context"], "publish": ["oci:nosuch"], "verify-published": ["localhost:1/a/b"],
     "promote": ["localhost:1/a/b@sha256:" + "0" * 64], "changelog": ["localhost:1/a/b", "localhost:1/a/c"], "reproduce": ["oci:nosuch"], "patches import": ["abc1234"],
 }  # fmt: skip
-REQUIRED = {"--to": "localhost:1/a/b", "--key": "nosuch.pem", "--suite": "s", "--result": "nosuch.json"}
+REQUIRED = {
+    "--to": "localhost:1/a/b",
+    "--key": "nosuch.pem",
+    "--suite": "s",
+    "--result": "nosuch.json",
+}
 NOT_RUN = {"test"}  # it would run all tests, this one too
 
 
@@ -53,7 +59,9 @@ def _commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Every command and the parser of its own options."""
     for verb in cli.VERBS:
         parser = cli.verb_parser(verb)
-        below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        below = [
+            action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+        ]
         if not below:
             yield (verb,), parser
         for action in below:
@@ -69,17 +77,32 @@ def _cases() -> Iterator[tuple[str, list[str]]]:
             continue
         words = [*command, *OTHERS.get(command[0], [])]
         positionals = POSITIONALS.get(" ".join(command), [])
-        required = {action.option_strings[-1]: REQUIRED[action.option_strings[-1]] for action in parser._actions if action.option_strings and action.required}
+        required = {
+            action.option_strings[-1]: REQUIRED[action.option_strings[-1]]
+            for action in parser._actions
+            if action.option_strings and action.required
+        }
         for action in parser._actions:
             if action.nargs == 0 or (command[0] != "build" and shared & set(action.option_strings)):
                 continue
-            others = [part for option, value in required.items() if option not in action.option_strings for part in (option, value)]
+            others = [
+                part
+                for option, value in required.items()
+                if option not in action.option_strings
+                for part in (option, value)
+            ]
             if action.option_strings:
-                yield f"{' '.join(command)} {action.option_strings[-1]}", [*words, *others, f"{action.option_strings[-1]}=VALUE", *positionals]
+                yield (
+                    f"{' '.join(command)} {action.option_strings[-1]}",
+                    [*words, *others, f"{action.option_strings[-1]}=VALUE", *positionals],
+                )
             elif not isinstance(action, argparse._SubParsersAction):
                 at = [each for each in parser._actions if not each.option_strings].index(action)
                 given = [*positionals[:at], "VALUE", *positionals[at + 1 :]]
-                yield f"{' '.join(command)} {action.metavar or action.dest}", [*words, *others, "--", *given]
+                yield (
+                    f"{' '.join(command)} {action.metavar or action.dest}",
+                    [*words, *others, "--", *given],
+                )
 
 
 CASES = dict(_cases())
@@ -87,7 +110,10 @@ CASES = dict(_cases())
 
 @functools.cache
 def _is_number(place: str) -> bool:
-    return any(word in place for word in ("--days", "--steps", "--repeat", "--jobs", "--keep")) or place == "bump --log"
+    return (
+        any(word in place for word in ("--days", "--steps", "--repeat", "--jobs", "--keep"))
+        or place == "bump --log"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +151,17 @@ def alone(workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("place", CASES)
-def test_a_bad_value_is_one_line(place: str, workplace: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_value_is_one_line(
+    place: str, workplace: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     wrong = []
     for value in NUMBERS if _is_number(place) else TEXTS:
         argv = [word.replace("VALUE", value) for word in CASES[place]]
         at = argv.index("--") if "--" in argv else len(argv)
-        argv[at:at] = ["--offline", *([] if "--manifest" in place else ["--manifest", str(workplace / "manifest.yaml")])]
+        argv[at:at] = [
+            "--offline",
+            *([] if "--manifest" in place else ["--manifest", str(workplace / "manifest.yaml")]),
+        ]
         status = cli.main(argv)
         shown = capfd.readouterr()
         if problem := _problem(status, shown.out, shown.err, number=_is_number(place)):
@@ -148,5 +179,9 @@ def _problem(status: int, out: str, err: str, *, number: bool) -> str:
         return f"{len(lines)} lines"
     if "hunter2" in out + err:
         return "a secret is shown"
-    hidden = {character for character in out + err if unicodedata.category(character) in ("Cc", "Cf", "Cs")} - {"\n", "\t"}
+    hidden = {
+        character
+        for character in out + err
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs")
+    } - {"\n", "\t"}
     return f"hidden characters {hidden}" if hidden else ""

@@ -43,7 +43,10 @@ def test_of_a_long_output_the_end_is_shown() -> None:
         ("import sys; print('out'); sys.exit('the reason')", "it failed: the reason"),
         ("import sys; print('told on stdout'); sys.exit(4)", "it failed: told on stdout"),
         ("import sys; sys.exit(4)", "it failed: it printed no message"),
-        ("import os; os.kill(os.getpid(), 9)", "it failed: ended by signal 9: it printed no message"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "it failed: ended by signal 9: it printed no message",
+        ),
     ],
 )
 def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> None:
@@ -54,7 +57,9 @@ def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> No
 
 def test_what_it_printed_and_what_is_not_there() -> None:
     assert programs.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
-    with pytest.raises(FatalError, match=r"no-such-program cannot be run .* -> install no-such-program"):
+    with pytest.raises(
+        FatalError, match=r"no-such-program cannot be run .* -> install no-such-program"
+    ):
         programs.run(["/nowhere/no-such-program"])
 
 
