@@ -68,6 +68,30 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message, self.prog, f"see {self.prog} --help")
 
 
+class _Version(argparse.Action):
+    """Prints what this rosetta is and ends, as argparse's own action does for a text that is known before."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None) -> NoReturn:
+        """See argparse."""
+        del namespace, values, option
+        status.say(_version())
+        parser.exit()
+
+
+def _version() -> str:
+    """Return the version of this rosetta, and what it was baked for; of a checkout only that it is one."""
+    from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
+
+    if not lock.path().exists():
+        return "rosetta (not baked: from a checkout)"
+    known = lock.read()
+    baked = [known.get("distribution"), known.get("accelerator"), f"Python {known.get('python')}"]
+    return f"rosetta {known.get('builder') or 'of an unknown version'} ({', '.join(str(part) for part in baked if part)})"
+
+
 def _devices(text: str) -> tuple[int, ...]:
     counts = tuple(arguments.whole(part) or 0 for part in text.split(","))
     if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
@@ -85,6 +109,7 @@ def _steps(text: str) -> int:
 def parser(command: str | None = None) -> Parser:
     """Return the command line's grammar; for a command of another room, that room's alone, which is the faster."""
     top = Parser(prog="rosetta", description="What is baked into this environment, and does it work.")
+    top.add_argument("--version", action=_Version, help="print the version of rosetta, and what it was baked for")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="one JSON document on stdout")

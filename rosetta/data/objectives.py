@@ -6,6 +6,7 @@ The objectives are those of Raffel et al., "Exploring the limits of transfer lea
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 from typing import TYPE_CHECKING
@@ -121,12 +122,16 @@ def _noise(length: int, density: float, span: float) -> tuple[int, int]:
 @functools.lru_cache
 def window_length(inputs: int, density: float, span: float) -> int:
     """Return the most tokens whose corrupted inputs, sentinels and end token included, are no longer than `inputs`."""
-    length = 2
-    while True:
-        noise, spans = _noise(length + 1, density, span)
-        if length + 1 - noise + spans + 1 > inputs:
-            return length
-        length += 1
+
+    def needed(length: int) -> int:
+        noise, spans = _noise(length, density, span)
+        return length - noise + spans + 1
+
+    # What a longer window needs is never less, so that the longest that fits can be bisected.
+    beyond = 4
+    while needed(beyond) <= inputs:
+        beyond *= 2
+    return bisect.bisect_right(range(3, beyond), inputs, key=needed) + 2
 
 
 def _segments(items: int, segments: int, keys: Array) -> Array:

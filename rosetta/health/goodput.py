@@ -1,6 +1,6 @@
-"""Goodput: the share of the time since a run's first start that was spent in steps that count, kept over restarts in FOLDER/goodput.json.
+"""Goodput: the share of a run's time that was spent in steps that count, kept over restarts in FOLDER/goodput.json.
 
-A step that was trained again after a restart counts once, the time up to the end of the start before it not at all.
+A step that was trained again after a restart counts once. Time between the last report of one start and the next start does not belong to the run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ class Goodput:
 
     def __init__(self, folder: str | None) -> None:
         self._path = None if folder is None or "://" in folder else Path(folder, FILE)
-        self._first = BEGAN
+        self._before = 0.0  # s that earlier starts ran, up to their last report
         self._points: list[tuple[int, float]] = []  # (step, seconds in steps up to it)
         self.starts = 1
         try:
             if self._path and self._path.exists():
                 kept = json.loads(self._path.read_text())
-                self._first, self._points, self.starts = float(kept["first_start"]), [(int(step), float(seconds)) for step, seconds in kept["points"]], int(kept["starts"]) + 1
+                if "seconds" not in kept:  # an earlier release's, which knew the first start: with the pauses up to its last report
+                    kept["seconds"] = max(self._path.stat().st_mtime - float(kept["first_start"]), 0.0)
+                points = [(int(step), float(seconds)) for step, seconds in kept["points"]]
+                self._before, self._points, self.starts = float(kept["seconds"]), points, int(kept["starts"]) + 1
         except (ValueError, KeyError, TypeError, OSError):
             self._points = []
 
@@ -48,9 +51,10 @@ class Goodput:
         self._points.append((step, self._points[-1][1] + seconds))
         if len(self._points) > _POINTS:
             self._points = [*self._points[:-1:2], self._points[-1]]
+        whole = self._before + time.time() - BEGAN
         if self._path:
             try:
-                folders.write(self._path, json.dumps({"schema": 1, "first_start": self._first, "starts": self.starts, "points": self._points}))
+                folders.write(self._path, json.dumps({"schema": 2, "seconds": whole, "starts": self.starts, "points": self._points}))
             except OSError:
                 self._path = None
-        return min(self._points[-1][1] / max(time.time() - self._first, 1e-9), 1.0)
+        return min(self._points[-1][1] / max(whole, 1e-9), 1.0)

@@ -30,6 +30,7 @@ FILE = "run.lock"
 RENEWAL = 10.0  # s between signs of life
 LEASE = 60.0  # s without one, after which a holder on another machine counts as dead
 _PAUSE = 1.0
+_PATIENCE = 5.0
 _WIDTH = 1024  # of the file: a sign of life overwrites all of it in one call
 
 _held: dict[str, Lock] = {}
@@ -109,11 +110,13 @@ class Lock:
         self._folder, self._own, self._file = folder, own, file
         self._signs = 0
         self._released = threading.Event()
+        self._thread: threading.Thread | None = None
         self._write()
 
     def start(self, renewal: float = RENEWAL) -> None:
         """Begin to give signs of life, in a thread of its own."""
-        threading.Thread(target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True).start()
+        self._thread = threading.Thread(target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True)
+        self._thread.start()
 
     def _write(self) -> None:
         text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_WIDTH)
@@ -150,6 +153,8 @@ class Lock:
         if self._released.is_set():
             return
         self._released.set()
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE)  # an object store's library must not run when Python ends
         _held.pop(self._folder, None)
         try:
             if self.taken_by() is None:

@@ -50,18 +50,23 @@ class Saves:
         self._folder, self._mode, self._speaks = folder, mode, speaks
         self._missing: UserError | None = None  # the last checkpoint, if it was left out
         self._told: dict[str, float] = {}
+        self._ending = threading.Event()
+        self._threads: list[threading.Thread] = []
 
     def begun(self, step: int, since: float, stall: float) -> None:
         """Say that a save was begun `since` (time.monotonic) and held the training up for `stall` seconds; once it is whole, how long it took is said."""
         self._missing = None
+        self._ending.clear()
         if self._speaks and "://" not in self._folder:
-            threading.Thread(target=self._wait, args=(step, since, stall), name="rosetta-save", daemon=True).start()
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._threads.append(threading.Thread(target=self._wait, args=(step, since, stall), name="rosetta-save", daemon=True))
+            self._threads[-1].start()
 
     def _wait(self, step: int, since: float, stall: float) -> None:
         while step not in folders.steps(self._folder):
-            if time.monotonic() - since > _PATIENCE or self._missing:
+            if time.monotonic() - since > _PATIENCE or self._missing or self._ending.is_set():
                 return
-            time.sleep(_PAUSE)
+            self._ending.wait(_PAUSE)
         took = time.monotonic() - since
         if problem := checkpoint_files.find_problem(self._folder, step):
             watch.say(f"checkpoint {step:,} is not whole: {problem}")
@@ -91,7 +96,10 @@ class Saves:
             watch.say(f"{self._folder}: {self._missing.what}; the run keeps its last one and goes on; if the next one finds no room either, it ends")
 
     def ended(self) -> None:
-        """Raise UserError where the run's last checkpoint was left out: its end is not kept."""
+        """Say what is left to say of checkpoints, all of which are written. Raise UserError where the last one was left out: the run's end is not kept."""
+        self._ending.set()
+        for thread in self._threads:  # Python must not end while one is in TensorStore: the process would be aborted
+            thread.join()
         if self._missing:
             raise self._missing
 

@@ -110,7 +110,8 @@ def tell(line: str) -> None:
 def say(line: str) -> None:
     """Print a line on stderr, and where that is a log on the terminal. That whoever read it has gone, as a `tee` at Ctrl-C, ends no run."""
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{line}\n")  # in one piece: print writes the line's end apart, and logs of other threads come between
+        sys.stderr.flush()
     tell(line)
 
 

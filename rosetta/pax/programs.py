@@ -189,8 +189,7 @@ class EvalProgram(programs.SingleTaskEvalProgram):
         if ended.eval_metrics is not None and jax.process_index() == 0:
             found = evaluation(step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()})
             line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else "")
-            print(line, file=sys.stderr, flush=True)
-            progress.tell(line)
+            progress.say(line)
             _keep(str(self._job_log_dir), found)
         return ended
 

@@ -11,7 +11,7 @@ from typing import Any
 from rosetta.errors import UserError
 from rosetta.health import checkpoint_files, run_lock, stop
 from rosetta.health import run as healths
-from rosetta.launch import end, startup
+from rosetta.launch import end, folders, progress, startup
 from rosetta.pax import stored
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
@@ -45,6 +45,9 @@ def main() -> None:
             run_lock.acquire_for_run(str(flags.FLAGS.job_log_dir), "LOG_DIR", os.environ, jax.process_index(), jax.process_count())
         begun.append((read_from, flags.FLAGS.mode == "train"))
         _refuse_damaged(*begun[0])
+        own = stored.newest(read_from)
+        if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
+            progress.say(f"rosetta: goes on from {own}: {folders.step_of(own):,} steps are done")
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)
             experiment_config.goes_on(folder)

@@ -21,7 +21,7 @@ from t5x import utils
 
 from rosetta.errors import UserError
 from rosetta.health import run_lock, stop
-from rosetta.launch import folders
+from rosetta.launch import folders, progress
 from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Initializer(utils.TrainStateInitializer):
             newest = f"{model_dir}/checkpoint_{own[-1]}"
             manager.refuse_damaged(newest, resumes=True)
             self._go_on(newest, own[-1], shapes, config, vocabulary)
+            if jax.process_index() == 0 and trainer_cls:
+                progress.say(f"rosetta: goes on from {newest}: {own[-1]:,} steps are done")
         elif checkpoint:
             manager.refuse_damaged(checkpoint, resumes=False)
             self._start(checkpoint, shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)

@@ -59,6 +59,14 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return parsed
 
 
+def test_its_version(baked: Path) -> None:
+    done = rosetta(baked, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rosetta 0.1 (t5x, cpu, Python 3.11)\n", "")
+    (baked / "lock.json").unlink()
+    done = rosetta(baked, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rosetta (not baked: from a checkout)\n", "")
+
+
 def test_info_as_json(baked: Path) -> None:
     done = rosetta(baked, "info", "--json")
     assert done.returncode == 0, done.stderr

@@ -122,3 +122,16 @@ def test_lm_takes_the_window_as_it_is() -> None:
 def test_what_cannot_work_is_refused(name: str, lengths: dict[str, int], changes: dict[str, float], says: str) -> None:
     with pytest.raises(UserError, match=says):
         objectives.named(name, lengths, **changes).check(BYTES)
+
+
+@pytest.mark.parametrize("density", [0.01, 0.15, 0.5, 0.99])
+@pytest.mark.parametrize("span", [1.0, 3.0, 20.0])
+def test_the_longest_window_that_fits(density: float, span: float) -> None:
+    def needed(length: int) -> int:
+        noise, spans = objectives._noise(length, density, span)
+        return length - noise + spans + 1
+
+    for inputs in [*range(300), 99_999, 999_999_999]:
+        length = objectives.window_length(inputs, density, span)
+        assert length == 2 or needed(length) <= inputs
+        assert needed(length + 1) > inputs

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_step_that_is_trained_twice_counts_once(tmp_path: Path, clock: list[float]) -> None:
+def test_a_step_that_is_trained_twice_counts_once_and_a_pause_not_at_all(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     first = Goodput(str(tmp_path))
     first.begins(0)
     clock[0] = 1020.0
@@ -25,11 +26,26 @@ def test_a_step_that_is_trained_twice_counts_once(tmp_path: Path, clock: list[fl
     clock[0] = 1040.0
     assert first.report(200, 20.0) == pytest.approx(0.75)
     # It is killed, and begins again at the checkpoint of step 150, half of the second report's steps.
+    clock[0] += 3600.0  # and an hour later: it is no time of the run
+    monkeypatch.setattr(goodput, "BEGAN", clock[0])
     second = Goodput(str(tmp_path))
     second.begins(150)
-    clock[0] = 1080.0
+    clock[0] += 40.0
     assert second.report(200, 10.0) == pytest.approx((10 + 10 + 10) / 80)
     assert json.loads((tmp_path / goodput.FILE).read_text())["starts"] == 2
+
+
+def test_an_earlier_releases_file_goes_on(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / goodput.FILE
+    path.write_text(json.dumps({"schema": 1, "first_start": 1000.0, "starts": 1, "points": [[0, 0.0], [100, 20.0]]}))
+    os.utime(path, (1040.0, 1040.0))
+    clock[0] = 5000.0
+    monkeypatch.setattr(goodput, "BEGAN", 5000.0)
+    made = Goodput(str(tmp_path))
+    made.begins(100)
+    clock[0] += 10.0
+    assert made.report(110, 5.0) == pytest.approx(25 / 50)
+    assert made.starts == 2
 
 
 def test_it_stays_small(tmp_path: Path, clock: list[float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.errors import UserError
+from rosetta.health import checkpoint_files
 from rosetta.health.saves import NoRoomError, Saves, full
 
 
@@ -91,3 +93,20 @@ def test_how_long_it_took_is_said_once_it_is_whole(tmp_path: Path, capsys: pytes
     assert told["save_stall"] == 1.5
     assert "checkpoint 10 is whole" in capsys.readouterr().err
     assert saves.told() == {}
+
+
+def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = checkpoint_files.find_problem
+
+    def slow(folder: str, step: int) -> str | None:
+        time.sleep(0.3)
+        return looked(folder, step)
+
+    monkeypatch.setattr(checkpoint_files, "find_problem", slow)
+    saves = Saves(str(tmp_path), "once", speaks=True)
+    _write(tmp_path, 10, 1)
+    saves.begun(10, time.monotonic(), 0.0)
+    saves.begun(20, time.monotonic(), 0.0)  # it never comes: nothing waits for it
+    saves.ended()
+    assert [thread.name for thread in threading.enumerate() if thread.name == "rosetta-save"] == []
+    assert capsys.readouterr().err.count("is whole") == 1

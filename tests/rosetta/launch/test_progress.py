@@ -4,6 +4,7 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,3 +100,11 @@ def test_where_stderr_is_a_log_the_terminal_sees_it_too(monkeypatch: pytest.Monk
     os.close(write)
     monkeypatch.setenv(progress.FD, "987")
     Reporter(None).say(REPORT)
+
+
+def test_a_line_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of other threads come between two writes."""
+    written: list[str] = []
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    progress.say("step 10")
+    assert written == ["step 10\n"]
