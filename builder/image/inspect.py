@@ -43,12 +43,21 @@ class Found:
     def lock(self, image: Image) -> dict[str, Any]:
         """Its lock.json, from the highest layer that has one."""
         for one in reversed(image.layers):
-            with self.open(image, one) as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
-                for member in archive:
-                    file = archive.extractfile(member) if member.name == _LOCK else None
-                    if file:
-                        return dict(json.loads(file.read()))
+            if data := self._read_layer(image, one, _LOCK):
+                return dict(json.loads(data))
         raise FatalError("has no lock.json", f"the image for linux/{image.architecture}", "it is no image that this builder made")
+
+    def read(self, image: Image, path: str) -> bytes:
+        """Return a file of the highest layer, which holds what describes the image; nothing where that lacks it."""
+        return self._read_layer(image, image.layers[-1], path)
+
+    def _read_layer(self, image: Image, one: Layer, path: str) -> bytes:
+        with self.open(image, one) as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.name == path else None
+                if file:
+                    return file.read()
+        return b""
 
 
 @contextlib.contextmanager

@@ -31,12 +31,17 @@ _SHOWN = 40  # commits of a source in the text; --json has all
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What the SBOM of an index says, taken apart. `packages`: by kind ("pypi", "deb") and name, the versions by platform and the hashes."""
+    """What the SBOM of an index says, taken apart.
+
+    `packages`: by kind ("pypi", "deb") and name, the versions by platform and the hashes. `rosetta`: the
+    commit and what is not committed, empty where the SBOM does not say.
+    """
 
     name: str
     digest: str
     sources: dict[str, dict[str, Any]]
     packages: dict[str, dict[str, tuple[str, ...]]]
+    rosetta: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +60,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     old, new = (_published(each, public) for each in (arguments.old, arguments.new))
     data = {
         "from": {"reference": old.name, "digest": old.digest}, "to": {"reference": new.name, "digest": new.digest},
+        "rosetta": {"from": old.rosetta or None, "to": new.rosetta or None},
         "sources": _sources(context, old.sources, new.sources), "python": _packages(old.packages["pypi"], new.packages["pypi"]),
         "system": _packages(old.packages["deb"], new.packages["deb"]),
     }  # fmt: skip
@@ -83,11 +89,15 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
     """An SBOM of ours. Raises FatalError for another's."""
     sources: dict[str, dict[str, Any]] = {}
     packages: dict[str, dict[str, set[str]]] = {"pypi": {}, "deb": {}}
+    rosetta = ""
     try:
         for each in said["components"]:
             kind = str(each.get("purl", "")).removeprefix("pkg:").partition("/")[0]
             if kind in packages:
                 packages[kind].setdefault(str(each["name"]), set()).add(_version(each))
+            elif each["bom-ref"] == "rosetta":
+                commits = each.get("pedigree", {}).get("commits", [])
+                rosetta = ", ".join(" ".join([str(row["uid"]), *([str(row["message"])] if "message" in row else [])]) for row in commits)
             elif str(each["bom-ref"]).startswith("source:"):
                 (ancestor,) = each["pedigree"]["ancestors"]
                 patches = dict(row["value"].split(" sha256:") for row in ancestor["properties"] if row["name"] == "rosetta:patch")
@@ -99,7 +109,7 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
                 packages["deb"].setdefault(str(each["name"]), set()).add(str(each["version"]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise FatalError("its SBOM is not one of rosetta's", name, "give an image that build.py publish has published") from error
-    return Published(name, digest, sources, {kind: {each: tuple(sorted(versions)) for each, versions in found.items()} for kind, found in packages.items()})
+    return Published(name, digest, sources, {kind: {each: tuple(sorted(versions)) for each, versions in found.items()} for kind, found in packages.items()}, rosetta)
 
 
 def _version(component: Mapping[str, Any]) -> str:
@@ -151,6 +161,9 @@ def _packages(old: Mapping[str, tuple[str, ...]], new: Mapping[str, tuple[str, .
 def text(data: Mapping[str, Any]) -> str:
     """The same in Markdown."""
     lines = [f"# {data['to']['reference']}", "", f"Since {data['from']['reference']}: `{data['from']['digest'][:19]}` became `{data['to']['digest'][:19]}`."]
+    old, new = (data["rosetta"][side] for side in ("from", "to"))
+    if old != new:
+        lines += ["", "## rosetta", "", f"* `{old or 'not recorded'}` -> `{new or 'not recorded'}`"]
     for name, each in data["sources"].items():
         rows = [f"* patch {what}: `{patch}`" for what, names in each["patches"].items() for patch in names]
         if each["from"] != each["to"]:
@@ -160,7 +173,11 @@ def text(data: Mapping[str, Any]) -> str:
     for title, key_ in (("Python packages", "python"), ("Operating system", "system")):
         if data[key_]:
             lines += ["", f"## {title}", "", *(f"* {each['name']}: {', '.join(each['from']) or 'not there'} -> {', '.join(each['to']) or 'gone'}" for each in data[key_])]
-    return "\n".join([*lines, *(["", "Nothing of it changed."] if len(lines) == 3 else [])])
+    if len(lines) == 3:
+        same = data["from"]["digest"] == data["to"]["digest"]
+        unexplained = "The digests differ, but the SBOMs do not say why: packages, sources, patches and rosetta's commit are the same."
+        lines += ["", "Nothing of it changed." if same else unexplained]
+    return "\n".join(lines)
 
 
 def _short(commit: str | None) -> str:

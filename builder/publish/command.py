@@ -110,7 +110,7 @@ Described = dict[str, "list[tuple[str, dict[str, Any]]]"]
 
 def describe(made: Release, repository: Reference, checkout: Mapping[str, Any], builder: str) -> Described:
     """The predicates to attach, by the digest they are of: an SBOM and a provenance for each platform's image and for the index."""
-    parts = {architecture: sbom.contents(made.manifest, record) for architecture, record in made.records.items()}
+    parts = {name: sbom.contents(made.manifest, record, checkout, made.licences[name]) for name, record in made.records.items()}
     version = str(next(iter(made.records.values()))["builder"])
 
     def both(digest: str, records: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

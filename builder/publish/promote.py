@@ -17,6 +17,7 @@ from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
 _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,99}")
 _LARGEST = 1 << 24
@@ -36,9 +37,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     wanted, signer = reference.parse(arguments.reference), key.private(arguments.key)
     if not wanted.digest or wanted.tag:
         raise FatalError("is not named by its digest", str(wanted), "give HOST/NAME@sha256:DIGEST, that which was tested")
-    said = passed(arguments.suite, Path(arguments.result), wanted.digest)
     with Connection(wanted, "pull,push") as connection:
         index = pull.document(connection, wanted.digest)
+        images = index.json().get("manifests")
+        platforms = [str(image.get("digest")) for image in images if isinstance(image, dict)] if isinstance(images, list) else []
+        said = passed(arguments.suite, Path(arguments.result), wanted.digest, platforms)
         command.checked(connection, index, signer)
         command.sign(connection, attach.Subject(index.media_type, index.data), [(statement.TEST, said)], signer)
         command.checked(connection, index, signer, tested=True)
@@ -49,8 +52,19 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     return Result(data, f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}")
 
 
-def passed(suite: str, file: Path, digest: str) -> dict[str, Any]:
-    """The predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and that it passed. FatalError unless the document says so."""
+def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ()) -> dict[str, Any]:
+    """Return the predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and that it passed.
+
+    Args:
+        suite: its name.
+        file: its document.
+        digest: of the index that is promoted.
+        platforms: the digests of the index's images, which a suite may have run in.
+
+    Raises:
+        FatalError: the document does not say so, or names another digest.
+    """
+    digests = {digest, *platforms}
     if not _SUITE.fullmatch(suite):
         raise FatalError(f"{suite[:60]!r} is no name of a suite", "--suite", "letters, digits, and . _ / - or spaces between them")
     try:
@@ -65,6 +79,7 @@ def passed(suite: str, file: Path, digest: str) -> dict[str, Any]:
     if fine is not True:
         raise FatalError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
     result = document.get("result")
-    if (tested := result.get("digest") if isinstance(result, dict) else None) and tested != digest:
-        raise FatalError(f"is the result of {str(tested)[:19]}…, not of {digest[:19]}…", str(file), "promote the digest that was tested")
+    for place in (document, result if isinstance(result, dict) else {}):
+        if "digest" in place and str(place["digest"]) not in digests:
+            raise FatalError(f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…", str(file), "promote the digest that was tested")
     return {"result": "PASSED", "configuration": [{"name": suite, "digest": {"sha256": hashlib.sha256(raw).hexdigest()}}], "passedTests": [suite]}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
 
 from builder import manifest
 from builder.errors import FatalError
@@ -21,17 +24,22 @@ if TYPE_CHECKING:
 
 # What the architectures of one index must have in common.
 _SAME = ("distribution", "accelerator", "line", "builder", "compression", "requirements")
+_INCOMPLETE = (
+    "a tag has all architectures of the manifest: leave --platform out, or build each with --output oci:DIR on a machine of its own and publish all oci:DIR at once,"
+    " or list fewer architectures in the manifest"
+)
 _OF_SOURCE = ("commit", "patched_commit", "exported_tree")
 
 
 @dataclass(frozen=True)
 class Release:
-    """An index, the lock.json of each architecture, and where its blobs lie on disk."""
+    """An index, for each architecture its lock.json and the licences of its projects, and where its blobs lie on disk."""
 
     manifest: Manifest
     index: Index
     records: dict[str, dict[str, Any]]
     blob: Callable[[str], Path]
+    licences: dict[str, dict[str, str]]
 
     @property
     def title(self) -> str:
@@ -47,7 +55,10 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
         asked = command.request(context, argparse.Namespace(**vars(arguments), distribution=names[0]), output.Output("registry", ""))
         complete(loaded, asked.distribution, asked.accelerator, asked.architectures)
         built = make.build(asked)
-        found = Release(loaded, built.index, built.records, functools.partial(layer.blob, context.cache))
+        blob = functools.partial(layer.blob, context.cache)
+        shown = inspect.Found(built.index.images, built.index.digest, lambda _, one: open(blob(one.digest), "rb"))  # noqa: SIM115 - Found.open closes it
+        licences = {image.architecture: read_licences(shown, image) for image in built.index.images}
+        found = Release(loaded, built.index, built.records, blob, licences)
     else:
         raise FatalError("only image layouts may be several", " ".join(names), "give one distribution, or oci:DIR for each architecture")
     return found
@@ -58,6 +69,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
     images: dict[str, oci.Image] = {}
     records: dict[str, dict[str, Any]] = {}
     places: dict[str, Path] = {}
+    licences: dict[str, dict[str, str]] = {}
     documents = []
     for folder in folders:
         read = layout.read(folder)
@@ -67,6 +79,7 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
                 raise FatalError(f"holds linux/{image.architecture}, as another of the layouts does", str(folder), "give each architecture once")
             images[image.architecture] = image
             records[image.architecture] = found.lock(image)
+            licences[image.architecture] = read_licences(found, image)
             places |= {each.digest: layout.blob(folder, each) for each in image.layers}
         documents.append(read.index.document)
     try:
@@ -76,7 +89,17 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
         raise FatalError(f"its lock.json has no {error}", str(folders[0]), "it is no image that this builder made") from error
     joined = oci.index(list(images.values()), runtime.annotated(records[min(records)]))
     index = oci.Index(joined.images, documents[0]) if len(folders) == 1 else joined
-    return Release(loaded, index, dict(sorted(records.items())), lambda digest: places[digest])
+    return Release(loaded, index, dict(sorted(records.items())), lambda digest: places[digest], licences)
+
+
+def read_licences(found: inspect.Found, image: oci.Image) -> dict[str, str]:
+    """Return the licence that an image declares for each project, by its canonical name; nothing where it has no index of them."""
+    try:
+        rows = json.loads(found.read(image, f"{runtime.HOME}/LICENSES/index.json") or b"{}").get("licences", [])
+        return {canonicalize_name(row["name"]): str(row["licence"]) for row in rows}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = f"the image for linux/{image.architecture}"
+        raise FatalError("its index of licences is not a valid one", where, "it is not an image that this builder made") from error
 
 
 def complete(loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]) -> None:
@@ -85,7 +108,7 @@ def complete(loaded: Manifest, distribution: str, accelerator: str, architecture
     if accelerator not in entry.accelerators:
         raise FatalError(f"{distribution} is not built for {accelerator}", "publish", f"one of: {', '.join(entry.accelerators)}")
     if missing := [each for each in entry.architectures if each not in architectures]:
-        raise FatalError(f"{' and '.join(f'linux/{each}' for each in missing)} of {distribution}-{accelerator} is missing", "publish", "build it too: a tag has all architectures of the manifest or is not moved")
+        raise FatalError(f"{' and '.join(f'linux/{each}' for each in missing)} of {distribution}-{accelerator} is missing", "publish", _INCOMPLETE)
     if more := [each for each in architectures if each not in entry.architectures]:
         raise FatalError(f"{distribution} is not listed for linux/{', linux/'.join(more)}", "publish", "list it in the manifest, or leave it out")
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.utils import canonicalize_name
+
 from builder.base import debs
 from builder.errors import FatalError
 from builder.locks import lockfile
@@ -29,9 +32,25 @@ class Contents:
     components: dict[str, dict[str, Any]]
 
 
-def contents(manifest: Manifest, record: Mapping[str, Any]) -> Contents:
-    """By an image's lock.json and this checkout's locks and patches. Raises FatalError where these are not what the image was made of."""
-    found = [*_sources(manifest, record), *_python(manifest, record), *_system(manifest, record)]
+def contents(
+    manifest: Manifest, record: Mapping[str, Any], checkout: Mapping[str, Any] | None = None, licences: Mapping[str, str] | None = None
+) -> Contents:
+    """List the components of an image.
+
+    Args:
+        manifest: of this checkout, whose locks and patches the image was made of.
+        record: the image's lock.json.
+        checkout: what `provenance.of_checkout` says of this checkout.
+        licences: what the image says of the licence of each project, by its name.
+
+    Raises:
+        FatalError: locks or patches are not those that the image was made of.
+    """
+    found = [_rosetta(record, checkout or {}), *_sources(manifest, record), *_python(manifest, record), *_system(manifest, record)]
+    for component in found:
+        licence = (licences or {}).get(canonicalize_name(component["name"]), "")
+        if licence and not component.get("purl", "").startswith("pkg:deb/"):
+            component["licenses"] = [_licence(licence)]
     return Contents(str(record["architecture"]), {each["bom-ref"]: each for each in found})
 
 
@@ -49,6 +68,24 @@ def document(name: str, version: str, digest: str, parts: list[Contents]) -> dic
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}, "components": components,
         "dependencies": [{"ref": digest, "dependsOn": sorted(merged)}],
     }  # fmt: skip
+
+
+def _rosetta(record: Mapping[str, Any], checkout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the component of rosetta's own package and programs, with the commit they are of."""
+    component: dict[str, Any] = {"type": "application", "bom-ref": "rosetta", "name": "rosetta", "version": str(record["builder"])}
+    if checkout:
+        commit = {"uid": checkout["commit"], **({"url": checkout["url"]} if checkout["url"] else {})}
+        message = {} if checkout["clean"] else {"message": "with changes that are not committed"}
+        component["pedigree"] = {"commits": [{**commit, **message}]}
+    return component
+
+
+def _licence(text: str) -> dict[str, Any]:
+    """Return a licence choice: an SPDX expression where the text is a valid one, else a name."""
+    try:
+        return {"expression": str(canonicalize_license_expression(text))}
+    except InvalidLicenseExpression:
+        return {"license": {"name": text}}
 
 
 def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -4,12 +4,14 @@ Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date an
 other digest has a standing claim on that date. Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
 the one with the larger digest withdraws its claim, and the other waits for that. So two digests never both go on.
 
-Only names count, and no claim is ever moved or removed: claim-DATE-HEX-RUN stands until claim-DATE-HEX-RUN-withdrawn is there, and each run has its own.
+Only names count, and no claim is ever moved: claim-DATE-HEX-RUN stands until claim-DATE-HEX-RUN-withdrawn is there, and each run has its own. A run whose
+tag is there removes its own claim, where the registry can do that: from then on the tag itself tells others that the day is taken.
 It takes a registry whose list of tags shows a tag as soon as it was put; one whose list lags is noticed by our own claim.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from builder import log
 from builder.errors import FatalError
 from builder.image import oci, registry
 from builder.image.send import Meter, has, send
+from builder.image.transport import Transient
 from builder.publish import listing
 from builder.publish.attach import EMPTY, EMPTY_KIND, known
 
@@ -85,7 +88,7 @@ def own(connection: Connection, date: str, index: bytes, prepare: Callable[[], N
     Raises:
         TakenError: another digest owns the day; nothing is moved then.
     """
-    digest, name = oci.sha256(index), nightly(date)
+    digest, name, claim = oci.sha256(index), nightly(date), ""
     if not _taken(connection, name, digest):
         claim = _claim(connection, date, digest)
         try:
@@ -96,6 +99,8 @@ def own(connection: Connection, date: str, index: bytes, prepare: Callable[[], N
     if prepare:
         prepare()
     registry.tag(connection, name, index)
+    if claim:
+        _remove_claim(connection, claim)
 
 
 def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
@@ -156,12 +161,25 @@ def _claim(connection: Connection, date: str, digest: str) -> str:
 
 def _put(connection: Connection, tag: str) -> None:
     """Put a tag of which only the name counts."""
-    empty = oci.descriptor(EMPTY_KIND, EMPTY)
-    document = oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": _CLAIM, "config": empty, "layers": [empty]})
+    document = _claim_document(tag)
     if not has(connection, oci.sha256(EMPTY), len(EMPTY)):
         with Meter(tag, 0) as meter:
             send(connection, oci.sha256(EMPTY), len(EMPTY), EMPTY, "", meter)
     registry.tag(connection, tag, document)
+
+
+def _claim_document(tag: str) -> bytes:
+    """Return the document of a claim, which no other tag points to: it can be removed by its digest."""
+    empty = oci.descriptor(EMPTY_KIND, EMPTY)
+    noted = {"io.rosetta.claim": tag}
+    return oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": _CLAIM, "config": empty, "layers": [empty], "annotations": noted})
+
+
+def _remove_claim(connection: Connection, claim: str) -> None:
+    """Remove a claim that has done its work; many registries refuse that, and then it stays."""
+    digest = oci.sha256(_claim_document(claim))
+    with contextlib.suppress(FatalError, Transient), connection.call("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)):
+        pass
 
 
 def _standing(tags: Collection[str], date: str) -> dict[str, list[str]]:

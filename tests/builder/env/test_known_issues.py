@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,9 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
     file.write_text(text)
     with pytest.raises(FatalError, match=problem):
         known_issues.load(file)
+
+
+def test_where_an_issue_is_told_can_be_reached_from_an_image() -> None:
+    """No page of this repository's docs/: an image does not hold them."""
+    places = [issue["see"] for issue in known_issues.load()]
+    assert [place for place in places if not re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+#[0-9]+", place)] == []

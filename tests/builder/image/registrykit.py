@@ -186,7 +186,7 @@ class _Server(http.server.ThreadingHTTPServer):
 @contextmanager
 def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer], lose: Callable[[str], None], tls: ssl.SSLContext | None = None) -> Iterator[Served]:
     """A proxy in front of what `answer` does."""
-    handler = type("Handler", (_Handler,), {f"do_{method}": _Handler.answer for method in ("GET", "HEAD", "PUT", "POST", "PATCH")})
+    handler = type("Handler", (_Handler,), {f"do_{method}": _Handler.answer for method in ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")})
     server = _Server(("127.0.0.1", 0), handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -214,6 +214,7 @@ class Memory:
         self.bearer = ""  # the realm's address
         self.asked: list[dict[str, list[str]]] = []
         self.redirect = ""  # where blobs are to be had
+        self.deletes = False  # it lets manifests be removed
         self._count = 0
         self._lock = threading.Lock()
 
@@ -295,6 +296,11 @@ class Memory:
         if (name, which) not in self.manifests:
             return 404, {"Content-Type": "application/json"}, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
         kind, data = self.manifests[name, which]
+        if method == "DELETE" and self.deletes:
+            self.manifests = {key: value for key, value in self.manifests.items() if key[0] != name or value[1] != data}
+            return 202, {}, b""
+        if method == "DELETE":
+            return 405, {"Content-Type": "application/json"}, b'{"errors": [{"code": "UNSUPPORTED", "message": "the operation is unsupported"}]}'
         return 200, {"Content-Type": kind, "Docker-Content-Digest": oci.sha256(data), "Content-Length": str(len(data))}, data
 
 

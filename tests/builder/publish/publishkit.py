@@ -108,6 +108,7 @@ class Project:
     cache: Cache
     commit: str = COMMIT
     architectures: tuple[str, ...] = BOTH
+    licences: dict[str, Any] | None = None  # the image's index of licences
 
     def __post_init__(self) -> None:
         for name in ("patches/thing", "locks/line"):
@@ -166,9 +167,15 @@ bases:
     def image(self, architecture: str, top: str, title: str = "") -> tuple[oci.Image, dict[str, str]]:
         record = self.record(architecture)
         texts = {"base.txt": "base", f"top-{architecture}": top * 50_000, "opt/rosetta/lock.json": parts.lock_text(record)}
-        made = [layer.write(self.cache, hashlib.sha256(f"{path}{text}".encode()).hexdigest(), path, "gzip", lambda path=path, text=text: [file(path, text)]) for path, text in texts.items()]  # type: ignore[misc]
+        made = [layer.write(self.cache, hashlib.sha256(f"{path}{text}{self.licences}".encode()).hexdigest(), path, "gzip", lambda path=path, text=text: [file(path, text), *self._more(path)]) for path, text in texts.items()]  # type: ignore[misc]
         noted = runtime.annotated(record) | ({"org.opencontainers.image.title": title} if title else {})
         return oci.image(architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted), noted
+
+    def _more(self, path: str) -> list[Any]:
+        """Return what stands beside lock.json in the highest layer."""
+        if self.licences is None or path != "opt/rosetta/lock.json":
+            return []
+        return [file("opt/rosetta/LICENSES/index.json", json.dumps(self.licences))]
 
     def layout(self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = "") -> str:
         """Write the image with the text `top` as a layout; the name that `publish` takes."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from builder.errors import FatalError
-from builder.publish import changelog
+from builder.publish import changelog, provenance
 from tests.builder import gitkit
 from tests.builder.publish import publishkit
 from tests.builder.publish.publishkit import Project
@@ -74,6 +75,20 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     status, document = project.run("changelog", *names, key="theirs")
     assert status == 2
     assert "signed by this key" in document["error"]["do"]
+
+
+def test_a_change_of_rosetta_alone(project: Project, local: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named by its commit; where nothing names a difference, equal is not said."""
+    states = [{"commit": "a" * 40, "url": "", "clean": True}, {"commit": "b" * 40, "url": "https://host.example/rosetta", "clean": True}, {"commit": "b" * 40, "url": "", "clean": False}]
+    for number, state in enumerate([*states, states[-1]]):
+        monkeypatch.setattr(provenance, "of_checkout", lambda _, state=state: state)
+        assert project.publish(local, project.layout(f"build {number}"), date=f"2026-01-0{number + 1}")[0] == 0
+    names = [f"{local.host}/team/thing:nightly-2026-01-0{number + 1}" for number in range(4)]
+    shown = [changelog.text(project.run("changelog", *pair)[1]["result"]) for pair in pairwise(names)]
+    assert f"## rosetta\n\n* `{'a' * 40}` -> `{'b' * 40}`" in shown[0]
+    assert f"-> `{'b' * 40} with changes that are not committed`" in shown[1]
+    assert shown[2].endswith("rosetta's commit are the same.")
+    assert "Nothing of it changed" not in "".join(shown)
 
 
 def test_what_was_not_published_here(project: Project, local: Served) -> None:

@@ -77,7 +77,9 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
     ("text", "word"),
     [
         ('{"ok": false}', "has not passed"), ('{"ok": "true"}', "has not passed"), ("junk", "is no result"), ("[]", "is no result"), ("{}", "is no result"),
-        (json.dumps({"ok": True, "result": {"digest": "sha256:" + "0" * 64}}), "is the result of sha256:000000000000"),
+        (json.dumps({"ok": True, "result": {"digest": "sha256:" + "0" * 64}}), "is the result of 'sha256:000000000000"),
+        ('{"ok": true, "digest": "x"}', "is the result of 'x'"), ('{"ok": true, "digest": null}', "is the result of 'None'"),
+        ('{"ok": true, "digest": ""}', "is the result of ''"), ('{"ok": true, "digest": ["x"]}', "is the result of"), ('{"ok": true, "result": {"digest": {}}}', "is the result of"),
     ],
 )  # fmt: skip
 def test_what_has_not_passed_is_not_promoted(project: Project, tmp_path: Path, text: str, word: str) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import manifest
 from builder.errors import FatalError
-from builder.publish import sbom
+from builder.publish import release, sbom
 from tests.builder.publish import publishkit
 from tests.builder.publish.publishkit import BOTH, COMMIT, SECRET, Project
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DIGEST = "sha256:" + "d" * 64
 
@@ -37,6 +35,24 @@ def test_packages_by_the_locks(project: Project) -> None:
     (libc,) = _by_name(amd64, "libc6")
     assert libc["purl"] == "pkg:deb/debian/libc6@2.41-1?arch=amd64&distro=trixie"
     assert amd64["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": "d" * 64}]
+
+
+def test_components_carry_their_licences(project: Project) -> None:
+    licences = {"helper": "MIT", "other": "Some licence of its own", "thing": "Apache-2.0", "rosetta": "Apache-2.0", "libc6": "MIT"}
+    part = sbom.contents(manifest.load(project.manifest), project.record("arm64"), None, licences)
+    document = sbom.document("r", "1", DIGEST, [part])
+    found = {name: _by_name(document, name)[0].get("licenses") for name in (*licences, "only-arm")}
+    expected = {name: [{"expression": "Apache-2.0"}] for name in ("thing", "rosetta")}
+    named = {"helper": [{"expression": "MIT"}], "other": [{"license": {"name": "Some licence of its own"}}], "libc6": None, "only-arm": None}
+    assert found == expected | named
+
+
+def test_the_licences_come_from_the_image(project: Project) -> None:
+    rows = [{"name": "Helper", "version": "1.0", "licence": "BSD-3-Clause", "files": []}]
+    project.licences = {"schema": 1, "licences": rows}
+    loaded = manifest.load(project.manifest)
+    made = release.of_layouts(loaded, [Path(project.layout().removeprefix("oci:"))])
+    assert made.licences == {name: {"helper": "BSD-3-Clause"} for name in BOTH}
 
 
 def test_a_source_with_its_commit_and_patches(project: Project) -> None:

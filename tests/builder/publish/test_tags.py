@@ -14,10 +14,12 @@ from builder.image.transport import Connection
 from builder.publish import tags
 from builder.publish.tags import TakenError
 from tests.builder.image import registrykit
+from tests.builder.publish import publishkit
 from tests.builder.publish.publishkit import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from builder.cache import Cache
     from tests.builder.image.registrykit import Served
@@ -208,3 +210,17 @@ def test_a_list_of_tags_that_lags_is_noticed(monkeypatch: pytest.MonkeyPatch, se
     with pytest.raises(FatalError, match="lacks one that was just put"):
         tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_a_claim_goes_where_the_registry_lets_it(project: Project, tmp_path: Path, deletes: bool) -> None:
+    """And none but one's own: another's stands."""
+    with publishkit.registry("memory", tmp_path) as served:
+        served.answer.__self__.deletes = deletes  # type: ignore[attr-defined]
+        other = f"claim-{NEXT}-{'f' * 64}-00000000"
+        with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:
+            tags._put(connection, other)
+            assert project.publish(served, project.layout("one"))[0] == 0
+            claims = {name for name in tags.listed(connection) if name.startswith("claim-")}
+        assert other in claims
+        assert len(claims) == (1 if deletes else 2)
