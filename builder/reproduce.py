@@ -75,6 +75,12 @@ def request(context: Context, arguments: argparse.Namespace, found: Found, locks
     architectures = tuple(image.architecture for image in found.images)
     if compression not in compress.MEDIA_TYPE:
         raise FatalError(f"its lock.json names the compression {compression[:20]!r}", arguments.image, "it is no image that this builder made")
+    if replaced := record["base"].get("replaced"):
+        raise FatalError(
+            f"was built with {len(replaced)} Debian packages that are newer than the locked ones, which were gone",
+            arguments.image,
+            "it cannot be built again from the locks; build it anew after python build.py lock --base",
+        )
     if base.startswith("bootstrap:"):
         base = "bootstrap"
     asked = images.Request(context, loaded, name, accelerator, architectures, bool(record.get("transformer_engine")), compression, arguments.base or base, arguments.engine)

@@ -23,6 +23,7 @@ from builder.image import layer, layout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from builder.base.debian import Replacement
     from builder.base.debs import BaseLock
     from builder.engine.engine import Engine
     from builder.image.layer import Layer
@@ -45,6 +46,7 @@ class Base:
     python: str
     python_full: str
     glibc: str
+    replaced: tuple[Replacement, ...] = ()  # locked packages that Debian has superseded
 
 
 class NotMadeError(FatalError):
@@ -63,6 +65,7 @@ class _Asked:
     compression: str
     pythons: tuple[str, ...]
     make: bool = True
+    current: bool = False  # today's packages in place of the locked ones
 
     @property
     def cache(self) -> Cache:
@@ -73,10 +76,11 @@ class _Asked:
         return debs.load(self.manifest, self.name, self.architecture)
 
 
-def resolve(context: Context, manifest: Manifest, line: str, asked: str, architectures: Sequence[str], engine: str, compression: str, *, make: bool = True) -> dict[str, Base]:
+def resolve(context: Context, manifest: Manifest, line: str, asked: str, architectures: Sequence[str], engine: str, compression: str, *, make: bool = True, allow_current: bool = False) -> dict[str, Base]:
     """The base of a line's images, per architecture, made or fetched where the cache lacks it; and that of this machine, whose Python compiles for all.
 
     Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker", "buildah", or "" for the first that answers.
+    With `allow_current`, today's packages are taken where Debian has superseded a locked one, for all architectures alike.
     """
     entry = manifest.lines[line]
     if entry.base is None:
@@ -86,7 +90,13 @@ def resolve(context: Context, manifest: Manifest, line: str, asked: str, archite
     others = sorted(entry.pythons, key=lambda each: int(each[2:]), reverse=True)
     pythons = tuple(dict.fromkeys([entry.python, *others]))
     requests = [_Asked(context, manifest, entry.base, each, engine, compression, pythons, make) for each in wanted]
-    found = {each.architecture: _one(each, asked) for each in requests}
+    try:
+        found = {each.architecture: _one(each, asked) for each in requests}
+    except debs.SupersededError as error:
+        if not allow_current:
+            raise
+        log.info(str(error).partition(" -> ")[0])
+        found = {each.architecture: _one(replace(each, current=True), asked) for each in requests}
     if unlike := {base.python_full for base in found.values()} - {found[architectures[0]].python_full}:
         raise FatalError(f"the base has Python {found[architectures[0]].python_full} and {', '.join(unlike)} on different architectures", asked or entry.base, "give a --base that has the same everywhere")
     return found
@@ -110,10 +120,22 @@ def _one(request: _Asked, asked: str) -> Base:
 
 def _bootstrapped(request: _Asked, lock: BaseLock) -> Base:
     name = f"bootstrap:{lock.suite}"
+    replaced: tuple[Replacement, ...] = ()
+    if request.current:
+        lock, replaced = debian.resolve_current(request.manifest, lock)
+        _report_replaced(lock, replaced)
     if not request.make and not bootstrap.at_hand(request.cache, lock, debs.ROOT):
         raise NotMadeError("the base is not made yet", name)
     made = bootstrap.layers(request.cache, lock, debs.ROOT, request.compression, offline=request.context.offline)
-    return _described(request, name, lock.digest, made, ())
+    return replace(_described(request, name, lock.digest, made, ()), replaced=replaced)
+
+
+def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
+    versions = ", ".join(f"{package.name} {package.locked or 'none'} -> {package.taken or 'none'}" for package in replaced)
+    log.warn(
+        f"Debian has superseded locked packages of {lock.suite} for {lock.architecture}; this local build takes the current versions "
+        f"and records them in lock.json: {versions}"
+    )
 
 
 def _of_layout(request: _Asked, place: Path) -> Base:

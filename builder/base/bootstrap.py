@@ -39,6 +39,7 @@ _VERSION = 3  # of what is done here: another number makes other layers
 # As Debian's own slim images: no manuals, translations and documents, but every copyright file.
 _SLIM = (*(f"path-exclude=/usr/share/{each}/*" for each in ("man", "info", "doc", "locale", "lintian", "linda", "groff")), "path-include=/usr/share/doc/*/copyright")
 _SOURCES = "usr/share/doc/apt/examples/"  # Debian's own example of its sources, in the package apt
+_BINFMT = "/proc/sys/fs/binfmt_misc"
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -111,12 +112,23 @@ def _able(lock: BaseLock) -> None:
         raise FatalError("mmdebstrap is not here, and the base is made with it", f"Debian {lock.suite}", "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image")
     here = MACHINES.get(platform.machine(), platform.machine())
     if here != lock.architecture:
-        machine = next(name for name, each in MACHINES.items() if each == lock.architecture)
-        if not os.path.exists(f"/proc/sys/fs/binfmt_misc/qemu-{machine}"):
-            raise FatalError(
-                f"programs for {lock.architecture} do not run on this {here} machine, and the packages of its base run some", f"Debian {lock.suite}",
-                f"apt-get install qemu-user-static binfmt-support (it registers qemu-{machine}), or leave {lock.architecture} out with --platform linux/{here}",
-            )  # fmt: skip
+        _check_emulation(lock, here)
+
+
+def _check_emulation(lock: BaseLock, here: str) -> None:
+    """Raise FatalError if this machine lacks what runs programs of another architecture."""
+    machine = next(name for name, each in MACHINES.items() if each == lock.architecture)
+    missing = []
+    if not os.path.exists(f"{_BINFMT}/qemu-{machine}"):
+        missing += ["qemu-user-static", "binfmt-support"]
+    if not shutil.which("arch-test"):  # mmdebstrap calls it; Debian only recommends it
+        missing.append("arch-test")
+    if missing:
+        why = f"it registers qemu-{machine}" if "binfmt-support" in missing else "mmdebstrap asks it what this machine runs"
+        raise FatalError(
+            f"programs for {lock.architecture} do not run on this {here} machine, and the packages of its base run some", f"Debian {lock.suite}",
+            f"apt-get install {' '.join(missing)} ({why}), or leave {lock.architecture} out with --platform linux/{here}",
+        )  # fmt: skip
 
 
 def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:

@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import log, programs
-from builder.base import debs
+from builder.base import debs, mirrors
 from builder.base.debs import BaseLock, Deb
 from builder.cache import write_atomic
 from builder.errors import FatalError
@@ -45,7 +46,57 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
             by_name[chosen] = Deb(*chosen, fields["Filename"], fields["SHA256"], int(fields["Size"]), layer)
     if lost := set(everything) - set(by_name):
         raise FatalError(f"apt's lists name no file of {' '.join(sorted(name for name, *_ in lost))}", suite, "check the Debian mirror, then run again")
-    return BaseLock(base, suite, architecture, debs.inputs(manifest, base, architecture), (), tuple(sorted(by_name.values(), key=lambda deb: deb.name)))
+    packages = tuple(sorted(by_name.values(), key=lambda deb: deb.name))
+    return BaseLock(base, suite, architecture, debs.inputs(manifest, base, architecture), (), packages, today())
+
+
+def today() -> str:
+    """Return the date that a lock made now gets: where superseded packages are looked for later."""
+    return datetime.now(tz=UTC).date().isoformat()
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A locked package of which a local build took another version; "" where there is none."""
+
+    name: str
+    locked: str
+    taken: str
+
+
+def resolve_current(manifest: Manifest, locked: BaseLock) -> tuple[BaseLock, tuple[Replacement, ...]]:
+    """Choose today's packages of a lock's suite, because Debian superseded a locked one.
+
+    All packages are chosen anew, from lists with Debian's signature: a newer version may need
+    newer versions of others.
+
+    Returns:
+        The packages, and where they differ from the lock.
+
+    Raises:
+        FatalError: The mirror is older than the lock.
+    """
+    with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
+        current = lock(manifest, locked.base, locked.architecture, Path(scratch))
+    old, new = ({deb.name: deb.version for deb in packages} for packages in (locked.packages, current.packages))
+    replaced = tuple(
+        Replacement(name, old.get(name, ""), new.get(name, "")) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+    )
+    for package in replaced:
+        refuse_older(package, f"Debian {locked.suite} for {locked.architecture}")
+    return current, replaced
+
+
+def refuse_older(package: Replacement, where: str) -> None:
+    """Raise FatalError if the mirror has an older version than the lock: it is out of date, or lacks security updates."""
+    if not (package.locked and package.taken):
+        return
+    if subprocess.run(["dpkg", "--compare-versions", package.taken, "lt", package.locked], check=False).returncode == 0:
+        raise FatalError(
+            f"the Debian mirror has {package.name} {package.taken}, which is older than the locked {package.locked}",
+            where,
+            f"set {mirrors.MIRROR} and {mirrors.SECURITY} to current mirrors",
+        )
 
 
 def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
@@ -65,8 +116,9 @@ def record(manifest: Manifest, base: str, architecture: str, *, offline: bool = 
         raise FatalError(f"Debian's packages are not locked yet for {base} on {architecture}", debs.path(manifest, base, architecture).name, "python build.py lock --base, without --offline")
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         made = lock(manifest, base, architecture, Path(scratch))
-    images = dict(debs.load(manifest, base, architecture, current=False).images)
-    return write(manifest, replace(made, images=tuple(sorted(images.items()))))
+    before = debs.load(manifest, base, architecture, current=False)
+    date = before.date if before.digest == made.digest and before.date else made.date
+    return write(manifest, replace(made, images=tuple(sorted(before.images)), date=date))
 
 
 def write(manifest: Manifest, made: BaseLock) -> BaseLock:
@@ -112,12 +164,12 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
         raise FatalError("Debian's keys are not here, so nothing of it can be checked", _KEYRINGS[1], "apt-get install apt debian-archive-keyring")
-    known = debs.mirrors()
+    known = mirrors.find_mirrors()
     lines = [f"deb [signed-by={keyring}] {known['debian']} {name} main" for name in (suite, f"{suite}-updates")]
     if "security" in known:
         lines.append(f"deb [signed-by={keyring}] {known['security']} {suite}-security main")
     else:
-        log.warn(f"no mirror of Debian's security updates is known here (set {debs.SECURITY}): the list is made without them")
+        log.warn(f"no mirror of Debian's security updates is known here (set {mirrors.SECURITY}): the list is made without them")
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     (scratch / "sources.list").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -141,7 +193,7 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
 def _run(env: dict[str, str], *argv: str) -> str:
     if not shutil.which(argv[0], path=env.get("PATH")):
         raise FatalError(f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu")
-    do = f"check the Debian mirror ({debs.MIRROR}) and the network"
+    do = f"check the Debian mirror ({mirrors.MIRROR}) and the network"
     return programs.run(argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env)
 
 

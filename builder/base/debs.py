@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import log
+from builder.base.mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
 from builder.cache import Cache, remove, stage_key
 from builder.env.bytecode import place
 from builder.errors import FatalError
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from builder.manifest import Manifest
 
-MIRROR, SECURITY = "ROSETTA_DEBIAN_MIRROR", "ROSETTA_DEBIAN_SECURITY_MIRROR"
 ROOT = Path(__file__).resolve().parents[2]  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
 PACKAGES = "docker/packages"  # the OS packages of an image, for people, Dockerfile.base and the locks alike
 _DIGEST = r"sha256:[0-9a-f]{64}"
+_DATE = r"(\d{4}-\d{2}-\d{2})?"
 _HELPER = "/usr/lib/apt/apt-helper"
 _FIELDS = {
     "name": r"[a-z0-9][a-z0-9+.-]+", "version": r"[A-Za-z0-9.+:~-]+", "architecture": r"all|amd64|arm64", "sha256": r"[0-9a-f]{64}", "layer": r"base|os",
@@ -54,6 +54,10 @@ class Deb:
         return self.filename.rpartition("/")[2]
 
 
+class SupersededError(FatalError):
+    """A locked package is no longer to be had: Debian has a newer version of it."""
+
+
 @dataclass(frozen=True)
 class BaseLock:
     """What a base is on one architecture: the registry images whose digests were recorded, and the packages it is made from without a registry."""
@@ -64,6 +68,7 @@ class BaseLock:
     inputs: str = ""
     images: tuple[tuple[str, str], ...] = ()
     packages: tuple[Deb, ...] = ()
+    date: str = ""  # "2026-01-31": a day on which the archive had all packages
 
     @property
     def digest(self) -> str:
@@ -113,7 +118,7 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
     try:
         images = tuple(sorted(data["images"].items()))
         packages = tuple(checked(row) for row in data["packages"])
-        lock = BaseLock(data["base"], data["suite"], data["architecture"], data["inputs"], images, packages)
+        lock = BaseLock(data["base"], data["suite"], data["architecture"], data["inputs"], images, packages, checked_date(data.get("date", "")))
         if data["schema"] != 1 or (lock.base, lock.architecture) != (base, architecture) or (current and lock.suite != suite):
             raise ValueError(file.name)
         if not all(isinstance(name, str) and re.fullmatch(_DIGEST, digest) for name, digest in images):
@@ -138,29 +143,19 @@ def checked(row: Any) -> Deb:
     return deb
 
 
+def checked_date(date: Any) -> str:
+    """Return the date of a lock, or "" for one without; ValueError or TypeError for anything else."""
+    if not re.fullmatch(_DATE, date):
+        raise ValueError("date")
+    return str(date)
+
+
 def render(lock: BaseLock) -> str:
     """The file's text: nothing of the machine that made it."""
-    head = {"schema": 1, "base": lock.base, "suite": lock.suite, "architecture": lock.architecture, "inputs": lock.inputs, "images": dict(lock.images)}
+    head: dict[str, Any] = {"schema": 1, "base": lock.base, "suite": lock.suite, "architecture": lock.architecture, "inputs": lock.inputs}
+    head |= ({"date": lock.date} if lock.date else {}) | {"images": dict(lock.images)}
     rows = ",\n".join("  " + json.dumps(vars(deb)) for deb in sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture)))
     return json.dumps(head, indent=1)[:-2] + ',\n "packages": [' + (f"\n{rows}\n ]" if rows else "]") + "\n}\n"
-
-
-def mirrors() -> dict[str, str]:
-    """The addresses of "debian" and "security": from the environment, else those of the machine's own apt."""
-    named = {"debian": os.environ.get(MIRROR, ""), "security": os.environ.get(SECURITY, "")}
-    if not all(named.values()) and shutil.which("apt-get"):
-        done = subprocess.run(["apt-get", "indextargets", "--format", "$(LABEL)\t$(REPO_URI)", "Created-By: Packages"], capture_output=True, text=True, check=False)
-        rows = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 1]
-        for archive, label in (("debian", "Debian"), ("security", "Debian-Security")):
-            found = [uri for name, uri in rows if name == label]
-            named[archive] = named[archive] or next(iter(found), "")
-    named = {archive: url.rstrip("/") for archive, url in named.items() if url}
-    for url in named.values():
-        if not re.fullmatch(r"(https?|file|copy|mirror(\+\w+)?|tor\+https?):[^\s\[\]]+", url):
-            raise FatalError(f"{redact(url)[:80]!r} is no address of a Debian mirror", MIRROR, "give the address that holds dists/ and pool/")
-    if "debian" not in named:
-        raise FatalError("no Debian mirror is known here", MIRROR, "set it to the address of one, the folder that holds dists/ and pool/, and install apt (or give --base IMAGE)")
-    return named
 
 
 def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
@@ -174,7 +169,7 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
                 raise FatalError(f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not in the cache", str(kept), "run once without --offline")
             if missing:
                 with log.stage(f"fetch {len(missing)} Debian packages ({sum(deb.size for deb in missing) / 1e6:.0f} MB)"):
-                    _download(missing, kept)
+                    _download(missing, kept, lock.date)
         index = []
         for deb in sorted(lock.packages, key=lambda deb: deb.file):
             place(str(kept / f"{deb.sha256}.deb"), str(folder / deb.file))
@@ -194,31 +189,85 @@ def _whole(file: Path, deb: Deb) -> bool:
         return False
 
 
-def _download(missing: Sequence[Deb], kept: Path) -> None:
-    """By one run of apt's own downloader; what arrives whole is kept even if another file fails."""
+def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
+    """Fetch package files from the mirrors, and what these no longer have from the snapshot service.
+
+    What arrives whole is kept, even if another file fails.
+
+    Args:
+        missing: The packages to fetch.
+        kept: The folder of the cache that they go to.
+        date: The day of the lock; without one there is no snapshot to ask for.
+
+    Raises:
+        SupersededError: A package is neither on its mirror nor at the snapshot service.
+        FatalError: A package cannot be fetched for another reason.
+    """
     if not os.access(_HELPER, os.X_OK):
         raise FatalError("Debian packages are fetched by apt, which is not here", _HELPER, "build on Debian or Ubuntu, or give --base IMAGE")
-    new, known = kept / ".tmp-new", mirrors()
+    urls = find_mirrors()
+    failed = _fetch_files({deb: mirror_url(urls, deb.filename) for deb in missing}, kept)
+    if not failed:
+        return
+    unreachable = [(deb, message) for deb, message in failed.items() if not _is_gone(message)]
+    if unreachable:
+        deb, message = unreachable[0]
+        raise FatalError(
+            f"{_count_packages([deb for deb, _ in unreachable])} cannot be fetched ({message})",
+            redact(mirror_url(urls, deb.filename)),
+            f"check the network and apt's settings, or set {MIRROR}, then run again: what was fetched is kept",
+        )
+    gone = list(failed)
+    snapshot_message = _fetch_from_snapshot(gone, kept, date) if date else "the lock has no date"
+    if snapshot_message:
+        raise SupersededError(
+            f"the Debian mirror no longer has {_count_packages(gone)}, and the snapshot service does not give it ({snapshot_message})",
+            failed[gone[0]],
+            f"lock what the mirror has now (python build.py lock --base), or set {MIRROR} to a mirror that keeps old files",
+        )
+
+
+def _fetch_from_snapshot(gone: Sequence[Deb], kept: Path, date: str) -> str:
+    """Fetch superseded packages as of the lock's day. Returns why this failed, or ""."""
+    log.info(f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot service of {date}")
+    # One file first: where the service cannot be reached, the others need not wait for it too.
+    for part in (gone[:1], gone[1:]):
+        failed = _fetch_files({deb: snapshot_url(date, deb.filename) for deb in part}, kept, patient=False)
+        if failed:
+            return next(iter(failed.values()))
+    return ""
+
+
+def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> dict[Deb, str]:
+    """Fetch package files by one run of apt's own downloader. Returns those that failed, and why."""
+    if not urls:
+        return {}
+    new = kept / ".tmp-new"
     new.mkdir(exist_ok=True)
-    argv = [_HELPER, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download-file"]
-    for deb in missing:
-        archive = "security" if deb.filename.startswith("pool/updates/") else "debian"
-        argv += [f"{known.get(archive, known['debian'])}/{deb.filename}", str(new / deb.sha256), f"SHA256:{deb.sha256}"]
+    limits = ["Acquire::Retries=3"] if patient else ["Acquire::Retries=0", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20"]
+    argv = [_HELPER, "-o", "APT::Sandbox::User=root", *(word for limit in limits for word in ("-o", limit)), "download-file"]
+    for deb, url in urls.items():
+        argv += [url, str(new / deb.sha256), f"SHA256:{deb.sha256}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
-    lost = []
-    for deb in missing:
+    messages = [line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))] or ["no message"]
+    failed = {}
+    for deb, url in urls.items():
         if _whole(new / deb.sha256, deb):
             os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
         else:
-            lost.append(deb)
-    if lost:
-        messages = [line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))] or ["no message"]
-        shown = redact(re.sub(r"\s+", " ", messages[0]))[:300]
-        what = f"{lost[0].name} {lost[0].version} and {len(lost) - 1} more" if len(lost) > 1 else f"{lost[0].name} {lost[0].version}"
-        if re.search(r"\b(404|410)\b|[Nn]ot [Ff]ound|No such file", done.stderr):
-            raise FatalError(f"the Debian mirror no longer has {what}", shown, f"lock what it has now (python build.py lock --base), or set {MIRROR} to one that keeps old files")
-        raise FatalError(f"{what} cannot be fetched ({shown})", redact(known["debian"]), f"check the network and apt's settings, or set {MIRROR}, then run again: what was fetched is kept")
+            message = next((line for line in messages if url in line), messages[0])
+            failed[deb] = redact(re.sub(r"\s+", " ", message))[:300]
     remove(new)
+    return failed
+
+
+def _is_gone(message: str) -> bool:
+    return bool(re.search(r"\b(404|410)\b|[Nn]ot [Ff]ound|No such file", message))
+
+
+def _count_packages(packages: Sequence[Deb]) -> str:
+    first = f"{packages[0].name} {packages[0].version}"
+    return f"{first} and {len(packages) - 1} more" if len(packages) > 1 else first
 
 
 def _stanza(file: Path, deb: Deb) -> str:

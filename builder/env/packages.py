@@ -14,6 +14,7 @@ from builder.locks import lockfile, pipcheck
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from builder.base.debian import Replacement
     from builder.manifest import Manifest
     from builder.python import Interpreter
 
@@ -32,6 +33,7 @@ class Packages:
     manifest: Manifest
     extra: tuple[lockfile.Pin, ...] = ()  # locked beside the distribution: what Transformer Engine adds
     wheels: tuple[tuple[Path, str], ...] = ()  # made by us before, with their sha256
+    replaced: tuple[Replacement, ...] = ()  # locked Debian packages that those wheels were compiled with newer versions of
 
     @property
     def digest(self) -> str:

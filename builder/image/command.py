@@ -43,6 +43,7 @@ def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> 
     asked = make.Request(
         context, loaded, arguments.distribution, arguments.accelerator, output.platforms(arguments.platform, entry.architectures, wanted.kind),
         arguments.transformer_engine != "no" and arguments.accelerator != "cpu", arguments.compression or wanted.compression, arguments.base, arguments.engine,
+        local=wanted.kind in ("image", "oci"),
     )  # fmt: skip
     make.check(asked)
     return asked

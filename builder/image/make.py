@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class Request:
     base: str = ""
     engine: str = ""
     layers: Cache | None = None  # where layers are kept, if not in the context's cache
+    local: bool = False  # it stays on this machine: current Debian packages may replace locked ones that are gone
 
     @property
     def cache(self) -> Cache:
@@ -83,11 +84,16 @@ class Resolved:
     def record(self, architecture: str) -> dict[str, Any]:
         """lock.json, but for the layers."""
         base, wanted = self.bases[architecture], self.packages[architecture]
-        te = {"version": wanted.wheels[0][0].name.split("-")[1], "wheel_sha256": wanted.wheels[0][1]} if wanted.wheels else None
+        te: dict[str, Any] | None = {"version": wanted.wheels[0][0].name.split("-")[1], "wheel_sha256": wanted.wheels[0][1]} if wanted.wheels else None
+        if te and wanted.replaced:
+            te["replaced"] = [asdict(package) for package in wanted.replaced]
         known: dict[str, Any] = {**parts.record(wanted, self.sources), "transformer_engine": te}
         if te is None:
             known["transformer_engine_reason"] = "it needs CUDA" if wanted.accelerator == "cpu" else "built with --transformer-engine no"
-        return known | {"base": {"name": base.name, "digest": base.digest, "python": base.python_full, "glibc": base.glibc}}
+        described: dict[str, Any] = {"name": base.name, "digest": base.digest, "python": base.python_full, "glibc": base.glibc}
+        if base.replaced:
+            described["replaced"] = [asdict(package) for package in base.replaced]
+        return known | {"base": described}
 
 
 def steps(request: Request) -> list[dict[str, Any]]:
@@ -124,7 +130,9 @@ def resolve(request: Request) -> Resolved:
     sources = {name: tree.patched(request.manifest.source(name), access) for name in entry.sources}
     for state in sources.values():
         sourcelock.check(request.manifest, state)
-    found = bases.resolve(request.context, request.manifest, entry.line, request.base, request.architectures, request.engine, request.compression)
+    found = bases.resolve(
+        request.context, request.manifest, entry.line, request.base, request.architectures, request.engine, request.compression, allow_current=request.local
+    )
     python = bases.interpreter(request.cache, found)
     return Resolved(request, access, sources, found, {each: _packages(request, found[each], python, each) for each in request.architectures})
 
@@ -147,10 +155,10 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
         return wanted
     from builder.te import addition  # noqa: PLC0415 - only where it is asked for
 
-    added = addition.addition(request.context, request.manifest, line, request.accelerator, architecture, base.python)
+    added = addition.addition(request.context, request.manifest, line, request.accelerator, architecture, base.python, allow_current=request.local)
     if _version(added.glibc) > _version(base.glibc):
         raise FatalError(f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}", base.name, "give another --base, or --transformer-engine no")
-    return replace(wanted, extra=tuple(added.pins), wheels=((added.wheel, added.sha256),))
+    return replace(wanted, extra=tuple(added.pins), wheels=((added.wheel, added.sha256),), replaced=added.replaced)
 
 
 def _version(text: str) -> tuple[int, ...]:

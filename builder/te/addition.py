@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from builder import log
+from builder.base import debs
+from builder.base.debian import Replacement
 from builder.cache import write_atomic
 from builder.errors import FatalError
-from builder.te import build, compiler, pinned, wheelfile
+from builder.te import build, compiler, headers, pinned, wheelfile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,18 +33,35 @@ class Addition:
     sha256: str
     version: str
     glibc: str
+    replaced: tuple[Replacement, ...] = ()  # locked headers of Python that Debian has superseded
 
 
-def addition(context: Context, manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str) -> Addition:
+def addition(
+    context: Context, manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str, *, allow_current: bool = False
+) -> Addition:
     """What is to be installed beside a distribution's own lock; the wheel is compiled now if the cache has none.
+
+    With `allow_current`, today's headers of Python are taken where Debian has superseded the locked ones.
 
     Raises:
         FatalError: not for this line, accelerator or Python; no compiler for the architecture (with what to install, or the command to run elsewhere).
     """
     wanted = build.plan(manifest, line, accelerator, architecture, python_version)
-    made = imported(context.cache, wanted) or build.wheel(context.cache, wanted, offline=context.offline)
+    replaced: tuple[Replacement, ...] = ()
+    try:
+        made = imported(context.cache, wanted) or build.wheel(context.cache, wanted, offline=context.offline)
+    except debs.SupersededError:
+        if not allow_current:
+            raise
+        current = headers.find_current(manifest, line, wanted.headers)
+        replaced = (Replacement(current.name, wanted.headers.version, current.version),)
+        log.warn(
+            f"Debian has superseded {current.name} {wanted.headers.version}; this local build compiles Transformer Engine with {current.version} "
+            "and records it in lock.json"
+        )
+        made = build.wheel(context.cache, replace(wanted, headers=current, headers_date=""), offline=context.offline)
     pins = pinned.installed(manifest, line, accelerator, python_version, architecture)
-    return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc)
+    return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc, replaced)
 
 
 def built(context: Context, manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str) -> bool:

@@ -45,6 +45,7 @@ class Plan:
     sdist: str
     pins: tuple[Pin, ...]
     headers: Deb
+    headers_date: str = ""  # of the lock of the headers; decides nothing of the wheel
 
     @property
     def inputs(self) -> str:
@@ -80,7 +81,7 @@ def plan(manifest: Manifest, line: str, accelerator: str, architecture: str, pyt
         raise FatalError(f"the line {line!r} has no locks for Python {python_version}", "--python", f"give one of: {', '.join(known)}")
     target = Target(te.version, accelerator, architecture, python_version)
     pins = pinned.compiled_against(manifest, line, accelerator, python_version, architecture)
-    return Plan(target, te.sha256, tuple(pins), headers.of(manifest, python_version, architecture))
+    return Plan(target, te.sha256, tuple(pins), headers.of(manifest, python_version, architecture), headers.read_lock(manifest).date)
 
 
 def key(wanted: Plan, by: Compiler) -> str:
@@ -109,7 +110,7 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
         with log.stage(f"fetch what {wanted.where} is compiled from and against"):
             source = _source(cache, wanted, offline=offline)
             against = _against(cache, wanted, offline=offline)
-            includes = _includes(source, against, headers.folder(cache, wanted.headers, offline=offline), wanted.target)
+            includes = _includes(source, against, headers.folder(cache, wanted.headers, wanted.headers_date, offline=offline), wanted.target)
         files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
         kept = cache.folder("wheels", halfway, lambda _: None, grows=True)
         scratch = folder / "scratch"

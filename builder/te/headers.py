@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder import programs
 from builder.base import debian, debs
+from builder.base.debian import Replacement
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache, write_atomic
 from builder.errors import FatalError
@@ -21,28 +23,42 @@ TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _REMAKE = "python build.py lock --base"
 
 
+@dataclass(frozen=True)
+class HeaderLock:
+    """The locked packages by Python ("3.13") and architecture, and a day on which Debian had them."""
+
+    packages: dict[tuple[str, str], Deb]
+    date: str
+
+
 def load(manifest: Manifest) -> dict[tuple[str, str], Deb]:
     """The locked packages by Python ("3.13") and architecture; none where there is no file yet."""
+    return read_lock(manifest).packages
+
+
+def read_lock(manifest: Manifest) -> HeaderLock:
+    """Read locks/te-python.json; an empty lock where there is no file yet."""
     file = manifest.folder(FILE)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        return HeaderLock({}, "")
     except (OSError, ValueError, RecursionError) as error:
         raise FatalError("cannot be read", str(file), f"git checkout it, or {_REMAKE}") from error
     try:
         if data["schema"] != 1:
             raise ValueError(data["schema"])
-        return {(python, deb.architecture): deb for python, rows in data["pythons"].items() for deb in map(debs.checked, rows)}
+        packages = {(python, deb.architecture): deb for python, rows in data["pythons"].items() for deb in map(debs.checked, rows)}
+        return HeaderLock(packages, debs.checked_date(data.get("date", "")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FatalError("is not a lock of Python's headers", str(file), f"git checkout it, or {_REMAKE}") from error
 
 
-def render(locked: dict[tuple[str, str], Deb]) -> str:
+def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
     """The file's text: nothing of the machine that made it."""
     pythons = sorted({python for python, _ in locked})
     rows = {python: [vars(deb) for (each, _), deb in sorted(locked.items()) if each == python] for python in pythons}
-    return json.dumps({"schema": 1, "pythons": rows}, indent=1) + "\n"
+    return json.dumps({"schema": 1, **({"date": date} if date else {}), "pythons": rows}, indent=1) + "\n"
 
 
 def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
@@ -52,13 +68,15 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
         return {}
     if offline:
         raise FatalError("the headers of Python cannot be looked up offline", FILE, f"{_REMAKE}, without --offline")
-    before, after = load(manifest), {}
+    known, after = read_lock(manifest), {}
+    before = known.packages
     for python, base, architecture in _places(manifest):
         with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
             found = debian.newest(manifest.bases[base].bootstrap, architecture, f"libpython{python}-dev", Path(scratch))
         if found:
             after[python, architecture] = found
-    write_atomic(manifest.folder(FILE), render(after))
+    date = known.date if after == before and known.date else debian.today()
+    write_atomic(manifest.folder(FILE), render(after, date))
     old, new = ({f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()} for each in (before, after))
     return {FILE: [*(f"- {each}" for each in sorted(old - new)), *(f"+ {each}" for each in sorted(new - old))]}
 
@@ -93,11 +111,25 @@ def of(manifest: Manifest, python: str, architecture: str) -> Deb:
     return known[python, architecture]
 
 
-def folder(cache: Cache, deb: Deb, *, offline: bool) -> Path:
-    """The package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler needs."""
+def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
+    """Return today's version of a locked package of headers that Debian has superseded."""
+    base = manifest.bases[manifest.lines[line].base or ""].bootstrap
+    with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
+        current = debian.newest(base, locked.architecture, locked.name, Path(scratch))
+    if current is None:
+        raise FatalError(f"{base} has no {locked.name}", f"Debian {base} for {locked.architecture}", _REMAKE)
+    debian.refuse_older(Replacement(locked.name, locked.version, current.version), f"Debian {base} for {locked.architecture}")
+    return current
+
+
+def folder(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
+    """The package, unpacked: `usr/include/python3.X` and `usr/include` are what a compiler needs.
+
+    `date` is the day of its lock, for the snapshot service.
+    """
 
     def make(into: Path) -> None:
-        files = debs.fetch(cache, BaseLock("te-python", "Debian", deb.architecture, packages=(deb,)), offline=offline)
+        files = debs.fetch(cache, BaseLock("te-python", "Debian", deb.architecture, packages=(deb,), date=date), offline=offline)
         argv = ["dpkg-deb", "-x", str(files / deb.file), str(into)]
         programs.run(argv, where=deb.filename, what="does not unpack", do="delete the cache's folder debs and run again")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.base import base, bootstrap, debs
+from builder.base import base, bootstrap, debian, debs
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache, stage_key
 from builder.engine import step
@@ -167,3 +167,44 @@ def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
     other.__dict__["_root"] = loaded.root
     with pytest.raises(FatalError, match="has no base"):
         _resolve(cache, other)
+
+
+def _superseded(monkeypatch: pytest.MonkeyPatch, locked: BaseLock, version: str = "2.0") -> BaseLock:
+    """Debian has superseded the locked package: its files are gone, and its suite has another version."""
+    current = replace(locked, packages=(replace(DEB, version=version, sha256="c" * 64),))
+    taken = bootstrap.layers
+
+    def layers(cache: Cache, lock: BaseLock, *arguments: Any, **options: Any) -> Any:
+        if lock.digest == locked.digest:
+            raise debs.SupersededError("the Debian mirror no longer has thing 1.0", "404", "python build.py lock --base")
+        return taken(cache, lock, *arguments, **options)
+
+    monkeypatch.setattr(bootstrap, "layers", layers)
+    monkeypatch.setattr(debian, "lock", lambda *_: current)
+    return current
+
+
+def test_a_local_build_takes_current_packages_and_says_so(cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    locked = _lock(loaded)
+    current = _superseded(monkeypatch, locked)
+    _bootstrapped(cache, current)
+    monkeypatch.setattr(debian, "refuse_older", lambda *_: None)  # asks dpkg, which is not on this PATH
+    context = Context(loaded.root, loaded.root / "manifest.yaml", cache)
+    found = base.resolve(context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True)["amd64"]
+    assert found.digest == current.digest
+    assert found.replaced == (debian.Replacement("thing", "1.0", "2.0"),)
+    assert "thing 1.0 -> 2.0" in capsys.readouterr().err
+
+
+def test_any_other_build_stays_locked(cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    _bootstrapped(cache, _superseded(monkeypatch, _lock(loaded)))
+    with pytest.raises(debs.SupersededError):
+        _resolve(cache, loaded)
+
+
+def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
+    basekit.need("dpkg")
+    debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian")
+    debian.refuse_older(debian.Replacement("thing", "", "1.0"), "Debian")
+    with pytest.raises(FatalError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"):
+        debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian")

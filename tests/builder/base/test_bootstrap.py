@@ -179,14 +179,30 @@ def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
         assert normalise.os_layer(made.cache, f"of-{name}", "gzip", exported).digest == above.digest
 
 
-def test_without_the_emulator_it_is_refused(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    basekit.need("mmdebstrap")
-    if Path("/proc/sys/fs/binfmt_misc/qemu-x86_64").exists():
-        pytest.skip("NOT CHECKED: programs for x86_64 run here by an emulator")
+@pytest.mark.parametrize(
+    ("emulator", "arch_test", "packages"),
+    [
+        (False, False, "apt-get install qemu-user-static binfmt-support arch-test "),
+        (False, True, "apt-get install qemu-user-static binfmt-support "),
+        (True, False, "apt-get install arch-test "),
+    ],
+)
+def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
+    emulator: bool, arch_test: bool, packages: str, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ["mmdebstrap", *(["arch-test"] if arch_test else [])]:
+        (programs / name).touch(0o755)
+    if emulator:
+        (tmp_path / "qemu-x86_64").touch()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(bootstrap, "_BINFMT", str(tmp_path))
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    lock = BaseLock("trixie", "trixie", "amd64", packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),))
     with pytest.raises(FatalError, match="programs for amd64 do not run on this arm64 machine") as caught:
-        bootstrap.layers(cache, BaseLock("trixie", "trixie", "amd64", packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),)), debs.ROOT, "gzip")
-    assert "qemu-user-static" in caught.value.do
+        bootstrap.layers(cache, lock, debs.ROOT, "gzip")
+    assert caught.value.do.startswith(packages)
     assert "--platform linux/arm64" in caught.value.do
 
 

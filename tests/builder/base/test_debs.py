@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder import manifest
-from builder.base import debs
+from builder.base import debs, mirrors
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache
 from builder.errors import FatalError
@@ -25,8 +25,9 @@ DEB = Deb("thing", "1:1.0-1", "amd64", "pool/main/t/thing/thing_1.0-1_amd64.deb"
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
     basekit.need("dpkg-deb", "/usr/lib/apt/apt-helper")
     made = Mirror(tmp_path / "mirror")
-    monkeypatch.setenv(debs.MIRROR, made.url)
-    monkeypatch.setenv(debs.SECURITY, made.url)
+    monkeypatch.setenv(mirrors.MIRROR, made.url)
+    monkeypatch.setenv(mirrors.SECURITY, made.url)
+    monkeypatch.setenv(mirrors.SNAPSHOT, f"file:{tmp_path}/snapshot")
     return made
 
 
@@ -107,16 +108,6 @@ def test_names_of_packages_only(tmp_path: Path) -> None:
     assert caught.value.where == "docker/packages:2"
 
 
-def test_a_mirror_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(debs.SECURITY, "https://example.invalid/security/")
-    monkeypatch.setenv(debs.MIRROR, "https://example.invalid/debian/")
-    assert debs.mirrors() == {"debian": "https://example.invalid/debian", "security": "https://example.invalid/security"}
-    monkeypatch.setenv(debs.MIRROR, "https://u:secretword@example.invalid/debian main\ndeb x")
-    with pytest.raises(FatalError) as caught:
-        debs.mirrors()
-    assert "secretword" not in str(caught.value)
-
-
 def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -> None:
     mirror.add("first", layer="base")
     mirror.add("second")
@@ -146,6 +137,43 @@ def test_what_a_mirror_no_longer_has(cache: Cache, mirror: Mirror) -> None:
     assert not list(cache.path("base").glob("debs-*"))
     # What did arrive is kept: the rest is all that a later run asks for.
     assert [path.name for path in cache.path("debs").glob("*.deb")] == [f"{kept.sha256}.deb"]
+
+
+def test_a_superseded_package_comes_from_the_snapshot_of_the_locks_day(cache: Cache, mirror: Mirror, tmp_path: Path) -> None:
+    kept, lost, other = mirror.add("kept"), mirror.add("lost"), mirror.add("other")
+    day = tmp_path / "snapshot/debian/20260131T235959Z"
+    for deb in (lost, other):
+        (day / deb.filename).parent.mkdir(parents=True)
+        (mirror.folder / deb.filename).rename(day / deb.filename)
+    folder = debs.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+    assert {path.name for path in folder.glob("*.deb")} == {deb.file for deb in (kept, lost, other)}
+
+
+@pytest.mark.parametrize("date", ["", "2026-01-30"])
+def test_a_package_that_is_gone_everywhere_is_superseded(date: str, cache: Cache, mirror: Mirror) -> None:
+    lost = mirror.add("lost")
+    (mirror.folder / lost.filename).unlink()
+    with pytest.raises(debs.SupersededError, match=r"no longer has lost 1\.0, and the snapshot service") as caught:
+        debs.fetch(cache, replace(mirror.lock(), date=date))
+    assert caught.value.exit_code == 2
+
+
+def test_a_package_that_only_cannot_be_reached_is_not_superseded(cache: Cache, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror.add("first")
+    monkeypatch.setenv(mirrors.MIRROR, "http://127.0.0.1:9/debian")
+    with pytest.raises(FatalError, match=r"first 1\.0 cannot be fetched") as caught:
+        debs.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+    assert not isinstance(caught.value, debs.SupersededError)
+
+
+@pytest.mark.parametrize("date", ["2026-1-1", 5, "x", "2026-01-01T00", None])
+def test_a_date_that_is_none_spoils_the_lock(date: Any, tmp_path: Path) -> None:
+    loaded = _written(tmp_path, _current(tmp_path, date="2026-01-31"))
+    assert debs.load(loaded, "trixie", "amd64").date == "2026-01-31"
+    file = debs.path(loaded, "trixie", "amd64")
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"date": date}), encoding="utf-8")
+    with pytest.raises(FatalError, match="is not the lock of trixie"):
+        debs.load(loaded, "trixie", "amd64")
 
 
 def test_another_file_under_the_name_is_not_taken(cache: Cache, mirror: Mirror) -> None:
