@@ -65,7 +65,7 @@ def own() -> Interpreter:
 
 def _candidates(version: str) -> Iterator[Path]:
     base = Path(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
-    if f"{sys.version_info.major}.{sys.version_info.minor}" == version and base.is_file():
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == version and os.path.isfile(base):
         yield base
     for folder in os.get_exec_path():
         program = Path(folder) / f"python{version}"
@@ -75,7 +75,7 @@ def _candidates(version: str) -> Iterator[Path]:
 
 
 def _ask(path: Path) -> Interpreter:
-    if path.is_file() and path == Path(sys._base_executable):  # type: ignore[attr-defined]  # noqa: SLF001
+    if path == Path(sys._base_executable) and os.path.isfile(path):  # type: ignore[attr-defined]  # noqa: SLF001
         version = sys.version_info
         return Interpreter(path, f"{version.major}.{version.minor}", f"{version.major}.{version.minor}.{version.micro}", str(sys.implementation.cache_tag))
     try:

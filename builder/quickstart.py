@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import build, cache, log, manifest, verify
+from builder import build, cache, log, manifest, python, verify
 from builder.errors import FatalError
 from builder.sources import source, tree
 from builder.verb import Context, Result
@@ -28,7 +28,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     start = time.monotonic()
     folder = Path(arguments.output).absolute()
-    name, reason = (arguments.distribution, "") if arguments.distribution else choose(context)
+    name, reason = (arguments.distribution, "") if arguments.distribution else choose(context, arguments.python)
     plan = build.plan(context, name, "cpu", folder / name, arguments.python)
     built = build.bake_environment(plan)
     ready = time.monotonic()
@@ -44,22 +44,35 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     return Result(data, _table(data), ok=bool(report["ok"]))
 
 
-def choose(context: Context) -> tuple[str, str]:
-    """The first distribution whose sources are in the cache, in a mirror or can be fetched; and why not an earlier one."""
+def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
+    """Choose the first distribution that has a Python here and sources in the cache, in a mirror or on the network.
+
+    Returns:
+        Its name, and why not an earlier one.
+
+    Raises:
+        FatalError: There is none; the error names the way out for each.
+    """
     loaded = manifest.load(context.manifest_path)
     access = source.access(context, loaded)
-    reasons = []
+    errors: dict[str, FatalError] = {}
     for name in ORDER:
+        entry = loaded.distribution(name)
+        line = loaded.lines[entry.line]
         try:
-            for each in loaded.distribution(name).sources:
-                tree.patched(loaded.source(each), access)
+            python.find(line.pythons, line.python, asked_python)
+            for source_name in entry.sources:
+                tree.patched(loaded.source(source_name), access)
         except FatalError as error:
             log.info(f"{name} cannot be built here: {error}")
-            reasons.append(f"{name}: {error.what}")
-            last = error
+            errors[name] = error
         else:
-            return name, "; ".join(reasons)
-    raise last
+            return name, "; ".join(f"{earlier}: {error.what}" for earlier, error in errors.items())
+    raise FatalError(
+        "; ".join(f"{name}: {error.what}" for name, error in errors.items()),
+        "no distribution can be built here",
+        "; or ".join(f"for {name}: {error.do}" for name, error in errors.items()),
+    )
 
 
 def draw(report: dict[str, Any], path: Path, title: str) -> None:

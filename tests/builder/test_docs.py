@@ -31,6 +31,24 @@ def test_the_readme_names_what_exists() -> None:
     assert listed == set(manifest.load(ROOT / "manifest.yaml").distributions)
 
 
+def test_the_readme_bakes_what_it_runs() -> None:
+    """A reader may copy its blocks one after the other."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    baked: set[str] = set()
+    for line in "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)).splitlines():
+        baked |= {f"{name}-cpu" for name in re.findall(r"build\.py --distribution (\S+)(?! .*--output| .*--accelerator)", line)}
+        used = set(re.findall(r"build/([a-z0-9.]+-[a-z0-9]+)/(?:bin|opt)", line))
+        assert used <= baked, line
+    assert baked >= {"t5x-cpu", "pax-cpu"}
+
+
+def test_the_readme_exports_nothing_that_changes_a_later_run() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    exports = re.findall(r"^export (.*)$", readme, re.MULTILINE)
+    names = {name for line in exports for name in re.findall(r"(?:^| )([A-Z_]+)=", line)}
+    assert names == {"PATH", "JAX_PLATFORMS"}
+
+
 def test_the_windows_of_support_are_those_of_the_manifest() -> None:
     page = (ROOT / "docs/support.md").read_text(encoding="utf-8")
     shipped = manifest.load(ROOT / "manifest.yaml")

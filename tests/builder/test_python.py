@@ -73,3 +73,16 @@ def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(monkeypatch: p
             python.find(["3.98"], "3.98")
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_python_in_a_folder_that_may_not_be_searched_is_refused(tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    (hidden / "python3.98").touch(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(FatalError, match="does not run as a Python"):
+            python.find(["3.98"], "3.98", str(hidden / "python3.98"))
+    finally:
+        os.seteuid(0)

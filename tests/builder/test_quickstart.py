@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder import quickstart, verify
+from builder import python, quickstart, verify
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.sources import tree
@@ -29,6 +30,13 @@ def _context(cache: Cache) -> Context:
     return Context(ROOT, ROOT / "manifest.yaml", cache, offline=True)
 
 
+@pytest.fixture
+def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every distribution has its Python here, whichever runs these tests."""
+    monkeypatch.setattr(python, "find", lambda *_: None)
+
+
+@pytest.mark.usefixtures("any_python")
 def test_takes_the_first_whose_sources_can_be_had_and_says_why(cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     real = tree.patched
 
@@ -42,10 +50,26 @@ def test_takes_the_first_whose_sources_can_be_had_and_says_why(cache: Cache, mon
     assert "t5x cannot be built here" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("any_python")
 def test_none_can_be_had(cache: Cache) -> None:
     with pytest.raises(FatalError) as caught:
         quickstart.choose(_context(cache))
     assert "1.4" in str(caught.value)
+
+
+def test_without_sources_and_the_wheels_python_both_ways_out_are_named(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Debian 13, which has Python 3.13 alone, behind a network without GitHub."""
+    find = python.find
+
+    def find_without_311(pythons: Sequence[str], *_: str) -> object:
+        return None if "3.13" in pythons else find(["3.99"], "3.99")
+
+    monkeypatch.setattr(python, "find", find_without_311)
+    with pytest.raises(FatalError) as caught:
+        quickstart.choose(_context(cache))
+    assert "for t5x: --mirror DIR" in caught.value.do
+    assert "; or for pax-1.4: install one" in caught.value.do
+    assert "\n" not in str(caught.value)
 
 
 def test_the_curve_is_a_picture(tmp_path: Path) -> None:
