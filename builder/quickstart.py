@@ -86,7 +86,8 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
     for run_, style in zip(report["runs"], itertools.cycle(("-o", "--x", ":s"))):
         losses = {int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()}
         axes.plot(list(losses), list(losses.values()), style, label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}")
-        axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
+        if run_["resumed_from"] is not None:  # a run that failed may not have come to it
+            axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
     axes.set(title=title, xlabel="step (dotted: restored from the checkpoint)", ylabel="training loss (nats per token)")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -151,7 +151,8 @@ def table(report: dict[str, Any]) -> str:
         lines += [f"            {name}: {why}" for name, why in failed.items()]
     for run_ in report.get("runs", []):
         losses = {**run_["losses"], **run_["resumed_losses"]}
-        lines.append(f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh {run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, resumed from step {run_['resumed_from']}")
+        resumed = "not resumed" if run_["resumed_from"] is None else f"resumed from step {run_['resumed_from']}"
+        lines.append(f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh {run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, {resumed}")
         lines.append("  step      " + "".join(f"{int(step):>9}" for step in losses))
         lines.append("  loss      " + "".join(f"{loss:>9.4f}" for loss in losses.values()))
     lines += [f"PROBLEM     {problem}" for problem in report.get("problems", [])]

@@ -83,6 +83,17 @@ def test_the_curve_is_a_picture(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["loss.png"]
 
 
+def test_a_run_that_was_not_resumed_is_shown_too(tmp_path: Path) -> None:
+    """The first run failed: what is known is shown, with the problem."""
+    run: dict[str, Any] = REPORT["runs"][0] | {"resumed_from": None, "resumed_losses": {}}
+    report = REPORT | {"runs": [run], "problems": ["training ended with status 134"]}
+    quickstart.draw(report, tmp_path / "loss.png", "t5x")
+    assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    text = verify.table(report)
+    assert "not resumed" in text
+    assert "PROBLEM     training ended with status 134" in text
+
+
 def test_the_table_names_losses_speed_and_problems() -> None:
     text = verify.table(REPORT)
     for word in ("90 modules", "t5x.x: ImportError: no y", "6.5000", "3.0000", "12.35 steps/s", "resumed from step 10", "mesh data=2 model=2", "the loss did not fall", "NO"):
