@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import log
-from builder.base import bootstrap, check, debian, debs
+from builder.base import bootstrap, check, debian, debs, pycache
 from builder.base.check import Facts
 from builder.base.interpreter import interpreter as interpreter  # noqa: PLC0414 - used through this module
 from builder.cache import Cache, stage_key, write_atomic
@@ -146,9 +146,9 @@ def _of_layout(request: _Asked, place: Path) -> Base:
         raise FatalError(f"holds no image for {request.architecture}", str(place), "give another --base or --platform")
 
     def taken(each: Layer) -> Layer:
-        return layer.from_tar(request.cache, stage_key("image-layer", {"diff_id": each.diff_id}), "base", request.compression, lambda: open(layout.blob(place, each), "rb"))
+        return layer.from_tar(request.cache, _layer_key(each.diff_id), "base", request.compression, lambda: open(layout.blob(place, each), "rb"), change=pycache.tie_to_hashes)
 
-    if not request.make and not all(bootstrap.has(request.cache, stage_key("image-layer", {"diff_id": each.diff_id})) for each in found.layers):
+    if not request.make and not all(bootstrap.has(request.cache, _layer_key(each.diff_id)) for each in found.layers):
         raise NotMadeError("the base is not taken in yet", str(place))
     made = [taken(each) for each in found.layers]
     settings = json.loads(found.config).get("config") or {}
@@ -208,16 +208,21 @@ def _digest(engine: Engine, reference: str, architecture: str) -> tuple[str, boo
         engine.remove([tag])
 
 
+def _layer_key(diff_id: str) -> str:
+    """The key of another's layer, written again our way."""
+    return stage_key("image-layer", {"diff_id": diff_id, "bytecode": pycache.RULES})
+
+
 def _key(request: _Asked, digest: str) -> str:
-    return stage_key("base", {"image": digest, "architecture": request.architecture, "recipe": step.recipe(debs.ROOT), "version": 1})
+    return stage_key("base", {"image": digest, "architecture": request.architecture, "recipe": step.recipe(debs.ROOT), "version": 1, "bytecode": pycache.RULES})
 
 
 def _built(request: _Asked, engine: Engine, on: str, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """The layers of the image, written again our way, and that of Dockerfile.base; and the image's ENV."""
     cache, key = request.cache, _key(request, digest)
     with step.build_base(engine, cache, debs.ROOT, on, request.architecture) as exported:
-        keys = [stage_key("image-layer", {"diff_id": diff_id}) for diff_id in exported.diff_ids[: exported.below]]
-        below = [layer.from_tar(cache, each, "base", request.compression, opened) for each, opened in zip(keys, exported.layers, strict=False)]
+        keys = [_layer_key(diff_id) for diff_id in exported.diff_ids[: exported.below]]
+        below = [layer.from_tar(cache, each, "base", request.compression, opened, change=pycache.tie_to_hashes) for each, opened in zip(keys, exported.layers, strict=False)]
         above = normalise.os_layer(cache, stage_key("os", {"base": key}), request.compression, exported)
         env = exported.env
     layers = (*below, *([above] if above.unpacked > _EMPTY else []))

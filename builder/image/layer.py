@@ -81,15 +81,16 @@ def write(cache: Cache, key: str, name: str, compression: str, entries: Callable
     return _made(cache, key, name, compression, lambda sink: tar.write(ordered(entries()), sink))
 
 
-def from_tar(cache: Cache, key: str, name: str, compression: str, stream: Callable[[], IO[bytes]], keep: Callable[[Entry], Entry | None] | None = None) -> Layer:
+def from_tar(cache: Cache, key: str, name: str, compression: str, stream: Callable[[], IO[bytes]], keep: Callable[[Entry], Entry | None] | None = None, change: Callable[[list[Entry]], Iterable[Entry]] | None = None) -> Layer:
     """A layer of another's tar (plain, gzip or zstd), written again our way: owners, modes, links, devices, attributes and whiteouts kept, times EPOCH.
 
-    `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change or drop (None) entries.
+    `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change or drop (None) entries one by one, `change` all of them.
     """
 
     def produce(sink: tar.Sink) -> None:
         with stream() as packed, compress.reader(packed) as plain, tar.spooled(plain, cache.path("blobs", f".tmp-{key}.{compression}.tar")) as entries:
-            tar.write((kept for entry in entries if (kept := keep(entry) if keep else entry) is not None), sink)
+            changed = change(entries) if change else entries
+            tar.write((kept for entry in changed if (kept := keep(entry) if keep else entry) is not None), sink)
 
     return _made(cache, key, name, compression, produce)
 

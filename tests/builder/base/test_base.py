@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.base import base, bootstrap, debian, debs
+from builder.base import base, bootstrap, debian, debs, pycache
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache, stage_key
 from builder.engine import step
@@ -66,7 +66,7 @@ def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     """As if an engine had built Dockerfile.base on the image of this digest."""
     layer.write(cache, "k1", "base", "gzip", lambda: basekit.system(**parts))
     layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
-    key = stage_key("base", {"image": digest, "architecture": "amd64", "recipe": step.recipe(debs.ROOT), "version": 1})
+    key = stage_key("base", {"image": digest, "architecture": "amd64", "recipe": step.recipe(debs.ROOT), "version": 1, "bytecode": pycache.RULES})
     env = ["PATH=/x", "LANG=C.UTF-8", "NVIDIA_VISIBLE_DEVICES=none", "PYTHONPATH=/x", "XLA_FLAGS=x", "CUDA_VERSION=13.0"]
     cache.path("stamps", f"base-{key}.json").write_text(json.dumps({"layers": [["base", "k1"], ["os", "k2"]], "env": env}), encoding="utf-8")
 
