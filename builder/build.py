@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import log, manifest, python
 from builder.cache import stage_key, write_atomic
+from builder.copying import copy_tree
 from builder.env import bake, packages, parts
 from builder.errors import FatalError
 from builder.image import command, output
@@ -105,9 +106,11 @@ def bake_environment(plan_: Plan) -> dict[str, Any]:
     wanted, changed = _parts(plan_, sources), list[str]()
     if not bake.is_current(plan_.output, wanted):
         bake.refuse(plan_.output, plan_.distribution)
-        _prepare(plan_, sources)
+        trees = _exported(plan_, sources)
         with bake.locked(plan_.output) as place:
             if not bake.is_current(place, wanted):
+                if bake.holds(place, wanted[0]):
+                    parts.refuse_hidden(packages.site_packages(place / wanted[0].path), trees, plan_.packages.lock.name)
                 with log.stage(f"put together {plan_.output}"):
                     changed = bake.assemble(place, wanted)
     return {
@@ -120,45 +123,49 @@ def _patched(plan_: Plan) -> dict[str, PatchedSource]:
     return {name: tree.patched(plan_.manifest.source(name), plan_.access) for name in plan_.manifest.distribution(plan_.distribution).sources}
 
 
-def _prepare(plan_: Plan, sources: dict[str, PatchedSource]) -> None:
-    """Make what takes long before the output is held: packages and trees, in the cache."""
-    site = packages.site_packages(packages.environment(plan_.access.cache, plan_.packages, offline=plan_.access.offline))
-    parts.refuse_hidden(site, parts.trees(plan_.manifest, sources, plan_.access, plan_.packages.python), plan_.packages.lock.name)
+def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
+    """Return the trees, exported into the cache before the output is held."""
+    trees = parts.trees(plan_.manifest, sources, plan_.access, plan_.packages.python)
+    for each in trees:
+        each.path()
+    return trees
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
     """The parts of the output, in the order of contracts: packages, patched sources, rosetta, then what describes them."""
-    wanted, cache = plan_.packages, plan_.access.cache
+    wanted = plan_.packages
     trees = parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
     paths = parts.pth([each.folder for each in trees])
 
-    def baked() -> Path:
-        return packages.environment(cache, wanted, offline=plan_.access.offline)
-
     def environment(into: Path) -> None:
-        bake.link_tree(baked(), into)
-        write_atomic(packages.site_packages(into) / "rosetta-sources.pth", paths)  # never into a file that the cache shares
+        packages.make(plan_.access.cache, wanted, into, offline=plan_.access.offline)
+        parts.refuse_hidden(packages.site_packages(into), trees, wanted.lock.name)
+        write_atomic(packages.site_packages(into) / "rosetta-sources.pth", paths)
+
+    def site(into: Path) -> Path:
+        return packages.site_packages(bake.output_of(into) / "opt/rosetta/env")
 
     def exported(each: Tree) -> Part:
-        return bake.Part(f"opt/{each.folder}", stage_key("tree", {"tree": each.key, "python": wanted.python.full}), lambda into: bake.copy_tree(each.path(), into))
+        return bake.Part(f"opt/{each.folder}", stage_key("tree", {"tree": each.key, "python": wanted.python.full}), lambda into: copy_tree(each.path(), into))
 
     return [
         bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "paths": paths}), environment),
         *(exported(each) for each in trees),
         *parts.of_rosetta(wanted.python, trees),
-        *parts.of_record(parts.record(wanted, sources), plan_.manifest, wanted.pins(), lambda: packages.site_packages(baked()), trees),
+        *parts.of_record(parts.record(wanted, sources), plan_.manifest, wanted.pins(), site, trees),
     ]
 
 
 def _dry_run(plan_: Plan) -> Result:
-    cache, wanted = plan_.access.cache, plan_.packages
+    wanted = plan_.packages
     bake.refuse(plan_.output, plan_.distribution)
     steps = []
     for name in plan_.manifest.distribution(plan_.distribution).sources:
         entry = plan_.manifest.source(name)
         steps.append({"stage": f"patch {name}", "done": tree.stamp(entry, plan_.access).is_file()})
-    current = all(step["done"] for step in steps) and bake.is_current(plan_.output, _parts(plan_, _patched(plan_)))
-    steps.append({"stage": f"install {wanted.lock.name}", "done": current or (cache.root / "env" / wanted.key).is_dir()})
+    known = _parts(plan_, _patched(plan_)) if all(step["done"] for step in steps) else []
+    current = bool(known) and bake.is_current(plan_.output, known)
+    steps.append({"stage": f"install {wanted.lock.name}", "done": bool(known) and bake.holds(plan_.output, known[0])})
     steps.append({"stage": f"put together {plan_.output}", "done": current})
     text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
     data: dict[str, Any] = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from builder import cachedir, log
+from builder import cachedir, log, sums
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
@@ -87,58 +87,54 @@ class Cache:
         finally:
             lock.release()
 
-    def _whole(self, final: Path) -> bool:
-        """Is the entry there and as it was made? Notes that it was used, for `cache prune`."""
-        try:
-            known = (self.root / "sums" / f"{final.parent.name}-{final.name}").read_text(encoding="ascii")
-            if known != fingerprint(final):
-                return False
-            with contextlib.suppress(OSError):
-                os.utime(final)
-        except (OSError, UnicodeError):
-            return False
-        return True
+    def folder(self, kind: str, name: str, make: Callable[[Path], None], *, grows: bool = False, contents: bool = True) -> Path:
+        """Return the finished folder `kind/name`; made by `make(temporary folder)` if it is not there, or not as it was made.
 
-    def folder(self, kind: str, name: str, make: Callable[[Path], None], *, grows: bool = False) -> Path:
-        """The finished folder `kind/name`; made by `make(temporary folder)` if it is not there, or not as it was made (unless it `grows`)."""
+        Args:
+            kind: What it is, a folder of the cache.
+            name: Its name, best the key of its inputs.
+            make: Fills the empty folder that it gets.
+            grows: The folder is changed later on, and only has to be there.
+            contents: Compare the bytes of its files too, not only names, sizes, times and modes.
+        """
         final = self.path(kind, name)
-        if final.is_dir() if grows else self._whole(final):
+        if final.is_dir() if grows else self._is_whole(final, contents=contents):
             return final
         with self.lock(f"{kind}-{name}"):
-            if final.is_dir() if grows else self._whole(final):
+            if final.is_dir() if grows else self._is_whole(final, contents=contents):
                 return final
             if final.exists():
-                log.info(f"{kind}/{name[:12]} in the cache is damaged or was edited: it is made again")
-                remove(final)
+                log.info(f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is made again")
+            remove(final)
             temporary = final.with_name(f".tmp-{name}")
             remove(temporary)
             temporary.mkdir(parents=True)
             try:
                 make(temporary)
                 if not grows:
-                    write_atomic(self.path("sums", f"{kind}-{name}"), fingerprint(temporary))
+                    write_atomic(self._sums(final), sums.render(sums.record(temporary)))
                 os.rename(temporary, final)
             except BaseException:
                 remove(temporary)
                 raise
         return final
 
+    def _sums(self, final: Path) -> Path:
+        return self.path("sums", f"{final.parent.name}-{final.name}")
 
-def fingerprint(folder: Path) -> str:
-    """Sha256 over the name, size and time of every file below `folder`: notices what was lost, cut off or edited, without reading it."""
-    rows = []
-    waiting = [str(folder)]
-    start = len(waiting[0]) + 1
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                    rows.append(entry.path[start:])
-                else:
-                    state = entry.stat(follow_symlinks=False)
-                    rows.append(f"{entry.path[start:]}\0{state.st_size}\0{state.st_mtime_ns}")
-    return hashlib.sha256("\n".join(sorted(rows)).encode("utf-8", "surrogateescape")).hexdigest()
+    def _is_whole(self, final: Path, *, contents: bool) -> bool:
+        """Is the entry there and as it was made? Notes that it was used, for `cache prune`."""
+        known = sums.read(self._sums(final))
+        if known is None or sums.differences(final, known, contents=contents):
+            return False
+        with contextlib.suppress(OSError):
+            os.utime(final)
+        return True
+
+    def _why_not_whole(self, final: Path) -> str:
+        if sums.read(self._sums(final)) is None:
+            return "has no sums of its contents, as those of earlier versions"
+        return "is damaged or was edited"
 
 
 def remove(path: Path) -> None:

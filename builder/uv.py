@@ -36,6 +36,9 @@ def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None
     """The caller's environment without what would change the result, with the index pip would use where uv has none of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON")) or _TAKEN.fullmatch(key)}
     env |= {"UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_INSTALLER_METADATA": "1"}
+    # Never hard links, which "clone" falls back to as well: uv's cache serves other environments, whose files people edit.
+    # "copy" makes reflinks where the file system can (Rust's fs::copy calls copy_file_range).
+    env["UV_LINK_MODE"] = "copy"
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (url := index.configured()):
         env["UV_DEFAULT_INDEX"] = url
     if (bundle := index.ca_bundle()) and not env.get("SSL_CERT_FILE"):

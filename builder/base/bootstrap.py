@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from builder import log
 from builder.base import debs, rootfs
 from builder.cache import Cache, remove, stage_key
+from builder.copying import copy_file
 from builder.engine import normalise
 from builder.engine.export import Exported
-from builder.env.bytecode import place
 from builder.errors import FatalError
 from builder.image import compress, layer, tar
 from builder.image.entry import EPOCH, Entry, file
@@ -142,7 +142,7 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
     lower.chmod(0o666)
     repository.mkdir()
     for each in sorted(os.listdir(folder)):
-        place(str(folder / each), str(repository / each))
+        copy_file(folder / each, repository / each)
     (scratch / "docker").mkdir()
     for name in (_SCRIPT, debs.PACKAGES):
         shutil.copyfile(root / name, scratch / name)

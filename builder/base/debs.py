@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from builder import log
 from builder.base.mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
 from builder.cache import Cache, remove, stage_key
-from builder.env.bytecode import place
+from builder.copying import copy_file
 from builder.errors import FatalError
 from builder.redact import redact
 
@@ -172,7 +172,7 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
                     _download(missing, kept, lock.date)
         index = []
         for deb in sorted(lock.packages, key=lambda deb: deb.file):
-            place(str(kept / f"{deb.sha256}.deb"), str(folder / deb.file))
+            copy_file(kept / f"{deb.sha256}.deb", folder / deb.file)
             index.append(_stanza(folder / deb.file, deb))
         (folder / "Packages").write_text("\n".join(index), encoding="utf-8")
 

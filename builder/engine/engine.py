@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -125,11 +124,3 @@ def several(engine: str, index: Index) -> FatalError:
     """The refusal of what a storage for one architecture cannot hold."""
     names = ", ".join(image.architecture for image in index.images)
     return FatalError(f"this {engine} holds an image of one architecture under a tag, not {names}", "--output image", "give one --platform, or --output oci:PATH, which holds them all")
-
-
-def link(source: Path, target: Path) -> None:
-    """The same file at `target`: by hard link where that works, else a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from builder import log
 from builder.cache import remove, stage_key
+from builder.copying import copy_file
 from builder.engine import export, normalise, secrets
-from builder.engine.engine import TEMPORARY, Step, link
+from builder.engine.engine import TEMPORARY, Step
 from builder.errors import FatalError
 from builder.image import oci
 
@@ -86,9 +87,9 @@ def _context(folder: Path, root: Path, debs: Path | None) -> Path:
     for file in _files(root):
         target = folder / file.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
-        link(file, target)
+        copy_file(file, target)
     if debs:
         (folder / "debs").mkdir()
         for file in debs.iterdir():
-            link(file, folder / "debs" / file.name)
+            copy_file(file, folder / "debs" / file.name)
     return folder

@@ -11,13 +11,11 @@ import fcntl
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder import log
 from builder.cache import remove
-from builder.env.bytecode import place
 from builder.errors import FatalError
 
 if TYPE_CHECKING:
@@ -40,6 +38,16 @@ def is_current(output: Path, parts: list[Part]) -> bool:
     """Does `output` hold exactly these parts?"""
     keys = _keys(output)
     return keys == {part.path: part.key for part in parts} and all((output / part.path).exists() for part in parts)
+
+
+def holds(output: Path, part: Part) -> bool:
+    """Does `output` hold this part, as far as its state file says?"""
+    return _keys(output).get(part.path) == part.key and (output / part.path).exists()
+
+
+def output_of(new: Path) -> Path:
+    """Return the output that a part belongs to, of the empty place where the part is being made."""
+    return new.parents[1]
 
 
 def refuse(output: Path, distribution: str) -> None:
@@ -159,27 +167,3 @@ def _save(output: Path, keys: dict[str, str]) -> None:
     new = state.with_name("state.new")  # one name, since the output is locked: a kill leaves no litter
     new.write_text(json.dumps({"schema": 1, "parts": keys}, indent=1), encoding="utf-8")
     os.replace(new, state)
-
-
-def link_tree(source: Path, target: Path) -> None:
-    """A copy of a folder whose files are hard links to the cache's (copies across file systems)."""
-    # Strings, not Path objects: an environment has fifty thousand files.
-    os.mkdir(target)
-    waiting = [(str(source), str(target))]
-    while waiting:
-        here, there = waiting.pop()
-        with os.scandir(here) as entries:
-            for entry in entries:
-                new = f"{there}/{entry.name}"
-                if entry.is_symlink():
-                    os.symlink(os.readlink(entry.path), new)
-                elif entry.is_dir():
-                    os.mkdir(new)
-                    waiting.append((entry.path, new))
-                else:
-                    place(entry.path, new)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """A copy of a folder that may be edited without touching the cache."""
-    shutil.copytree(source, target, symlinks=True)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import csv
-import errno
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import threading
 from pathlib import Path, PurePosixPath
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from builder import log
 from builder.cache import Cache, stage_key
+from builder.copying import copy_file
 from builder.errors import FatalError
 from builder.programs import join_lines
 
@@ -65,7 +64,7 @@ def compile_tree(python: Interpreter, root: Path) -> None:
 
 
 def install(cache: Cache, python: Interpreter, site: Path) -> None:
-    """Give every package in `site` its bytecode: from the cache by hard link, compiled first where the cache lacks it."""
+    """Give every package in `site` its bytecode: copied from the cache, compiled first where the cache lacks it."""
     jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
     total = sum(len(sources) for _, sources in jobs)
     with log.progress("bytecode", total, "files") as advance, concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -113,18 +112,5 @@ def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str],
         if folder not in made:
             os.makedirs(folder, exist_ok=True)
             made.add(folder)
-        place(f"{kept}/{name}", target)
+        copy_file(f"{kept}/{name}", target)
     return len(sources)
-
-
-def place(source: str, target: str) -> None:
-    """Put a file of the cache in place: a hard link, a copy where the file system cannot."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        os.unlink(target)
-        os.link(source, target)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        shutil.copy2(source, target)

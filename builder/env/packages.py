@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import __version__, log, uv
 from builder.cache import Cache, stage_key
-from builder.env import bytecode, sdist, strip
+from builder.env import bytecode, sdist, strip, wheelrecord
 from builder.errors import FatalError
 from builder.locks import lockfile, pipcheck
 
@@ -62,17 +62,18 @@ class Packages:
 
 
 def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
-    """The folder of the finished environment (a relocatable venv); made if the cache lacks it."""
+    """Return an environment in the cache, for programs of the builder; made if the cache lacks it."""
+    return cache.folder("env", packages.key, lambda folder: make(cache, packages, folder, offline=offline), contents=False)
 
-    def make(folder: Path) -> None:
-        uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), offline=True, where="venv")
-        install(cache, packages, folder, "--python", str(folder / "bin" / "python"), builder=packages.python, offline=offline)
-        bytecode.install(cache, packages.python, site_packages(folder))
-        for name in (".gitignore", ".lock", "CACHEDIR.TAG"):  # uv's: a backup must not pass over an environment
-            (folder / name).unlink(missing_ok=True)
-        pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
-    return cache.folder("env", packages.key, make)
+def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
+    """Make the environment (a relocatable venv) in `folder`, which is empty or not there."""
+    uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), offline=True, where="venv")
+    install(cache, packages, folder, "--python", str(folder / "bin" / "python"), builder=packages.python, offline=offline)
+    bytecode.install(cache, packages.python, site_packages(folder))
+    for name in (".gitignore", ".lock", "CACHEDIR.TAG"):  # uv's: a backup must not pass over an environment
+        (folder / name).unlink(missing_ok=True)
+    pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
 
 def site_packages(environment_: Path) -> Path:
@@ -104,3 +105,25 @@ def install(cache: Cache, packages: Packages, folder: Path, *target: str, builde
             links = [part for wheel in built for part in ("--find-links", str(wheel.parent))]
             names = ["==".join(wheel.name.split("-")[:2]) for wheel in built]
             uv.run("pip", "install", "--quiet", *target, "--no-deps", "--no-index", "--offline", *links, *names, where=where)
+        site = folder if target[0] == "--target" else site_packages(folder)
+        fetched = [pin for pin in pins if pin.name not in unbuilt | stripped]
+        _replace_edited(site, fetched, requirements, target, offline=offline, where=where)
+
+
+def _replace_edited(site: Path, pins: list[lockfile.Pin], requirements: Path, target: tuple[str, ...], *, offline: bool, where: str) -> None:
+    """Compare every installed file with its wheel's RECORD; what uv's cache has in an edited form is fetched again.
+
+    Other environments may be hard links into uv's cache, so that a file edited in one of them is edited there.
+    """
+    edited = wheelrecord.edited(site)
+    if not edited:
+        return
+    lines = [pin.lines() for pin in pins if pin.name in edited]
+    if offline or len(lines) < len(edited):
+        wheelrecord.require(site, where)
+    log.warn(f"uv's cache holds files that were edited: {wheelrecord.describe(edited)}; fetched again past that cache, to mend it: {wheelrecord.remedy(edited)}")
+    requirements.write_text("".join(lines), encoding="utf-8")
+    options = ("--no-cache", "--reinstall", "--no-deps", "--require-hashes", "--only-binary", ":all:")
+    uv.run("pip", "install", "--quiet", *target, *options, "-r", str(requirements), where=where)
+    requirements.unlink()
+    wheelrecord.require(site, where)

@@ -126,10 +126,10 @@ def constraints_text(pins: Sequence[Pin], transformer_engine: Mapping[str, Any] 
     return f"# packages {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
-def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin], site: Callable[[], Path], trees: Sequence[Tree]) -> list[Part]:
+def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin], site: Callable[[Path], Path], trees: Sequence[Tree]) -> list[Part]:
     """lock.json, the patches with their outcomes, constraints for `pip install` on top, the known issues, and the licences.
 
-    `site` gives the site-packages folder that was made of `pins`.
+    `site` gives the site-packages folder that was made of `pins`, by the place where the part is made.
     """
     lock, constraints, issues = lock_text(record), constraints_text(pins, record.get("transformer_engine")), known_issues.render(record, {pin.name: pin.version for pin in pins})
     folders = {name: manifest.source(name).patches for name in record["sources"]}
@@ -142,11 +142,11 @@ def of_record(record: dict[str, Any], manifest: Manifest, pins: list[Pin], site:
 
     licensed = {
         "rosetta": hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest(), "pins": constraints, "requirements": record["requirements"],
-        "for": [record["architecture"], record["python"]], "trees": [[tree.name, tree.key] for tree in trees], "layout": 1,
+        "for": [record["architecture"], record["python"]], "trees": [[tree.name, tree.key] for tree in trees], "layout": 2,
     }  # fmt: skip
 
     def texts(into: Path) -> None:
-        licences.write(into, site(), {tree.name: tree.path() for tree in trees})
+        licences.write(into, site(into), {tree.name: tree.path() for tree in trees})
 
     def text(content: str) -> Any:
         return lambda into: into.write_text(content, encoding="utf-8")

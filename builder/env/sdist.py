@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from builder import index, uv
 from builder.cache import Cache, stage_key
+from builder.env import wheelrecord
 from builder.errors import FatalError
 from builder.locks import lockfile
 
@@ -58,6 +59,8 @@ def _tools(cache: Cache, python: Interpreter, build_lock: Path, digest: str, *, 
         requirements.write_text("".join(pin.lines() for pin in lockfile.read(build_lock)), encoding="utf-8")
         target = ("--python", str(folder / "bin" / "python"))
         uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where="build tools")
+        for site in folder.glob("lib/python3.*/site-packages"):
+            wheelrecord.require(site, "build tools")
 
     return cache.folder("env", stage_key("build-tools", {"lock": digest, "python": python.full, "path": str(python.path)}), make)
 

@@ -143,10 +143,9 @@ def _layers(document: Any) -> list[dict[str, Any]]:
 
 
 def _space(place: Path, entries: Iterable[Entry]) -> None:
-    """FatalError if blobs that have to be copied do not fit."""
+    """FatalError if the blobs do not fit."""
     at = next(each for each in (place, *place.parents) if each.exists())
-    device = at.stat().st_dev
-    needed = sum(each.size for each in entries if not each.source or os.stat(each.source).st_dev != device)
+    needed = sum(each.size for each in entries)
     if needed > (free := shutil.disk_usage(at).free):
         raise FatalError(f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free", str(place), "make room; nothing was touched")
 
@@ -160,14 +159,7 @@ def _bring(entries: Iterable[Entry], folder: Path) -> None:
             target.write_bytes(each.data)
             os.chmod(target, 0o644)
             return
-        try:
-            os.link(each.source, target)
-        except OSError:
-            shutil.copyfile(each.source, target)
-            os.chmod(target, 0o444)  # as the cache's
-        with open(target, "rb") as stream:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != target.name:
-                raise FatalError(f"blob {target.name[:12]}… is damaged", each.source, "delete that file and build again")
+        layout.copy_blob(each, target)
 
     with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         list(pool.map(one, entries))

@@ -61,7 +61,7 @@ def _shared(wanted: Packages) -> set[lockfile.Pin]:
 def keys(wanted: Packages) -> dict[str, str]:
     """Layer -> the key of its content, for the layers that are not empty: nothing that another layer or distribution has enters it."""
     where, inputs = groups(wanted), wanted.inputs()
-    general = {name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")} | {"builder": __version__, "prefix": PREFIX, "layout": 2}
+    general = {name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")} | {"builder": __version__, "prefix": PREFIX, "layout": 3}
     result = {}
     for layer in ORDER:
         pins = sorted([pin.text, *pin.hashes] for pin in wanted.pins() if where[pin.name] == layer)

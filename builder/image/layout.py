@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from builder.copying import copy_file
 from builder.env import bake
 from builder.errors import FatalError
 from builder.image import layer, oci, tar
@@ -70,20 +70,25 @@ def _blob(cache: Cache, each: layer.Layer) -> Entry:
     source = layer.blob(cache, each.digest)
     if not source.is_file() or source.stat().st_size != each.size:
         raise FatalError(f"the blob of layer {each.name} is not whole in the cache", str(source), "run again: it is made again")
-    return Entry(_place(each.digest), "file", 0o644, source=str(source), size=each.size)
+    return Entry(_place(each.digest), "file", 0o644, source=str(source), size=each.size, sha256=each.digest.removeprefix("sha256:"))
 
 
 def fill(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
-    """Write a layout into a folder that is empty: blobs as hard links to the cache's, as copies on another file system."""
+    """Write a layout into a folder that is empty; each blob is a copy of the cache's, compared with its digest."""
     (folder / "blobs/sha256").mkdir(parents=True)
     for each in entries(cache, index, name):
         if each.data is not None:
             (folder / each.path).write_bytes(each.data)
         else:
-            try:
-                os.link(each.source, folder / each.path)
-            except OSError:
-                shutil.copyfile(each.source, folder / each.path)
+            copy_blob(each, folder / each.path)
+
+
+def copy_blob(blob: Entry, target: Path) -> None:
+    """Copy a blob of the cache; FatalError where the copy is not what its digest says."""
+    copy_file(blob.source, target)
+    with open(target, "rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != blob.sha256:
+            raise FatalError(f"blob {blob.sha256[:12]}… is damaged", blob.source, "delete that file and build again")
 
 
 def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:

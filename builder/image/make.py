@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -172,6 +173,7 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci.Image, dict[str, 
     below = [*base.layers]
     trees = parts.trees(request.manifest, resolved.sources, resolved.access, wanted.python)
 
+    @functools.cache  # its contents are compared once
     def environment() -> Path:
         made = site.environment(request.cache, wanted, offline=resolved.access.offline)
         parts.refuse_hidden(packages.site_packages(made), trees, wanted.lock.name)
@@ -214,7 +216,7 @@ def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer])
 def _top(request: Request, wanted: Packages, record: dict[str, Any], trees: Sequence[Tree], environment: Callable[[], Path], add: Callable[..., Layer]) -> Layer:
     """The package rosetta, its programs, and what describes the image."""
     pins = wanted.pins()
-    about = parts.of_record(record, request.manifest, pins, lambda: packages.site_packages(environment()), trees)
+    about = parts.of_record(record, request.manifest, pins, lambda _: packages.site_packages(environment()), trees)
     ours = [part for part in [*parts.of_rosetta(wanted.python, trees), *about] if part.path != "bin"]  # that one is a bare environment's own
     fixed = list(runtime.entries(record, {pin.name: pin.version for pin in pins}))
     inputs = {"parts": {part.path: part.key for part in ours}, "fixed": [[each.path, each.mode, (each.data or b"").decode()] for each in fixed]}

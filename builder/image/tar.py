@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import stat
@@ -120,12 +121,25 @@ def _content(entry: Entry, sink: Sink) -> None:
     try:
         if entry.offset:
             os.lseek(descriptor, entry.offset, os.SEEK_SET)
-        came = sink.copy(descriptor, entry.size)
+        came = _checked_copy(entry, descriptor, sink) if entry.sha256 else sink.copy(descriptor, entry.size)
         state = os.fstat(descriptor)
         if came != entry.size or (state.st_size != entry.size and not entry.offset) or not stat.S_ISREG(state.st_mode):
             raise FatalError("the file changed while it was put into a layer", entry.source, "leave the cache alone while a build runs, and run again")
     finally:
         os.close(descriptor)
+
+
+def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
+    """Write a file whose sha256 is known; returns how many bytes came. Raises FatalError where it is another."""
+    digest = hashlib.sha256()
+    left = entry.size
+    while left and (data := os.read(descriptor, min(left, 1 << 20))):
+        digest.update(data)
+        sink.write(data)
+        left -= len(data)
+    if digest.hexdigest() != entry.sha256:
+        raise FatalError("is damaged: its content is not what its name says", entry.source, "delete that file and run again: it is made again")
+    return entry.size - left
 
 
 def write(entries: Iterable[Entry], sink: Sink) -> None:
@@ -205,6 +219,7 @@ def _entry(member: tarfile.TarInfo) -> Entry:
         gid=member.gid,
         device=device,
         xattrs=tuple(sorted(xattrs)),
+        mtime=int(member.mtime),
     )
 
 

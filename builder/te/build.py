@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import archives, index, log, programs, python, uv
 from builder.cache import Cache, remove, stage_key
-from builder.env import sdist
+from builder.env import sdist, wheelrecord
 from builder.errors import FatalError
 from builder.te import compiler, headers, loader, objects, pinned, wheelfile
 from builder.te.headers import TRIPLETS
@@ -178,6 +178,7 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
             "--python-platform", f"{machine}-manylinux_2_28", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(requirements),
             offline=offline, where=wanted.where,
         )  # fmt: skip
+        wheelrecord.require(folder / "site", wanted.where)
 
     packages = [[pin.name, pin.version, *pin.hashes] for pin in wanted.pins]
     return cache.folder("env", stage_key("te-against", {"packages": packages, "python": target.python, "architecture": target.architecture}), make) / "site"

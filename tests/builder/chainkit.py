@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
 
-# Counts what can be interrupted (renames, replaces, links, programs started) and kills the builder, and all it started, before the Nth.
+# Counts what can be interrupted (renames, replaces, programs started) and kills the builder, and all it started, before the Nth.
 KILLED = """
 import os, signal, subprocess, sys
 count, stop = 0, int(os.environ["KILL_AT"])
@@ -30,7 +31,7 @@ def counted(function):
         if count == stop: os.killpg(0, signal.SIGKILL)
         return function(*args, **kwargs)
     return call
-os.rename, os.replace, os.link = counted(os.rename), counted(os.replace), counted(os.link)
+os.rename, os.replace = counted(os.rename), counted(os.replace)
 subprocess.run = counted(subprocess.run)
 root = sys.argv.pop(1); sys.path.insert(0, root)
 from builder.cli import main
@@ -140,11 +141,13 @@ def _upstream(folder: Path) -> str:
 
 def _wheel(path: Path, module: str, version: str) -> Path:
     info = f"{module}-{version}.dist-info"
+    text = "def help():\n    return 'help'\n" + "# filler\n" * 2000
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{module}.py", "def help():\n    return 'help'\n" + "# filler\n" * 2000)
+        archive.writestr(f"{module}.py", text)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/RECORD,,\n")
+        archive.writestr(f"{info}/RECORD", f"{module}.py,sha256={digest},{len(text)}\n{info}/RECORD,,\n")
     return path
 
 

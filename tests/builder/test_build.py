@@ -94,13 +94,76 @@ def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
     assert chain.greeting() == "good evening"
 
 
-def test_an_edited_output_does_not_reach_the_cache(chain: Chain) -> None:
+def _inodes(*folders: Path) -> set[tuple[int, int]]:
+    files = [path.lstat() for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {(state.st_dev, state.st_ino) for state in files}
+
+
+def _overwrite(folder: Path) -> int:
+    """Edit every file below a folder in place, at equal size and time; returns how many."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size]
+    for path in files:
+        state = path.stat()
+        with open(path, "r+b") as file:
+            file.write(b"#")
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    return len(files)
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the builder's cache"])
+def test_an_edited_output_reaches_no_later_build(chain: Chain, lost: str) -> None:
+    """Whichever file of it, installed, compiled, patched or ours, and also where the builder's cache was deleted in between."""
     chain.run()
-    file = chain.output / "opt/thing/thing/__init__.py"
-    file.write_text("GREETING = 'mine'\n")
+    wanted = content(chain.output)
+    assert not _inodes(chain.output) & _inodes(chain.cache, chain.folder / "uv"), "a file in place is one of a cache"
+    assert _overwrite(chain.output) > 20
+    if lost != "nothing":
+        shutil.rmtree(chain.cache)
     second = chain.folder / "second"
-    chain.run("--output", f"env:{second}")
-    assert "good morning" in (second / "opt/thing/thing/__init__.py").read_text()
+    status, _, stderr = chain.run("--output", f"env:{second}")
+    assert status == 0, stderr
+    assert content(second) == wanted
+
+
+def _edit_in_uvs_cache(chain: Chain, name: str) -> int:
+    files = [path for path in (chain.folder / "uv").rglob(name) if path.is_file()]
+    for path in files:
+        path.write_text(path.read_text().replace("help", "harm"))
+    return len(files)
+
+
+def test_a_file_edited_in_uvs_cache_is_fetched_again(chain: Chain) -> None:
+    """As after an edit in another environment that is hard links into it."""
+    chain.run()
+    wanted = content(chain.output)
+    assert _edit_in_uvs_cache(chain, "helper.py")
+    second = ("--output", f"env:{chain.folder / 'second'}")
+    _refused(chain.run("--offline", *second), "helper.py of helper", "uv cache clean helper")
+    assert not (chain.folder / "second").exists()
+    status, _, stderr = chain.run(*second)
+    assert status == 0, stderr
+    assert "uv cache clean helper" in stderr
+    assert content(chain.folder / "second") == wanted
+
+
+@pytest.mark.parametrize("kind", ["trees", "pyc", "wheels"])
+@pytest.mark.parametrize("damage", ["byte", "mode"])
+def test_a_damaged_entry_of_the_cache_reaches_no_output(chain: Chain, kind: str, damage: str) -> None:
+    chain.run()
+    wanted = content(chain.output)
+    modes = {path: path.stat().st_mode for path in chain.output.rglob("*") if not path.is_symlink()}
+    if damage == "byte":
+        assert _overwrite(chain.cache / kind)
+    else:
+        for path in (chain.cache / kind).rglob("*"):
+            path.chmod(0o700)
+    second = chain.folder / "second"
+    status, _, stderr = chain.run("--output", f"env:{second}")
+    assert status == 0, stderr
+    assert f"{kind}/" in stderr
+    assert "made again" in stderr
+    assert content(second) == wanted
+    assert modes == {chain.output / path.relative_to(second): path.stat().st_mode for path in second.rglob("*") if not path.is_symlink()}
 
 
 def test_dry_run_does_nothing(chain: Chain) -> None:
@@ -216,7 +279,7 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
         pytest.skip("a small file system needs root")
     small = chain.folder / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(small)], capture_output=True, check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(small)], capture_output=True, check=False).returncode:
         pytest.skip("this machine does not let us mount")
     try:
         chain.extra["ROSETTA_CACHE"] = str(small)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from builder import cachetool
 from builder.cache import Cache, remove, stage_key, write_atomic
 from builder.cachedir import default_root
 from builder.errors import FatalError
+from builder.verb import Context
 
 ROOT = Path(__file__).parents[2]
 
@@ -161,22 +164,103 @@ def test_a_folder_of_other_files_is_no_cache(tmp_path: Path) -> None:
     assert (tmp_path / "bin/mine").exists()
 
 
-@pytest.mark.parametrize("damage", ["unlink", "edit", "truncate", "empty"])
-def test_a_damaged_entry_is_made_again(cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def make(folder: Path) -> None:
-        (folder / "d").mkdir()
-        (folder / "d/f").write_text("whole")
+def _make(folder: Path) -> None:
+    (folder / "d").mkdir()
+    (folder / "d/f").write_text("whole")
+    (folder / "d/f").chmod(0o644)
+    (folder / "d/l").symlink_to("f")
 
-    kept = cache.folder("trees", "k", make)
-    if damage == "unlink":
-        (kept / "d/f").unlink()
-    elif damage == "empty":
-        remove(kept / "d")
-    else:
-        (kept / "d/f").write_text("wh" if damage == "truncate" else "WHOLE")
-        os.utime(kept / "d/f", (1, 1))
-    assert (cache.folder("trees", "k", make) / "d/f").read_text() == "whole"
+
+def _flip(file: Path) -> None:
+    """Change a byte, and nothing that a look from outside would see."""
+    state = file.stat()
+    file.write_text("wholf")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "unlink": lambda entry: (entry / "d/f").unlink(),
+    "edit": lambda entry: (entry / "d/f").write_text("WHOLE"),
+    "flip": lambda entry: _flip(entry / "d/f"),
+    "truncate": lambda entry: os.truncate(entry / "d/f", 2),
+    "add": lambda entry: (entry / "d/g").write_text("more"),
+    "mode": lambda entry: (entry / "d/f").chmod(0o666),
+    "program": lambda entry: (entry / "d/f").chmod(0o755),
+    "mode of a folder": lambda entry: (entry / "d").chmod(0o700),
+    "link": lambda entry: ((entry / "d/l").unlink(), (entry / "d/l").symlink_to("/etc/passwd")),
+    "file for link": lambda entry: ((entry / "d/l").unlink(), (entry / "d/l").write_text("f")),
+    "empty": lambda entry: remove(entry / "d"),
+    "link for entry": lambda entry: (entry.rename(entry.with_name("elsewhere")), entry.symlink_to("elsewhere")),
+    "no record": lambda entry: (entry.parents[1] / "sums/trees-k").unlink(),
+    "record of an earlier version": lambda entry: (entry.parents[1] / "sums/trees-k").write_text("0" * 64),
+    "half a record": lambda entry: os.truncate(entry.parents[1] / "sums/trees-k", 30),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_made_again(cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = cache.folder("trees", "k", _make)
+    DAMAGES[damage](kept)
+    again = cache.folder("trees", "k", _make)
+    assert again == kept
+    assert (again / "d/f").read_text() == "whole"
+    assert (again / "d/f").stat().st_mode & 0o777 == 0o644
+    assert sorted(path.name for path in (again / "d").iterdir()) == ["f", "l"]
+    assert os.readlink(again / "d/l") == "f"
+    assert not again.is_symlink()
     assert "made again" in capsys.readouterr().err
+    assert cachetool.check(cache) == (1, {})
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "no record"])
+def test_check_finds_damage_and_the_next_build_mends_it(cache: Cache, damage: str) -> None:
+    cache.folder("trees", "good", _make)
+    kept = cache.folder("trees", "k", _make)
+    assert cachetool.check(cache) == (2, {})
+    DAMAGES[damage](kept)
+    checked, damaged = cachetool.check(cache)
+    assert (checked, list(damaged)) == (2, ["trees/k"])
+    assert damaged["trees/k"][0]
+    cache.folder("trees", "k", _make, contents=False)
+    assert cachetool.check(cache) == (2, {})
+
+
+def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cache) -> None:
+    kept = cache.folder("trees", "k", _make)
+    context = Context(ROOT, ROOT / "manifest.yaml", cache)
+    whole = cachetool.run(context, argparse.Namespace(action="check"))
+    assert (whole.ok, whole.text) == (True, f"all 1 entries of {cache.root} are as they were made")
+    _flip(kept / "d/f")
+    damaged = cachetool.run(context, argparse.Namespace(action="check"))
+    assert not damaged.ok
+    assert "trees/k: d/f: its content is not what it was" in damaged.text
+    assert "makes it again" in damaged.text
+
+
+@pytest.mark.parametrize("place", ["trees", "env", "layers", "blobs", "blobs/sha256", "sums", "git", "trees/k", "trees/.tmp-k", "blobs/.tmp-k", "trees/k/below"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_prune_follows_no_link(cache: Cache, tmp_path: Path, place: str, dry_run: bool) -> None:
+    """Whatever in a cache is a symbolic link: nothing behind it is deleted."""
+    cache.folder("wheels", "old", _make)
+    mine = tmp_path / "mine"
+    (mine / "sha256").mkdir(parents=True)
+    for name in ("thesis.tex", ".tmp-draft", "wheels-old", "sha256/picture"):
+        (mine / name).write_text("mine")
+    link = cache.root / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    remove(link)
+    link.symlink_to(mine)
+    before = sorted(str(path) for path in mine.rglob("*"))
+    long_ago = time.time() - 40 * 86400
+    for path in (*mine.rglob("*"), mine, link.parent, *(cache.root / "wheels").iterdir()):
+        os.utime(path, (long_ago, long_ago))
+    gone = cachetool.prune(cache, days=30, sources=True, dry_run=dry_run)
+    assert "wheels/old" in gone
+    assert sorted(str(path) for path in mine.rglob("*")) == before
+    assert (cache.root / "wheels/old").exists() == dry_run
+    cachetool.check(cache)
+    cachetool.usage(cache.root)
+    assert sorted(str(path) for path in mine.rglob("*")) == before
 
 
 def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -118,21 +117,6 @@ def test_killed_at_every_rename_a_rerun_finishes(tmp_path: Path, first: str) -> 
         assert _content(output) == {"opt/a": "new", "opt/b": "new"}
         assert not (output / ".rosetta/old").exists()
     assert point > 4, "the kill points were never reached"
-
-
-def test_links_and_copies(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "d").mkdir(parents=True)
-    (source / "d/f").write_text("x")
-    (source / "d/l").symlink_to("f")
-    (source / "dl").symlink_to("d")
-    bake.link_tree(source, tmp_path / "linked")
-    bake.copy_tree(source, tmp_path / "copied")
-    for name in ("linked", "copied"):
-        assert os.readlink(tmp_path / name / "d/l") == "f"
-        assert os.readlink(tmp_path / name / "dl") == "d"
-    assert (tmp_path / "linked/d/f").samefile(source / "d/f")
-    assert not (tmp_path / "copied/d/f").samefile(source / "d/f")
 
 
 def test_a_state_file_cannot_point_outside(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import archives
+from builder import archives, cachetool
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.image import layer, layout
@@ -55,11 +55,28 @@ def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
-def test_blobs_are_links_to_the_cache(cache: Cache, tmp_path: Path) -> None:
+def test_blobs_are_copies(cache: Cache, tmp_path: Path) -> None:
     index = layerkit.index(cache)
     layout.write(cache, index, tmp_path / "out", name="n")
     digest = index.images[0].layers[0].digest
-    assert (tmp_path / "out/blobs/sha256" / digest[7:]).samefile(layer.blob(cache, digest))
+    assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob(cache, digest).read_bytes()
+    assert not (tmp_path / "out/blobs/sha256" / digest[7:]).samefile(layer.blob(cache, digest))
+
+
+@pytest.mark.parametrize("name", ["out", "out.tar"])
+def test_a_flipped_byte_in_the_caches_blob_is_not_written(cache: Cache, tmp_path: Path, name: str) -> None:
+    index = layerkit.index(cache)
+    blob = layer.blob(cache, index.images[0].layers[0].digest)
+    state, data = blob.stat(), bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.chmod(0o644)
+    blob.write_bytes(data)
+    os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(FatalError, match="is damaged"):
+        layout.write(cache, index, tmp_path / name, name="n")
+    assert not (tmp_path / name).exists()
+    assert list(cachetool.check(cache)[1]) == [f"blobs/{blob.name}"]
+    layout.write(cache, layerkit.index(cache), tmp_path / name, name="n")  # it is made again
 
 
 def test_written_again_it_is_the_same_and_another_replaces_it(cache: Cache, tmp_path: Path) -> None:
@@ -115,7 +132,7 @@ def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
-def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(cache: Cache, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(cache: Cache, tmp_path: Path, name: str) -> None:
     out = tmp_path / name
     layout.write(cache, layerkit.index(cache), out, name="n")
     before = _content(out) if out.is_dir() else out.read_bytes()
@@ -124,11 +141,6 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(cache: Cache, tmp_path
     with pytest.raises(FatalError, match="not whole in the cache"):
         layout.write(cache, lost, out, name="n")
     full = layerkit.index(cache, ("amd64",), top=b"full")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(18, "another file system")
-
-    monkeypatch.setattr(os, "link", refuse)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
@@ -145,7 +157,7 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(cache: Cache, tmp_path
 
 
 _KILLED = """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 from builder.cache import Cache
 from builder.image import layout
@@ -153,21 +165,21 @@ from tests.builder.image import layerkit
 cache = Cache(Path(sys.argv[1]))
 index = layerkit.index(cache, top=b"new")
 left = int(sys.argv[3])
-for name in ("link", "rename"):
-    def step(*args, real=getattr(os, name), **more):
+for module, name in ((shutil, "copystat"), (os, "rename")):
+    def step(*args, real=getattr(module, name), **more):
         global left
         left -= 1
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*args, **more)
-    setattr(os, name, step)
+    setattr(module, name, step)
 layout.write(cache, index, Path(sys.argv[2]), name="n")
 """
 
 
 @pytest.mark.parametrize("steps", [0, 2, 4, 5, 6])
 def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
-    """Four links, then the old one is put aside and the new one takes its place."""
+    """Four copies, then the old one is put aside and the new one takes its place."""
     out = tmp_path / "out"
     layout.write(cache, layerkit.index(cache), out, name="n")
     done = subprocess.run([sys.executable, "-c", _KILLED, str(cache.root), str(out), str(steps)], cwd=ROOT, check=False)
