@@ -78,3 +78,11 @@ def platform(found: list[Card]) -> str:
     if not found and not present():
         raise UserError("no NVIDIA GPU is visible", "this machine", "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU")
     return "cuda,cpu"
+
+
+def platform_or_refusal(found: list[Card]) -> tuple[str, UserError | None]:
+    """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for another one."""
+    try:
+        return platform(found), None
+    except UserError as error:
+        return "cuda,cpu", error

@@ -44,9 +44,14 @@ class Command:
     refused: UserError | None = None
 
 
-def asked(*checks: Callable[[], tuple[str, ...]]) -> tuple[tuple[str, ...], UserError | None]:
-    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry run may be on another machine than the run."""
-    lines, refused = tuple[str, ...](), None
+def asked(*checks: Callable[[], tuple[str, ...]], refused: UserError | None = None) -> tuple[tuple[str, ...], UserError | None]:
+    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry run may be on another machine than the run.
+
+    Args:
+      checks: each returns lines, or raises a refusal.
+      refused: a refusal that is known before.
+    """
+    lines: tuple[str, ...] = (str(refused),) if refused else ()
     for check in checks:
         try:
             lines += check()

@@ -41,7 +41,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
       UserError: anything that can be known to be wrong before JAX starts.
     """
     found = card.cards()
-    platforms = card.platform(found)
+    platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
     given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
     experiment = preflight.experiment(given.config)
@@ -66,6 +66,7 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     said, refused = run.asked(
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
         lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else (),
+        refused=no_gpu,
     )
     lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rosetta.errors import UserError
 
+FRACTION = 0.85  # of a card's memory, which JAX takes: XLA_PYTHON_CLIENT_MEM_FRACTION of the presets
+
 
 @dataclass(frozen=True)
 class Card:
@@ -55,3 +57,16 @@ def named(name: str) -> Card:
     if name.lower() not in CARDS:
         raise UserError(f"there is no description of {name!r}", "--card", f"choose one of: {', '.join(CARDS)}")
     return CARDS[name.lower()]
+
+
+def describe_fit(peak: float, card: Card, what: str, gpus: int) -> dict[str, object]:
+    """Return what was planned, and whether it fits a card: the JSON's `run`.
+
+    Args:
+      peak: bytes that a step takes at most.
+      card: that it is planned for.
+      what: the model and its batch.
+      gpus: of all nodes.
+    """
+    usable = FRACTION * card.memory
+    return {"what": what, "gpu": card.name, "gpus": gpus, "memory": card.memory, "usable": usable, "fits": peak <= usable}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,10 +123,12 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     pax.prepare(args.config, args.card, chosen)
     made = pax.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)
+    _say(f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to ten minutes")
     planned = pax.plan(made, card=args.card, nodes=count, per_node=per_node)
     if hlo:
         folders.write(hlo, planned.compiled.text)
     found = planned.report()
+    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named(args.card), args.config, count * per_node)
     return found, pax.table(found)
 
 
@@ -147,14 +150,23 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
     preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
     target.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
+    what = f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} for each {args.tp} GPU(s)"
+    _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
     compiled = target.t5x(
         files, [f"{name} = {value}" for name, value in literals.items()], card=args.card, nodes=count, per_node=per_node, tensor_parallel=args.tp,
         batch=batch, lengths={"inputs": args.inputs, "targets": args.targets}, fsdp=args.fsdp,
     )  # fmt: skip
     if hlo:
         folders.write(hlo, compiled.text)
+    _say("reading the compiled step")
     found = report.report(compiled)
+    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named(args.card), what, args.gpus)
     return found, report.table(found)
+
+
+def _say(phase: str) -> None:
+    """Print a phase on stderr: stdout is the result's."""
+    print(f"rosetta: plan: {phase}", file=sys.stderr, flush=True)
 
 
 RUN = {"plan": _plan}

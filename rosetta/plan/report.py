@@ -52,11 +52,25 @@ def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
     return sorted(summed.values(), key=lambda entry: -entry["bytes"])
 
 
+def _fit(found: dict[str, Any]) -> list[str]:
+    """What was planned, and whether it fits; nothing where that is not known."""
+    run = found.get("run")
+    if not run:
+        return []
+    peak, usable = found["memory"]["peak"] / GIGA, run["usable"] / GIGA
+    verdict = "fits" if run["fits"] else "does not fit"
+    return [
+        f"plan         {run['what']}, on {run['gpus']} x {run['gpu']}",
+        f"{verdict:<12} {peak:.1f} GB of the {usable:.1f} GB that JAX takes of each GPU's {run['memory'] / GIGA:.1f} GB",
+    ]
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the figures for people."""
     memory = found["memory"]
     attention = "an unknown number of" if found["attention_flops"] is None else f"{found['attention_flops'] / 1e12:.2f}"
     lines = [
+        *_fit(found),
         f"memory       {memory['peak'] / GIGA:.1f} GB at most ({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} of temporaries)",
         f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
         f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",

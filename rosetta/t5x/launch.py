@@ -52,7 +52,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     """
     root = tree(environment, here)
     found = card.cards()
-    platforms = card.platform(found)
+    platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
     given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
     variables = given.variables
@@ -94,7 +94,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    said, refused = run.asked(lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (), lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder))
+    said, refused = run.asked(lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (), lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder), refused=no_gpu)
     lines = (_summary(given, model_dir, log), *(() if benchmark else _warmup(bound, model_dir)), *said, *used.lines, *chosen.notes, *notes, *more)
     path = env.get("PYTHONPATH")
     env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}

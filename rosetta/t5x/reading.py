@@ -37,7 +37,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     size = environment.get("T5_SIZE") or "large"
     model = ginfiles.model(environment.get("T5_FAMILY") or "t5_1_1", size)
     found = card.cards()
-    platforms = card.platform(found)
+    platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
     chosen = switches.choose(environment, found, on_cpu=on_cpu)
     batch, ways = (positive(name, environment.get(name) or usual) for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1")))
@@ -71,4 +71,4 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     writable(str(bindings[OUTPUTS[what]]))
     argv = launch.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = launch.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
-    return Command(argv, launch.surroundings(environment, used, platforms), None, (*used.lines, *chosen.notes))
+    return Command(argv, launch.surroundings(environment, used, platforms), None, (*([str(no_gpu)] if no_gpu else []), *used.lines, *chosen.notes), refused=no_gpu)

@@ -234,6 +234,9 @@ def test_never_on_the_cpu_unasked(place: Place) -> None:
     ran = place.run("singlenode_pretrain_pile.sh", *SMALL, JAX_PLATFORMS="")
     assert (ran.rc, ran.argv) == (2, [])
     assert "no NVIDIA GPU is visible" in ran.err
+    dry = place.run("singlenode_pretrain_pile.sh", "--dry-run", *SMALL, JAX_PLATFORMS="")
+    assert dry.rc == 0, "a dry run may be for another machine"
+    assert any("no NVIDIA GPU is visible" in line for line in json.loads(dry.out)["said"])
 
 
 @pytest.mark.parametrize(

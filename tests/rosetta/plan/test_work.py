@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.plan import hlo, report, target, work
+from rosetta.plan import cards, hlo, report, target, work
 from tests.rosetta.plan.hlokit import TEXT
 
 
@@ -50,6 +50,16 @@ def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> No
     found = report.report(target.Compiled(odd, 1, 1, 0, 1, 1.0, 1))
     assert found["attention_flops"] is None
     assert "attention    an unknown number of TFLOP, 1 x __cudnn$fmhaScaleBiasSoftmax" in report.table(found)
+
+
+@pytest.mark.parametrize(("peak", "verdict"), [(70e9, "fits "), (73e9, "does not fit ")])
+def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdict: str) -> None:
+    found = report.report(target.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
+    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named("h100"), "t5_1_1 large, a global batch of 256 sequences", 8)
+    first, second, *_ = report.table(found).splitlines()
+    assert first == "plan         t5_1_1 large, a global batch of 256 sequences, on 8 x NVIDIA H100 80GB HBM3"
+    assert second.startswith(verdict)
+    assert second.endswith(f"{peak / 1e9:.1f} GB of the 72.2 GB that JAX takes of each GPU's 84.9 GB")
 
 
 def test_communication_is_what_a_device_ends_up_with(program: hlo.Program) -> None:
