@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Path = tuple[str | int, ...]
+_DEEPEST = 200  # brackets that are open at a time
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -34,8 +35,19 @@ class Document:
         return f"{self.where}:{self.lines.get(known, 1)}" + (f": {dotted}" if dotted else "")
 
 
+def _refuse_deep(text: str, where: str) -> None:
+    """Raise FatalError for brackets nested so deeply that PyYAML would take minutes over them."""
+    depth = 0
+    for bracket in re.finditer(r"[\[{\]}]", text):
+        depth = max(0, depth + (1 if bracket[0] in "[{" else -1))
+        if depth > _DEEPEST:
+            line = text.count("\n", 0, bracket.start()) + 1
+            raise FatalError("is nested too deeply", f"{where}:{line}", "write it flat")
+
+
 def load(text: str, where: str) -> Document:
     """Parse one document; FatalError with line and key for everything that is not plain data."""
+    _refuse_deep(text, where)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if getattr(event, "anchor", None):

@@ -74,22 +74,34 @@ def _keys(reference: Reference) -> Iterator[str]:
     for end in range(len(parts), 0, -1):
         yield f"{reference.host}/{'/'.join(parts[:end])}"
     hosts = [reference.host, *([f"index.{reference.host}"] if reference.host == "docker.io" else [])]
-    for host in hosts:
-        yield from (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/", f"http://{host}")
+    yield from hosts
+
+
+def _by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
+    """Return the entries of an object, each with its key as it stands, by the registry that the key names.
+
+    Programs write a scheme, a version and slashes around the name; a key without them comes first.
+    """
+    entries: dict[str, list[tuple[str, Any]]] = {}
+    for key, item in sorted(value.items(), key=lambda pair: len(pair[0])) if isinstance(value, dict) else ():
+        bare = re.sub(r"^https?://", "", key, flags=re.IGNORECASE).rstrip("/")
+        entries.setdefault(re.sub(r"/v[12]$", "", bare), []).append((key, item))
+    return entries
 
 
 def _of(settings: dict[str, Any], reference: Reference, file: Path) -> Credentials | None:
-    helpers, auths = (value if isinstance(value := settings.get(key), dict) else {} for key in ("credHelpers", "auths"))
-    for key in _keys(reference):
-        if key in helpers and (found := _ask(helpers[key], key, file)) is not None:
+    helpers, auths = (_by_registry(settings.get(name)) for name in ("credHelpers", "auths"))
+    names = list(_keys(reference))
+    for key, helper in [entry for name in names for entry in helpers.get(name, [])]:
+        if (found := _ask(helper, key, file)) is not None:
             return found
-    for key in _keys(reference):
-        known = auths.get(key)
+    stored = [entry for name in names for entry in auths.get(name, [])]
+    for _, known in stored:
         if isinstance(known, dict) and (found := _stored(known, file)) is not None:
             return found
     if store := settings.get("credsStore"):
-        for key in _keys(reference):
-            if (key in auths or key == reference.host) and (found := _ask(store, key, file)) is not None:
+        for key in dict.fromkeys([*(key for key, _ in stored), reference.host]):
+            if (found := _ask(store, key, file)) is not None:
                 return found
     return None
 

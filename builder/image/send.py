@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import threading
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Self
@@ -106,7 +107,7 @@ def send(connection: Connection, digest: str, size: int, source: Path | bytes, m
         with _opened(source) as stream:
             try:
                 if not whole:
-                    place = _pieces(connection, place, stream, size, max(CHUNK, int(least) if least.isdigit() else 0), count)
+                    place = _pieces(connection, place, stream, size, max(CHUNK, int(least) if re.fullmatch("[0-9]{1,12}", least) else 0), count)
                 _finish(connection, place, digest, stream if whole else None, size, count)
             except BaseException:
                 meter.add(-sent[0])

@@ -5,23 +5,25 @@ from __future__ import annotations
 import concurrent.futures
 import email.utils
 import json
-import os
 import random
 import re
+import socket
 import ssl
+import tempfile
 import threading
 import time
 import urllib.parse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import requests
 import requests.adapters
 import requests.utils
+import urllib3.exceptions
 
-from builder import index
 from builder.errors import FatalError
-from builder.image import credentials
-from builder.image.reference import is_loopback
+from builder.image import credentials, trusted_cas
+from builder.image.reference import hostname, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 TRIES = 5
 THREADS = 4
 _CONNECT, _READ, _COMMIT = 20, 60, 600  # seconds; a registry may take minutes over the end of a large upload
+_SLOW_AFTER, _LEAST_RATE = 60, 1024  # seconds, and bytes a second: whoever sends less after them has stalled
+_NO_HEAD = (405, 501)  # what a registry answers that does not know HEAD
 _PATIENCE = 120  # seconds that a registry may ask us to wait
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _MOVED = (301, 302, 303, 307, 308)
@@ -60,8 +64,12 @@ class Connection:
         self._session.trust_env = False  # no .netrc; proxies and CA bundle are looked up below, for each address
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_connections=8, pool_maxsize=16))
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of who we are
+        self._facts_lock = threading.Lock()  # of what is known of hosts; taken while the other one is held
         self._stopped = threading.Event()
+        self._scratch = tempfile.TemporaryDirectory(prefix="rosetta-ca-")
+        self._bundles: dict[str, str | bool] = {}
+        self._is_settled = not is_loopback(hostname(reference.host))  # whether http or https is spoken is known
         self._authorization = ""
         self._credentials: credentials.Credentials | None = None
 
@@ -70,6 +78,7 @@ class Connection:
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
+        self._scratch.cleanup()
 
     def url(self, path: str) -> str:
         """The address of something in the repository."""
@@ -94,11 +103,15 @@ class Connection:
 
         `body` gives what to send, and is called again where it has to be sent again.
         """
+        url = self._settle(url)
         known = self._authorization
         for attempt in range(2):
             answer = self._follow(method, url, body, headers, known, follow=follow, stream=stream)
             if answer.status_code in good:
                 return answer
+            if method == "HEAD" and answer.status_code in _NO_HEAD:
+                answer.close()
+                return self.call("GET", url, good, headers=headers, follow=follow, stream=True)
             with answer:
                 if answer.status_code != 401 or attempt:
                     raise self._problem(answer, method)
@@ -122,17 +135,15 @@ class Connection:
     def _send(self, method: str, url: str, body: Callable[[], Any] | None, headers: dict[str, str], *, stream: bool) -> requests.Response:
         name = urllib.parse.urlsplit(url).hostname or ""
         proxies = {} if is_loopback(name) else requests.utils.get_environ_proxies(url, no_proxy=None)
-        bundle = index.ca_bundle() if url.startswith("https:") else ""
-        if bundle and not os.path.exists(bundle):
-            raise FatalError("the file of CA certificates that the environment names is not there", bundle, "mend SSL_CERT_FILE or its like")
+        bundle = self._bundle(urllib.parse.urlsplit(url).netloc) if url.startswith("https:") else True
         try:
             return self._session.request(
                 method, url, data=body() if body else None, headers=headers, allow_redirects=False, stream=stream, proxies=dict(proxies),
-                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ), verify=bundle or True,
+                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ), verify=bundle,
             )  # fmt: skip
         except requests.exceptions.SSLError as error:
             if _caused_by(error, ssl.SSLCertVerificationError):
-                raise FatalError(f"the certificate of {name} is not trusted here", str(self.reference), "name the CA's file in SSL_CERT_FILE") from error
+                raise FatalError(f"the certificate of {name} is not trusted here", str(self.reference), "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d") from error
             raise Transient("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
             raise FatalError(f"{name!r} is no host", str(self.reference), "check the name") from error
@@ -144,6 +155,28 @@ class Connection:
             if isinstance(error, OSError) and error.filename:
                 raise  # a file of ours, not the network
             raise Transient(_reason(error, name)) from error
+
+    def _settle(self, url: str) -> str:
+        """Return an address of a registry on this machine with the scheme that it speaks: TLS where it greets by that, else http."""
+        with self._facts_lock:
+            if not self._is_settled:
+                self._is_settled = True
+                if self.base.startswith("http:") and _speaks_tls(*_origin(self.base)[1:]):
+                    self.base = "https" + self.base.removeprefix("http")
+        if self.base.startswith("https:") and is_loopback(_origin(url)[1]) and _origin(url)[1:] == _origin(self.base)[1:]:
+            return "https" + url.partition(":")[1] + url.partition(":")[2]
+        return url
+
+    def _bundle(self, host: str) -> str | bool:
+        """Return what a host's certificate is checked against: a file, or True for Python's own list."""
+        with self._facts_lock:
+            if host not in self._bundles:
+                files = trusted_cas.find_files(host)
+                place = Path(self._scratch.name) / f"{len(self._bundles)}.pem"
+                if len(files) > 1:
+                    place.write_bytes(trusted_cas.join(files))
+                self._bundles[host] = str(place if len(files) > 1 else files[0]) if files else True
+            return self._bundles[host]
 
     def _problem(self, answer: requests.Response, method: str) -> Exception:
         status = answer.status_code
@@ -204,18 +237,23 @@ class Connection:
 
     def pieces(self, answer: requests.Response, limit: int) -> Any:
         """The body of a streamed answer, piece by piece, up to the one that passes `limit` bytes."""
-        came = 0
+        came, start = 0, time.monotonic()
         try:
             with answer:
-                for piece in answer.iter_content(1 << 20):
+                while piece := answer.raw.read1(1 << 20, decode_content=True):
                     came += len(piece)
                     yield piece
                     if came > limit:
                         return
-        except requests.exceptions.RequestException as error:
+                    seconds = time.monotonic() - start
+                    if seconds > _SLOW_AFTER and came < _LEAST_RATE * seconds:
+                        raise Transient(f"it sent only {came} bytes in {seconds:.0f} s")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if isinstance(error, OSError) and error.filename:
+                raise  # a file of ours, not the network
             raise Transient(f"the connection broke after {came} bytes") from error
         length = answer.headers.get("Content-Length", "")
-        if length.isdigit() and "Content-Encoding" not in answer.headers and came != int(length):
+        if _is_number(length) and "Content-Encoding" not in answer.headers and came != int(length):
             raise Transient(f"{came} of {length} bytes came")
 
     def _login(self, challenge: str, refused: str) -> str:
@@ -270,6 +308,21 @@ def _origin(url: str) -> tuple[str, str, int]:
         return "", "", 0
 
 
+def _speaks_tls(name: str, port: int) -> bool:
+    """Say whether what listens on this machine answers a TLS greeting. Its certificate is checked later."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((name, port), timeout=_CONNECT) as plain, context.wrap_socket(plain, server_hostname=name):
+            return True
+    except OSError:
+        return False
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[0-9]{1,18}", text))
+
+
 def _is_page(answer: requests.Response) -> bool:
     return answer.headers.get("Content-Type", "").partition(";")[0].strip() == "text/html"
 
@@ -286,11 +339,11 @@ def _said(answer: requests.Response) -> str:
 
 def _retry_after(value: str) -> float | None:
     """Seconds to wait by a Retry-After header, in either of its forms; None where it says nothing."""
-    if value.strip().isdigit():
+    if _is_number(value.strip()):
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -178,7 +178,9 @@ def test_a_login_is_not_told_to_another_host_without_https(cache: Cache, memory:
         registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
 
 
-def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ssl.SSLContext]:
+    """A certificate for 127.0.0.1 that nobody trusts yet, and a server's context with it."""
     if not shutil.which("openssl"):
         pytest.skip("NOT CHECKED: openssl is not here to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -189,14 +191,81 @@ def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch
     )  # fmt: skip
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(variable, raising=False)
+    return certificate, context
+
+
+@pytest.mark.parametrize("place", ["SSL_CERT_FILE", "SSL_CERT_FILE as a folder", "SSL_CERT_DIR", "two folders", "certs.d"])
+def test_a_registry_with_tls_on_this_machine(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext], place: str) -> None:
+    """It is spoken to as it speaks itself, and its CA counts wherever the machine names it."""
+    certificate, context = tls
+    kept = Memory()
+    with registrykit.serving(kept.answer, kept.lose, context) as served:
+        name = f"{served.host}/t5x:latest"
+        with pytest.raises(FatalError, match="not trusted here"):
+            registry.push(cache, registrykit.image(cache), name)
+        folder = tmp_path / "config/containers/certs.d" / served.host
+        folder.mkdir(parents=True)
+        if place == "certs.d":
+            shutil.copyfile(certificate, folder / "ca.crt")
+        elif place == "SSL_CERT_FILE":
+            monkeypatch.setenv(place, str(certificate))
+        else:
+            (tmp_path / "certificates").mkdir()
+            shutil.copyfile(certificate, tmp_path / "certificates/ours.pem")
+            both = f"{tmp_path / 'nowhere'}:{tmp_path / 'certificates'}"
+            monkeypatch.setenv(place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR", both if place == "two folders" else str(tmp_path / "certificates"))
+        registry.push(cache, registrykit.image(cache), name)
+        assert served.tag("t5x", "latest")
+
+
+@pytest.mark.parametrize("written", ["https://{}", "https://{}/", "http://{}", "HTTPS://{}/v2/", "{}/", "{}/v1/", "https://{}/team", "https://{}/team/t5x/"])
+def test_keys_of_logins_may_have_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    host = "reg.example:5000"
+    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {f"{host}/other": {}, written.format(host): _AUTH}})
+    assert credentials.find(reference.parse(f"{host}/team/t5x")).user == "me"
+
+
+@pytest.mark.parametrize("value", ["²", "٣", "1e400", "-5", "", "Mon, 99 Foo", "9" * 40])
+def test_a_retry_after_that_is_not_a_number(value: str) -> None:
+    pause = transport._retry_after(value)
+    assert pause is None or pause >= 0
+
+
+@pytest.mark.parametrize("status", [405, 501])
+def test_a_registry_without_head(cache: Cache, status: int) -> None:
+    kept = Memory()
+
+    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> registrykit.Answer:
+        return (status, {}, b"") if method == "HEAD" else kept.answer(method, target, headers, body)
+
+    with registrykit.serving(answer, kept.lose) as served:
+        pushed = registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        assert pull.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
+
+
+def test_a_body_that_drips_is_given_up(cache: Cache, memory: tuple[Memory, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow each byte is, a read does not wait for a whole piece, and too few bytes a second end it."""
+    kept, served = memory
+    kept.user = ""
+    registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
+    monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
+    monkeypatch.setattr(transport, "TRIES", 1)
+    with pytest.raises(FatalError, match=r"it sent only [0-9]+ bytes"):
+        pull.pull_manifest(f"{served.host}/t5x:latest")
+
+
+def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext]) -> None:
+    certificate, context = tls
     for module in (reference, transport):
         monkeypatch.setattr(module, "is_loopback", lambda _: False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     kept = Memory()
     with registrykit.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
-        for variable in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            monkeypatch.delenv(variable, raising=False)
         with pytest.raises(FatalError, match="not trusted here"):
             registry.push(cache, registrykit.image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
