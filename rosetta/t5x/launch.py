@@ -147,6 +147,8 @@ def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
     steps, total, factors = (ginread.value(bound, name) for name in names)
     if factors != "linear_decay" or not isinstance(total, int):
         return ()
+    if "://" in model_dir and not isinstance(steps, int):
+        return ()  # object stores are not asked before the trainer starts
     if bound.get("WARMUP_STEPS", "").startswith("@warmup.default_steps"):
         steps = warmup.default_steps(total, model_dir)
         if steps < min(total, warmup.LONGEST):
