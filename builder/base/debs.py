@@ -13,6 +13,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from builder import log
 from builder.base.mirrors import MIRROR, find_mirrors, mirror_url, snapshot_url
@@ -255,7 +256,7 @@ def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> d
         if _whole(new / deb.sha256, deb):
             os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
         else:
-            message = next((line for line in messages if url in line), messages[0])
+            message = next((line for line in messages if unquote(url) in unquote(line)), messages[0])  # apt writes %2b for +
             failed[deb] = redact(re.sub(r"\s+", " ", message))[:300]
     remove(new)
     return failed

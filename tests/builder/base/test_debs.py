@@ -166,6 +166,17 @@ def test_a_package_that_only_cannot_be_reached_is_not_superseded(cache: Cache, m
     assert not isinstance(caught.value, debs.SupersededError)
 
 
+def test_each_file_has_its_own_reason(cache: Cache, mirror: Mirror) -> None:
+    """A damaged file is not a superseded one, though another file is gone."""
+    gone, damaged = mirror.add("gone", "1.0+deb1"), mirror.add("odd", "1.0+deb2")
+    (mirror.folder / gone.filename).unlink()
+    file = mirror.folder / damaged.filename
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(FatalError, match=r"odd 1\.0\+deb2 cannot be fetched") as caught:
+        debs.fetch(cache, replace(mirror.lock(), date="2026-01-31"))
+    assert not isinstance(caught.value, debs.SupersededError)
+
+
 @pytest.mark.parametrize("date", ["2026-1-1", 5, "x", "2026-01-01T00", None])
 def test_a_date_that_is_none_spoils_the_lock(date: Any, tmp_path: Path) -> None:
     loaded = _written(tmp_path, _current(tmp_path, date="2026-01-31"))
