@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rosetta.data import pipeline
+from rosetta.data import bad_records, pipeline
 from rosetta.errors import UserError
 from rosetta.health import stop
 
@@ -27,6 +27,8 @@ class BatchLog:
 
     def __init__(self, batches: Batches) -> None:
         self.batches = batches
+        atexit.register(bad_records.say_skipped)
+        stop.last(bad_records.say_skipped)
         self.pending: str | None = None
         self.path = os.environ.get("ROSETTA_BATCH_LOG")
         if self.path:

@@ -13,7 +13,9 @@ from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+_PERIOD = 0.2  # s between counts on a terminal
 
 
 def _count(text: str) -> int:
@@ -29,7 +31,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     about = "a spec: " + ", ".join(f"{kind} ({what})" for kind, what in spec.KINDS.items()) + '; or {"SPEC": rate, …}'
     for name, text in (
-        ("check", "say whether a run could use this data, reading no more than heads"),
+        ("check", "say whether a run could use this data, reading every record; count records and tokens"),
         ("show", "print rows as the model gets them, and the batch's hash"),
         ("cache", "tokenise once; a stopped run goes on where it stopped"),
     ):
@@ -50,6 +52,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action.add_argument("--mean-span", type=float, default=3.0, help="tokens of a masked span (default 3; bytes: 20)")
         if name == "check":
             action.add_argument("--vocab-size", type=_count, help="the model's")
+            action.add_argument("--head", action="store_true", help="read no more than the first record of each source")
         else:
             action.add_argument("--seed", type=_count, default=0)
             action.add_argument("--step", type=_count, default=0)
@@ -74,7 +77,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import records, tfds  # noqa: PLC0415 (each action loads what it needs)
+    from rosetta.data import bad_records, counting, records, tfds, vocabulary  # noqa: PLC0415 (each action loads what it needs)
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
     checks.before_start(
@@ -88,12 +91,43 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         mean_noise_span_length=args.mean_span,
     )
     found = {str(part.spec): tfds.check(part.spec, args.split) for part in spec.parts(args.data) if part.spec.kind == "tfds"}
-    for part in spec.parts(args.data):
-        # The field, and the wording of records, are seen in the first one.
-        if part.spec.kind not in ("synthetic", "cache", "task"):
-            records.begin(part.spec, args.objective, args.field, args.split)
     lines = [f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples" for name, copy in found.items()]
-    return {"ok": True, "data": spec.describe(args.data), "copies": found}, "\n".join([*lines, f"{spec.describe(args.data)}: usable for {args.objective}"])
+    data = spec.describe(args.data)
+    if args.head:
+        for part in spec.parts(args.data):
+            if part.spec.kind not in ("synthetic", "cache", "task"):
+                records.begin(part.spec, args.objective, args.field, args.split)
+        return {"ok": True, "data": data, "copies": found}, "\n".join([*lines, f"{data}: usable for {args.objective}, by its first record"])
+    bad = bad_records.Collector()
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    counts: dict[str, dict[str, int]] = {}
+    for part in spec.parts(args.data):
+        counted = counting.count_source(part.spec, args.objective, args.field, args.split, chosen, bad, _show_progress())
+        if counted:
+            counts[str(part.spec)] = counted
+            lines.append(f"{part.spec}: {counted['records']:,} records, {counted['tokens']:,} tokens")
+    if not bad.total:
+        lines.append(f"{data}: usable for {args.objective}")
+    elif bad_records.policy() == "skip":
+        lines += [*bad.lines, f"{data}: usable for {args.objective}; {bad.total:,} bad records are skipped ({bad_records.VARIABLE}=skip)"]
+    else:
+        shown = "" if len(bad.lines) == bad.total else f", of which {len(bad.lines)} are shown"
+        lines += [*bad.lines, f"{data}: {bad.total:,} bad records{shown}; mend them, or have a run skip them: {bad_records.VARIABLE}=skip"]
+    ok = not bad.total or bad_records.policy() == "skip"
+    return {"ok": ok, "data": data, "copies": found, "counts": counts, "bad": {"total": bad.total, "kinds": bad.kinds, "first": bad.lines}}, "\n".join(lines)
+
+
+def _show_progress() -> Callable[[int, int], None]:
+    """Return what shows counts of records and tokens on a terminal, and nothing elsewhere."""
+    shown = time.monotonic()
+
+    def report(documents: int, tokens: int) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and time.monotonic() - shown > _PERIOD:
+            shown = time.monotonic()
+            print(f"\r{documents:,} records, {tokens:,} tokens ", end="", file=sys.stderr, flush=True)
+
+    return report
 
 
 def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -208,11 +242,16 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    return {"check": _check, "show": _show, "cache": _cache}[args.action](args)
+    from rosetta.data import bad_records, json_lines  # noqa: PLC0415
+
+    json_lines.set_field_option("--field")
+    done = {"check": _check, "show": _show, "cache": _cache}[args.action](args)
+    bad_records.say_skipped()
+    return done
 
 
 def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta.data import training, vocabulary  # noqa: PLC0415
+    from rosetta.data import bad_records, json_lines, training, vocabulary  # noqa: PLC0415
 
     if args.action == "show":
         chosen = vocabulary.named(args.vocab, args.extra_ids, causal=True)
@@ -221,6 +260,7 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if args.text is not None:
             found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
         return found, "\n".join(f"{name}: {value}" for name, value in found.items())
+    json_lines.set_field_option("--field")
     made = training.train(
         spec.parts(args.data),
         args.out,
@@ -232,6 +272,7 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         coverage=args.coverage,
         byte_fallback=not args.no_byte_fallback,
     )
+    bad_records.say_skipped()
     text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
     return {"file": made.name, "size": made.size, "sentinels": made.sentinels, "fingerprint": made.fingerprint()}, text
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import functools
 import io
 import lzma
 import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import checks, tfds, tfrecord, windows
+from rosetta.data import bad_records, checks, json_lines, tables, tfds, tfrecord, windows
 from rosetta.data import spec as specs
+from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from rosetta.data.bad_records import BadRecordError
     from rosetta.data.spec import Spec
+
+    Handler = Callable[[BadRecordError], None]
 
 
 def _zstandard() -> Any:
@@ -87,36 +92,62 @@ def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
             raise UserError(f"the file is damaged: {error}", path, "copy it again") from None
 
 
-def documents(spec: Spec, field: str, split: str = "train") -> Iterator[str]:
-    """Yield a source's documents, empty ones left out."""
+def documents(spec: Spec, field: str, split: str = "train", handle: Handler = bad_records.stop_or_skip) -> Iterator[str]:
+    """Yield a source's documents, empty ones left out.
+
+    Args:
+      spec: the source.
+      field: where records have their text.
+      split: of sets that have splits.
+      handle: is given each record that cannot be used.
+    """
+    for path, place, read in _readers(spec, field, split):
+        try:
+            text = read()
+        except RecordFault as fault:
+            handle(fault.locate(path, place))
+            continue
+        if text.strip():
+            yield text
+
+
+def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """Yield (file, place in it, what reads the text there) for each record of a source."""
     if spec.kind == "hf":
-        yield from (text for text in (field_of(record, field, spec) for record in hugging_face(spec, split)) if text.strip())
-        return
-    if spec.kind in ("tfrecord", "tfds"):
-        paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
-        for path in paths:
+        for number, record in enumerate(hugging_face(spec, split), 1):
+            yield str(spec), f"record {number:,}", functools.partial(field_of, record, field, spec)
+    elif spec.kind in ("tfrecord", "tfds"):
+        for path in tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec):
             records = tfrecord.Records([path])
-            yield from (text for text in (tfrecord.text(records[number], field, path) for number in range(len(records))) if text.strip())
-        return
-    if spec.kind not in ("text", "jsonl"):
+            for number in range(len(records)):
+                yield *records.place_of(number), functools.partial(tfrecord.text, records[number], field, path)
+    elif spec.kind in ("text", "jsonl"):
+        for path in specs.files(spec):
+            with opened(path) as file:
+                if spec.kind == "text":
+                    windows.text_begins(file.peek(windows.HEAD)[: windows.HEAD], path)
+                for number, line in enumerate(file, 1):
+                    if not line.strip():
+                        continue
+                    if spec.kind == "text":
+                        yield path, f"line {number:,}", functools.partial(_decode_line, line, path)
+                    else:
+                        yield path, f"line {number:,}", functools.partial(json_lines.text_of, line, field, path)
+    else:
         raise UserError(f"{spec.kind} is no text to read through", str(spec), "use text, jsonl, tfrecord, tfds or hf")
-    for path in specs.files(spec):
-        with opened(path) as file:
-            if spec.kind == "text":
-                windows.text_begins(file.peek(windows.HEAD)[: windows.HEAD], path)
-            for line in file:
-                if line.strip():
-                    text = line.decode(errors="replace").rstrip("\r\n") if spec.kind == "text" else windows.text_of(line, field, path)
-                    if text.strip():
-                        yield text
+
+
+def _decode_line(line: bytes, path: str) -> str:
+    return bad_records.decode_text(line, path).rstrip("\r\n")
 
 
 def field_of(record: Any, field: str, spec: Spec) -> str:
-    """Return a record's text; UserError says which fields there are."""
-    text = record.get(field)
-    if not isinstance(text, str):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(record))})", str(spec), tfrecord.FIELD)
-    return text
+    """Return the text of a Hugging Face set's record.
+
+    Raises:
+      RecordFault: there is none.
+    """
+    return bad_records.replace_surrogates(json_lines.get_text(record, field), str(spec))
 
 
 def open_hugging_face(spec: Spec, split: str) -> Any:
@@ -139,15 +170,42 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     elif not os.path.exists(path):
         raise UserError("there is no such folder", path, "check the path: inside a container it is the mounted one")
     token = os.environ.get("HF_TOKEN") or None
+    options = tables.check_folder(path) if os.path.isdir(path) else {}
     try:
-        return datasets.load_dataset(path, config, split=spec.split or split, streaming=True, token=token)
+        return datasets.load_dataset(path, config, split=spec.split or split, streaming=True, token=token, **options)
     except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if token:
-            what = what.replace(token, "***")
-        raise UserError(f"the data set cannot be opened: {what[:200]}", str(spec), "check its name, config and split; a private one needs HF_TOKEN") from None
+        raise _not_readable(error, spec, "opened", "check its name, config and split; a private one needs HF_TOKEN") from None
+
+
+def _not_readable(error: Exception, spec: Spec, verb: str, do: str) -> UserError:
+    lines = str(error).strip().splitlines()
+    what = lines[0] if lines else type(error).__name__
+    token = os.environ.get("HF_TOKEN")
+    if token:
+        what = what.replace(token, "***")
+    return UserError(f"the data set cannot be {verb}: {what[:200]}", str(spec), do)
 
 
 def hugging_face(spec: Spec, split: str) -> Iterator[Any]:
     """Yield the records of a Hugging Face set, in its own order."""
-    yield from open_hugging_face(spec, split)
+    yield from read_through(open_hugging_face(spec, split), spec)
+
+
+def read_through(data: Any, spec: Spec) -> Iterator[Any]:
+    """Yield the records of an opened set.
+
+    Raises:
+      UserError: its files cannot be read, as the datasets package says.
+    """
+    records = iter(data)
+    number = 0
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
+            do = f"mend the file behind record {number:,}, which was the last whole one"
+            raise _not_readable(error, spec, "read on", do) from None
+        number += 1
+        yield record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -14,7 +15,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 import rosetta
-from rosetta.data import spec
+from rosetta.data import bad_records, spec
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Loader:
 
     def __init__(self, batches: Batches, step: int = 0, *, workers: int | None = None, ahead: int = AHEAD) -> None:
         self.batches = batches
+        batches.contents  # noqa: B018 (what the files hold is looked at before they are read)
         self.step = step
         self.waited = 0.0
         self.workers = workers_for(batches) if workers is None else workers
@@ -63,6 +65,7 @@ class Loader:
         begun = time.perf_counter()
         try:
             if self._run is None:
+                atexit.register(self.close)  # a thread that still works when Python ends can abort the process
                 self._run = _Processes(self.batches, self.step, self.workers, self._ahead) if self.workers else _Threaded(self.batches, self.step, self._ahead)
             batch = self._run.get()
         except BaseException:
@@ -74,6 +77,7 @@ class Loader:
 
     def close(self) -> None:
         """End what works ahead."""
+        atexit.unregister(self.close)
         if self._run is not None:
             self._run.close()
             self._run = None
@@ -142,7 +146,8 @@ class _Processes:
         body = _receive(child.stdout)
         if body is None:
             raise RuntimeError(f"a data process ended with status {child.wait()}: its message is above")
-        made = pickle.loads(body)  # noqa: S301 (our own child's)
+        made, notes = pickle.loads(body)  # noqa: S301 (our own child's)
+        bad_records.add_notes(notes)
         if isinstance(made, Exception):
             raise made
         self.step += 1
@@ -191,6 +196,7 @@ def _child() -> int:
     """Answer with batches until the parent closes the pipe."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the batches
+    bad_records.begin_worker()
     body = _receive(sys.stdin.buffer)
     if body is None:
         return 0
@@ -201,7 +207,7 @@ def _child() -> int:
         except Exception as error:  # noqa: BLE001 (raised again where the batch is asked for)
             made = error
         with contextlib.suppress(BrokenPipeError):
-            _send(answers, pickle.dumps(made, protocol=5))
+            _send(answers, pickle.dumps((made, bad_records.take_notes()), protocol=5))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.data import Array, documents, features, objectives, records, rows, tfds, vocabulary, windows
+from rosetta.data import Array, data_files, documents, features, objectives, records, rows, tfds, vocabulary, windows
 from rosetta.data import spec as specs
 from rosetta.data.cache import Tokens
 from rosetta.data.stream import Stream
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from rosetta.data.objectives import Objective
     from rosetta.data.spec import Spec
+
+ACCEPT = "CHANGED_DATA"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,24 +220,47 @@ class Batches:
             "example": self.first(step),
             "origin": dataclasses.asdict(self.origin),
             "streams": rows.state(self.source, self.first(step)),
+            "grid": rows.get_grid(self.source),
+            "contents": self.contents,
         }
 
     def same(self, kept: Mapping[str, Any]) -> None:
         """Raise UserError where the seed or the data is another than `state` kept: examples would be repeated and left out."""
         if kept["seed"] != self.recipe.seed:
             raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "the data's seed", f"set it to {kept['seed']}, or begin a new folder")
+        change = self._find_change(kept)
         if kept["fingerprint"] != self.fingerprint():
             same_as_told(kept, self._told(), self.recipe.data)
-            raise _began(f"other files or another state of them ({kept['data']})", self.recipe.data)
+        if change and os.environ.get(ACCEPT) != "accept":
+            raise _began(f"{change} ({kept['data']})", self.recipe.data, f"; if you changed it on purpose, go on with {ACCEPT}=accept")
+
+    def _find_change(self, kept: Mapping[str, Any]) -> str | None:
+        """Return what of the files changed since `state` kept it; None for nothing. The windows stay as they were cut, where they can."""
+        if kept.get("grid") and kept["grid"] != rows.get_grid(self.source):
+            rows.set_grid(self.source, kept["grid"])
+            self.__dict__.pop("_fingerprint", None)
+        changed = data_files.find_change(kept.get("contents"), self.contents)
+        if changed:
+            return f"another content of {changed}"
+        return None if kept["fingerprint"] == self.fingerprint() else "other files or another state of them"
+
+    @functools.cached_property
+    def contents(self) -> dict[str, Any]:
+        """What the data's files hold, by name."""
+        return data_files.describe_contents(self.recipe.data, self.recipe.split)
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
         """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""
         self.same(kept)
         origin = Origin(**kept["origin"])
         line = None
+        change = self._find_change(kept)
+        if change:
+            again = "in the same order" if kept.get("grid") and rows.get_grid(self.source) == kept["grid"] else "in a new order, so until this pass ends some rows may come twice and others not"
+            line = f"data: the run began with {change}; {ACCEPT}=accept: from step {step} on with example {origin.example + (step - origin.step) * kept['batch']}, {again}"
         if kept["batch"] != self.batch:
             example = origin.example + (step - origin.step) * kept["batch"]
-            line = f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
+            line = (f"{line}\n" if line else "") + f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
             origin = Origin(step, example)
         self.origin = origin
         rows.resume(self.source, kept["streams"])
@@ -255,8 +280,8 @@ def same_as_told(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> 
         raise _began("; ".join(changed), data)
 
 
-def _began(what: str, data: str) -> UserError:
-    return UserError(f"the run began with {what}", f"DATA={data}", "use the same, or begin a new folder from this checkpoint")
+def _began(what: str, data: str, more: str = "") -> UserError:
+    return UserError(f"the run began with {what}", f"DATA={data}", f"use the same, or begin a new folder from this checkpoint{more}")
 
 
 def _moved(data: str) -> str:

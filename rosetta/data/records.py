@@ -10,13 +10,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from rosetta.data import Array, documents, prompts, tfds, tfrecord
+from rosetta.data import Array, bad_records, documents, json_lines, prompts, tfds, tfrecord
 from rosetta.data import spec as specs
+from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from rosetta.data.documents import Handler
     from rosetta.data.spec import Spec
     from rosetta.data.vocabulary import Vocabulary
 
@@ -114,7 +116,7 @@ def _say(line: str) -> None:
     print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
-def worded(spec: Spec, objective: str, split: str, *, answered: bool = True) -> Iterator[dict[str, Any]]:
+def worded(spec: Spec, objective: str, split: str, handle: Handler = bad_records.stop_or_skip, *, answered: bool = True) -> Iterator[dict[str, Any]]:
     """Yield the worded examples of a source, in its own order.
 
     Records that have no label or answer are left out, which is said with their number. Without `answered` they are yielded,
@@ -124,33 +126,32 @@ def worded(spec: Spec, objective: str, split: str, *, answered: bool = True) -> 
       spec: text (but LAMBADA's lines) and synthetic hold no records.
       objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
+      handle: is given each record that is not one of the objective's.
       answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD and text_to_text.
 
     Raises:
-      UserError: a record is not one of the objective's; none of them has an answer.
+      UserError: what `handle` raises; no record has an answer.
     """
     wording: Callable[..., dict[str, Any] | None] = WORDING[objective]
     if not answered:
         wording = functools.partial(wording, answered=False)
-    count = left_out = number = 0
-    before = where = str(spec)
-    for where, record in _raw(spec, objective, split):
-        number = number + 1 if where == before else 1
-        before, count = where, count + 1
+    count = left_out = 0
+    for path, place, record in _raw(spec, objective, split, handle):
         try:
             found = wording(record)
             lacks_target = objective == "text_to_text" if found is None else not found["targets"]
             if split == "train" and lacks_target:
                 raise ValueError("it has no target to train on")
         except ValueError as error:
-            place = where if re.search(r":\d+$", where) else f"{where}, record {number}"
-            raise UserError(f"a record is none of {objective}: {error}", place, "name files of that task's records") from None
+            fault = RecordFault(f"not a record of {objective}: {error}", "name files of that task's records", f"not a record of {objective}")
+            handle(fault.locate(path, place))
+            continue
+        count += 1
         if found is None:
             left_out += 1
-        elif answered:
-            yield found
-        else:
-            yield {**found, "name": name_record(record)}
+            continue
+        example = {name: _replace_surrogates(value, path) for name, value in found.items()}
+        yield example if answered else {**example, "name": name_record(record)}
     if left_out and left_out == count:
         raise UserError(f"none of its {count:,} records has an answer", str(spec), "name records with labels or answers; `rosetta t5x infer` takes questions alone")
     if left_out:
@@ -173,12 +174,18 @@ def check_all(data: str, objective: str, split: str, *, answered: bool = True) -
             raise UserError("there is no record in the data", str(spec), "name files with records in them")
 
 
-def texts(spec: Spec, objective: str, field: str, split: str) -> Iterator[str]:
+def _replace_surrogates(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return [_replace_surrogates(inner, path) for inner in value]
+    return bad_records.replace_surrogates(value, path) if isinstance(value, str) else value
+
+
+def texts(spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip) -> Iterator[str]:
     """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn; see worded and documents.documents."""
     if objective not in specs.PAIRS:
-        yield from documents.documents(spec, field, split)
+        yield from documents.documents(spec, field, split, handle)
         return
-    for record in worded(spec, objective, split):
+    for record in worded(spec, objective, split, handle):
         yield record["inputs"]
         yield record["targets"]
 
@@ -214,24 +221,28 @@ def _plain(values: list[Any], name: str) -> Any:
     return texts if name.startswith("answers") else (texts[0] if texts else None)
 
 
-def _raw(spec: Spec, objective: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _raw(spec: Spec, objective: str, split: str, handle: Handler) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield (file, place in it, record)."""
     if spec.kind == "jsonl":
         for path in specs.files(spec):
-            yield from ((path, record) for record in _json(path, own=objective == "squad"))
+            yield from ((path, place, record) for place, record in _json(path, handle, own=objective == "squad"))
     elif spec.kind in ("tfrecord", "tfds"):
         paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
         records = tfrecord.Records(paths)
         for number in range(len(records)):
-            path = records.path_of(number)
+            path, place = records.place_of(number)
             try:
-                features = tfrecord.example(records[number])
-            except ValueError:
-                raise UserError("a record is no tf.train.Example", path, "name files of Example records") from None
-            yield path, {name: _plain(values, name) for name, values in features.items()}
+                features = tfrecord.parse_example(records[number])
+            except RecordFault as fault:
+                handle(fault.locate(path, place))
+                continue
+            yield path, place, {name: _plain(values, name) for name, values in features.items()}
     elif spec.kind == "text" and objective == "lambada":
-        yield from ((str(spec), {"text": line}) for line in documents.documents(spec, ""))
+        for number, line in enumerate(documents.documents(spec, ""), 1):
+            yield str(spec), f"passage {number:,}", {"text": line}
     elif spec.kind == "hf":
-        yield from ((str(spec), record) for record in documents.hugging_face(spec, split))
+        for number, record in enumerate(documents.hugging_face(spec, split), 1):
+            yield str(spec), f"record {number:,}", record
     else:
         raise UserError(f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache")
 
@@ -240,7 +251,7 @@ def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
     """Return the records of SQuAD's own file, one document of paragraphs; None where it is none."""
     try:
         whole = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
         return None
@@ -250,20 +261,19 @@ def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
         raise UserError("it is not laid out as SQuAD's own file: data, paragraphs, qas", path, "copy it again, or put one record on each line") from None
 
 
-def _json(path: str, *, own: bool) -> Iterator[Mapping[str, Any]]:
-    """Yield a file's records: one a line, or, where it is one, SQuAD's own file."""
+def _json(path: str, handle: Handler, *, own: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (place, record) of a file: one record a line, or, where it is one, SQuAD's own file."""
     with documents.opened(path) as file:
         line = file.readline()
         if own and (found := _paragraphs(line, path)) is not None:
-            yield from found
+            yield from ((f"question {number:,}", record) for number, record in enumerate(found, 1))
             return
+        number = 1
         while line:
             if line.strip():
                 try:
-                    record = json.loads(line)
-                except ValueError as error:
-                    raise UserError(f"a line is no JSON object: {error}", path, "put one JSON object on each line") from None
-                if not isinstance(record, dict):
-                    raise UserError(f"a line is {type(record).__name__}, no JSON object", path, "put one JSON object on each line")
-                yield record
+                    yield f"line {number:,}", json_lines.parse_object(line)
+                except RecordFault as fault:
+                    handle(fault.locate(path, f"line {number:,}"))
             line = file.readline()
+            number += 1

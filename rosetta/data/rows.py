@@ -118,6 +118,11 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
         stop = min(int(place) + length, corpus.size)
         tokens += sum(len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(int(place), stop)))
         read += stop - int(place)
+    place = 0
+    while not tokens and place < corpus.size:  # the samples hit nothing but what is empty or skipped
+        stop = min(place + length, corpus.size)
+        tokens += sum(len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(place, stop)))
+        read, place = stop, stop
     if not tokens:
         raise UserError("there is no text in the data", corpus.describe()[:80], "name files with text in them")
     return max(1, round(MARGIN * objective.window * read / tokens))
@@ -252,6 +257,32 @@ class Mixture:
 
     def describe(self) -> str:
         return "; ".join(f"{count}x {name} {source.describe()}" for count, name, source in zip(self.counts, self.names, self.sources, strict=True))
+
+
+def get_grid(source: Source) -> list[Any]:
+    """Return how each corpus inside a source is cut into windows: [stretch, count], [] of other sources."""
+    if isinstance(source, Mixture):
+        return [get_grid(inner) for inner in source.sources]
+    return [source.stretch, source.count] if isinstance(source, Windows) else []
+
+
+def set_grid(source: Source, kept: Sequence[Any]) -> bool:
+    """Cut each corpus inside a source as `get_grid` said; return whether all are cut so.
+
+    A corpus of which a few bytes were changed keeps its windows and their order in this way.
+    """
+    if isinstance(source, Mixture):
+        if len(kept) != len(source.sources):
+            return False
+        cut = [set_grid(inner, grid) for inner, grid in zip(source.sources, kept, strict=True)]
+        return all(cut)
+    if not isinstance(source, Windows) or len(kept) != 2:
+        return False
+    stretch, count = kept
+    fits = bool((count - 1) * stretch < source.corpus.size < (count + 2) * stretch)
+    if fits:
+        source.stretch, source.count = stretch, count
+    return fits
 
 
 def state(source: Source, example: int) -> list[Any]:

@@ -110,6 +110,14 @@ def _none(spec: Spec, pattern: str) -> UserError:
     return UserError("no file matches", pattern, "check the path: inside a container it is the mounted one")
 
 
+def match_files(pattern: str) -> list[str]:
+    """Return the files that a pattern matches. A name of a file with brackets in it is that file's, not a pattern."""
+    path = os.path.expanduser(pattern)
+    if os.path.isfile(path) and not set("*?") & set(path):
+        return [path]
+    return [match for match in glob.glob(path, recursive=True) if os.path.isfile(match)]
+
+
 def files(spec: Spec) -> tuple[str, ...]:
     """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are separated by commas.
 
@@ -119,12 +127,19 @@ def files(spec: Spec) -> tuple[str, ...]:
     from rosetta.data import checks  # noqa: PLC0415 (which reads specs itself)
 
     found: set[str] = set()
-    for pattern in spec.value.split(","):
-        checks.local(pattern, f"DATA={spec}")
-        matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
-        if not matching:
-            raise _none(spec, pattern)
+    pieces = spec.value.split(",")
+    while pieces:
+        # A comma may be part of a name, so the longest run of pieces that names files is taken.
+        for count in range(len(pieces), 0, -1):
+            pattern = ",".join(pieces[:count])
+            checks.local(pattern, f"DATA={spec}")
+            matching = match_files(pattern)
+            if matching:
+                break
+        else:
+            raise _none(spec, pieces[0])
         found.update(matching)
+        del pieces[:count]
     for path in found:
         if not os.access(path, os.R_OK):
             raise UserError("the file cannot be read", path, "check its permissions")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.data import Array, documents, order, rows, windows
+from rosetta.data import Array, bad_records, documents, order, rows, windows
+from rosetta.data.bad_records import RecordFault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,12 +59,14 @@ class Mark:
       example: the running number of its first row.
       stretch: letters a window takes, from the first block.
       state: the stream's own, None at its very beginning.
+      record: how many records of the set come before it.
     """
 
     block: int = 0
     example: int = 0
     stretch: int = 0
     state: Any = None
+    record: int = 0
 
 
 class Stream:
@@ -76,6 +79,7 @@ class Stream:
         self.data: Any = None
         self.reading: Iterator[Any] | None = None
         self.held: dict[int, tuple[Mark, Held, int]] = {}  # by the block's number: its mark, its text, how many examples it has
+        self.record = 0  # records of the set that were read
         self.next = 0  # the block that the stream stands before
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,7 +89,8 @@ class Stream:
         if self.data is None:
             self.data = documents.open_hugging_face(self.spec, self.split)
         self.data.load_state_dict(mark.state) if mark.state is not None else self._rewind()
-        self.reading = iter(self.data)
+        self.reading = documents.read_through(self.data, self.spec)
+        self.record = mark.record
 
     def _rewind(self) -> None:
         self.data = documents.open_hugging_face(self.spec, self.split)
@@ -104,9 +109,15 @@ class Stream:
                 if turned == 2:
                     break
                 self._rewind()
-                self.reading = iter(self.data)
+                self.reading = documents.read_through(self.data, self.spec)
+                self.record = 0
                 continue
-            text = documents.field_of(record, self.field, self.spec)
+            self.record += 1
+            try:
+                text = documents.field_of(record, self.field, self.spec)
+            except RecordFault as fault:
+                bad_records.stop_or_skip(fault.locate(str(self.spec), f"record {self.record:,}"))
+                continue
             if text.strip():
                 texts.append(text)
                 count += len(text)
@@ -119,7 +130,7 @@ class Stream:
             del self.held[next(iter(self.held))]  # the one read first
         self.held[mark.block], self.next = (here, held, size), mark.block + 1
         if self.marks[-1].block <= mark.block:
-            self.marks.append(Mark(mark.block + 1, mark.example + size, stretch, self.data.state_dict()))
+            self.marks.append(Mark(mark.block + 1, mark.example + size, stretch, self.data.state_dict(), self.record))
         return self.held[mark.block]
 
     def _block(self, example: int) -> tuple[Mark, Held, int]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rosetta import home
+from rosetta.data import bad_records, json_lines
+from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("<QI")
 FOOTER = 4
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-FIELD = "name the field: --field (gin: dataset.task.text_field)"  # said of every kind of file
 
 
 def _crc_table() -> list[int]:
@@ -126,9 +127,10 @@ class Records:
         which = int(np.searchsorted(self.ends, number, side="right"))
         return which, number - (int(self.ends[which - 1]) if which else 0)
 
-    def path_of(self, number: int) -> str:
-        """Return the file a record is in."""
-        return self.paths[self._place(number)[0]]
+    def place_of(self, number: int) -> tuple[str, str]:
+        """Return the file a record is in, and its place there, as in "record 3"."""
+        which, within = self._place(number)
+        return self.paths[which], f"record {within + 1:,}"
 
     def __getitem__(self, number: int) -> bytes:
         which, within = self._place(number)
@@ -211,13 +213,26 @@ def example(body: bytes) -> dict[str, list[Any]]:
     return found
 
 
-def text(body: bytes, field: str, path: str) -> str:
-    """Return an Example's text feature; UserError names the file and the features there are."""
+def parse_example(body: bytes) -> dict[str, list[Any]]:
+    """Return feature name -> values of a record.
+
+    Raises:
+      RecordFault: it is not an Example.
+    """
     try:
-        features = example(body)
+        return example(body)
     except ValueError:
-        raise UserError("a record is no tf.train.Example", path, "name files of Example records with a text feature") from None
+        raise RecordFault("not a tf.train.Example", "name files of Example records") from None
+
+
+def text(body: bytes, field: str, path: str) -> str:
+    """Return the text feature of a file's record.
+
+    Raises:
+      RecordFault: there is none.
+    """
+    features = parse_example(body)
     values = features.get(field)
     if not values or not isinstance(values[0], bytes):
-        raise UserError(f"a record has no text under {field!r} (it has: {', '.join(sorted(features))})", path, FIELD)
-    return values[0].decode(errors="replace")
+        raise json_lines.missing_field(field, features)
+    return bad_records.decode_text(values[0], path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import functools
-import json
 import mmap
 import os
 import re
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from rosetta.data import bad_records, json_lines, tfrecord
 from rosetta.data import spec as specs
-from rosetta.data import tfrecord
+from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ REACH = 64  # bytes or letters a cut may move to find a space: scripts without s
 HEAD = 4096  # bytes
 DAMAGED = 0.01  # of a head's letters: text in Western languages and Latin 1 has more
 LOOKED_AT = 64  # files
+CHUNK = 1 << 24  # bytes that lines are counted in at a time
+LONG = 1 << 16  # bytes of a document from which on it is held
+HELD = 1 << 27  # bytes of such documents that are held
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -154,10 +157,11 @@ class TextCorpus(_Files):
     def texts(self, start: int, stop: int) -> list[str]:
         found: list[str] = []
         for number, first, last in self.stretches(start, stop):
-            text = self.mapped(number)
-            size = len(text)
-            piece = text[cut(text, first, size) : cut(text, last, size)]
-            found += [line.rstrip("\r") for line in piece.decode(errors="replace").split("\n") if line.strip()]
+            body = self.mapped(number)
+            size = len(body)
+            piece = body[cut(body, first, size) : cut(body, last, size)]
+            text = bad_records.decode_text(piece, self.paths[number])
+            found += [line.rstrip("\r") for line in text.split("\n") if line.strip()]
         return found
 
 
@@ -167,35 +171,73 @@ class JsonlCorpus(_Files):
     def __init__(self, paths: Sequence[str], field: str) -> None:
         super().__init__(paths)
         self.field = field
+        self.long = LongDocuments()
 
     def texts(self, start: int, stop: int) -> list[str]:
         found: list[str] = []
         for number, first, last in self.stretches(start, stop):
-            body = self.mapped(number)
-            line = body.rfind(b"\n", 0, first) + 1
+            line = self._line_start(number, first)
             while line < last:
-                end = body.find(b"\n", line)
-                end = len(body) if end < 0 else end
+                end, text = self._line(number, line)
                 if end > first and end > line:
-                    text = text_of(body[line:end], self.field, self.paths[number])
                     whole = end - line
                     piece = share(text, max(first - line, 0) / whole, min((last - line) / whole, 1.0))
                     found += [piece] if piece.strip() else []
                 line = end + 1
         return found
 
+    def _line_start(self, number: int, place: int) -> int:
+        """Return where the line begins that a place of a file lies in."""
+        known = self.long.covering(number, place)
+        return known[0] if known else self.mapped(number).rfind(b"\n", 0, place) + 1
 
-def text_of(line: bytes, field: str, path: str) -> str:
-    """Return the text field of one JSON line; UserError names the file and what is wrong with the line."""
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"a line is no JSON object: {error}", path, "put one JSON object on each line") from None
-    text = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        there = ", ".join(sorted(record)) if isinstance(record, dict) else type(record).__name__
-        raise UserError(f"a line has no text under {field!r} (it has: {there})", path, tfrecord.FIELD)
-    return text
+    def _line(self, number: int, start: int) -> tuple[int, str]:
+        """Return where a line of a file ends, and its text; "" for one that is empty or skipped."""
+        known = self.long.covering(number, start)
+        if known:
+            return known[1], known[2]
+        body = self.mapped(number)
+        end = body.find(b"\n", start)
+        end = len(body) if end < 0 else end
+        line = body[start:end]
+        text = ""
+        if line.strip():
+            try:
+                text = json_lines.text_of(line, self.field, self.paths[number])
+            except RecordFault as fault:
+                bad_records.stop_or_skip(fault.locate(self.paths[number], f"line {count_lines(body, start) + 1:,}"))
+        self.long.keep(number, start, end, text)
+        return end, text
+
+
+def count_lines(body: mmap.mmap, stop: int) -> int:
+    """Return how many line ends come before a place."""
+    return sum(body[start : min(start + CHUNK, stop)].count(b"\n") for start in range(0, stop, CHUNK))
+
+
+class LongDocuments:
+    """The texts of the long documents that were read last: many windows lie in each, and it is parsed once."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, int], tuple[int, int, str]] = {}  # (file, start) -> (start, end, text)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"held": {}}
+
+    def covering(self, number: int, place: int) -> tuple[int, int, str] | None:
+        """Return (start, end, text) of the held document that a place of a file lies in."""
+        for (file, start), document in self.held.items():
+            if file == number and start <= place < document[1]:
+                return document
+        return None
+
+    def keep(self, number: int, start: int, end: int, text: str) -> None:
+        """Hold a document if it is long; those that were read first make room."""
+        if end - start < LONG:
+            return
+        self.held[number, start] = (start, end, text)
+        while len(self.held) > 1 and sum(last - first for first, last, _ in self.held.values()) > HELD:
+            del self.held[next(iter(self.held))]
 
 
 class TfrecordCorpus:
@@ -204,6 +246,7 @@ class TfrecordCorpus:
     def __init__(self, paths: Sequence[str], field: str) -> None:
         self.records = tfrecord.Records(paths)
         self.field = field
+        self.long = LongDocuments()
         self.ends = np.cumsum(self.records.sizes)
         self.size = int(self.ends[-1]) if len(self.ends) else 0
         if not self.size:
@@ -215,11 +258,25 @@ class TfrecordCorpus:
         while record < len(self.ends) and (first := int(self.ends[record - 1]) if record else 0) < stop:
             whole = int(self.ends[record]) - first
             if whole:
-                text = tfrecord.text(self.records[record], self.field, self.records.path_of(record))
+                text = self._text(record, first)
                 piece = share(text, max(start - first, 0) / whole, min((stop - first) / whole, 1.0))
                 found += [piece] if piece.strip() else []
             record += 1
         return found
+
+    def _text(self, number: int, first: int) -> str:
+        """Return the text of a record whose bytes begin at `first`; "" for one that is skipped."""
+        known = self.long.covering(0, first)
+        if known:
+            return known[2]
+        body, text = self.records[number], ""
+        path, place = self.records.place_of(number)
+        try:
+            text = tfrecord.text(body, self.field, path)
+        except RecordFault as fault:
+            bad_records.stop_or_skip(fault.locate(path, place))
+        self.long.keep(0, first, first + len(body), text)
+        return text
 
     def describe(self) -> str:
         return self.records.describe()

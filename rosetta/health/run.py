@@ -33,11 +33,11 @@ _current: Health | None = None
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong)
-    """The run ends before its time. `bad` says why where its state is not worth a checkpoint."""
+    """The run ends before its time. `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give."""
 
-    def __init__(self, reason: str, step: int, bad: Bad | None = None) -> None:
+    def __init__(self, reason: str, step: int, bad: Bad | None = None, error: UserError | None = None) -> None:
         super().__init__(reason)
-        self.reason, self.step, self.bad = reason, step, bad
+        self.reason, self.step, self.bad, self.error = reason, step, bad, error
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,22 @@ class Health:
         self.ending = Stopped(reason, step, bad)  # gin raises a copy, which knows less
         return self.ending
 
+    def stop_for_data(self, error: UserError, step: int) -> Stopped:
+        """Return what ends the run before a step for which there is no batch, with a checkpoint of the steps before it.
+
+        Args:
+          error: why there is none.
+          step: the one that is not trained.
+
+        Raises:
+          UserError: the error itself, where several processes would have to save together and the others know nothing of it.
+        """
+        if self.ranks > 1:
+            raise error
+        bad = self.checked()
+        self.ending = Stopped("its data", step, bad, error)
+        return self.ending
+
     def wants_checkpoint(self, step: int) -> bool:
         """Return whether the time for a checkpoint has come, in all processes before the same step. To be asked before each."""
         minutes = self.settings.checkpoint_minutes
@@ -177,6 +193,8 @@ class Health:
         self.close()
         if stopped.bad is not None:
             self._refuses(stopped.bad)
+        if stopped.error is not None:
+            self._ends_for_data(stopped.error, stopped.step, folder)
         line = f"ended by {stopped.reason} before step {stopped.step:,}"
         if folder is None:
             self._finish(f"{line}: no checkpoint is written in this run", status.EARLY)
@@ -184,6 +202,15 @@ class Health:
         if problem:
             self._finish(f"{line}, and its checkpoint is not written: {problem}", status.FAILED)
         self._finish(f"{line}: its checkpoint is written, and the next start goes on from it", status.EARLY)
+
+    def _ends_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
+        """End the process with status 2 over data that cannot be used; say what became of the steps that are done."""
+        if folder is None:
+            saved = "no checkpoint is written in this run"
+        else:
+            problem = checkpoint_files.find_problem(folder, step)
+            saved = f"its checkpoint is not written: {problem}" if problem else "its checkpoint is written; with the file mended, go on with CHANGED_DATA=accept"
+        self._finish(f"{error} (the run ended before step {step:,}, and {saved})", status.USER)
 
     def fail(self, line: str, code: int) -> NoReturn:
         """End the process with a line and a status."""

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 ON_BAD_LOSS = ("stop", "skip", "ignore")
 ON_FULL_DISK = ("once", "stop")
-VARIABLES = ("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_STEPS", "WATCHDOG_SECONDS", "CHECKPOINT_MINUTES", "ON_FULL_DISK", "PROFILE_STEPS")
+BAD_RECORDS = ("stop", "skip")
+CHANGED_DATA = ("stop", "accept")
+VARIABLES = (
+    "ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_STEPS", "WATCHDOG_SECONDS", "CHECKPOINT_MINUTES", "ON_FULL_DISK", "PROFILE_STEPS", "BAD_RECORDS", "CHANGED_DATA",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Settings:
       watchdog_steps, watchdog_seconds: no step for so many medians and seconds ends a run; 0 s: never.
       checkpoint_minutes: between checkpoints, beside those by step; 0: only by step.
       on_full_disk: "once": a checkpoint that finds no room is left out, the second one ends the run; "stop": the first one does.
+      bad_records: what becomes of a record that cannot be used, see rosetta.data.bad_records.
+      changed_data: "accept": the run goes on with data that was changed since it began.
       profile: (first step, step after the last) of what is traced; None: nothing is.
     """
 
@@ -37,6 +43,8 @@ class Settings:
     checkpoint_minutes: float = 0.0
     on_full_disk: str = "once"
     profile: tuple[int, int] | None = None
+    bad_records: str = "stop"
+    changed_data: str = "stop"
 
 
 def read(given: Mapping[str, str]) -> Settings:
@@ -53,6 +61,8 @@ def read(given: Mapping[str, str]) -> Settings:
         checkpoint_minutes=_number(given, "CHECKPOINT_MINUTES", usual.checkpoint_minutes),
         on_full_disk=one_of("ON_FULL_DISK", given.get("ON_FULL_DISK") or usual.on_full_disk, ON_FULL_DISK),
         profile=_steps(given.get("PROFILE_STEPS") or ""),
+        bad_records=one_of("BAD_RECORDS", given.get("BAD_RECORDS") or usual.bad_records, BAD_RECORDS),
+        changed_data=one_of("CHANGED_DATA", given.get("CHANGED_DATA") or usual.changed_data, CHANGED_DATA),
     )
 
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from paxml import programs
 
+from rosetta.errors import UserError
 from rosetta.health import run as healths
 from rosetta.health import settings
 from rosetta.launch import progress
@@ -33,12 +34,20 @@ class Timed:
         self._source = source
         self.waited = 0.0
         self.shape: tuple[int, int] | None = None
+        self._held: Any = None  # a batch that was looked at and not handed out
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
+    def look_ahead(self) -> None:
+        """Read the next batch, for get_next_padded to return. It counts as read in the source's position."""
+        self._held = self.get_next_padded()
+
     def get_next_padded(self) -> Any:
         """Return the source's next batch."""
+        if self._held is not None:
+            batch, self._held = self._held, None
+            return batch
         before = time.monotonic()
         batch = self._source.get_next_padded()
         self.waited += time.monotonic() - before
@@ -81,12 +90,24 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             return False
         try:
             self._health.before(step)
+            self._read_batch(step)
         except healths.Stopped as stopped:
             if stopped.bad:
                 raise
             self._health.pause()
             return False
         return True
+
+    def _read_batch(self, step: int) -> None:
+        """Read a step's batch, which `run` takes right after. Paxml has looked whether to save before it asked should_run.
+
+        Raises:
+          Stopped: the data does not give it.
+        """
+        try:
+            self._timed.look_ahead()
+        except UserError as error:
+            raise self._health.stop_for_data(error, step) from error
 
     def _told(self, step: int) -> Any:
         told = getattr(self._train_input, "told", None)

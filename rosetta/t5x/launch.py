@@ -166,7 +166,7 @@ def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object
 
 def _data(given: Settings, benchmark: bool, bound: dict[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
     """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin file's."""
-    chosen: dict[str, object] = {name: given.variables[name] for name in ("DATA", "EVAL_DATA", "VOCAB") if given.variables.get(name)}
+    chosen: dict[str, object] = {name: given.variables[name] for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD") if given.variables.get(name)}
     chosen |= settings.read_extra_ids(given.variables)
     if benchmark and "DATA" not in chosen:
         rows = ginread.value(bound, "network.T5Config.vocab_size")

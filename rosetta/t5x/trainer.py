@@ -198,7 +198,15 @@ class Trainer(trainer.Trainer):
         """The same batches, one of which was looked at for its shapes. Between them the run may be stopped, or saved."""
         self._at = start
         self._between()
-        for batch in batches:
+        remaining = iter(batches)
+        while True:
+            try:
+                batch = next(remaining)
+            except StopIteration:
+                return
+            except UserError as error:
+                health: Any = self._health
+                raise health.stop_for_data(error, self._at) from error
             if self._work is None:
                 shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
                 shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}

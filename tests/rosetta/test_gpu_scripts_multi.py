@@ -235,10 +235,10 @@ def test_evaluation_and_inference(place: Place, what: str) -> None:
     [
         ("infer", "-1", ""),
         ("infer", "null", ""),
-        ("infer", "true", "questions.jsonl, record 1: a record is none of mnli: its label is true"),
+        ("infer", "true", "questions.jsonl, line 1: not a record of mnli: its label is true"),
         ("eval", "-1", "questions.jsonl: none of its 1 records has an answer"),
-        ("eval", "null", "questions.jsonl, record 1: a record is none of mnli: it lacks premise, hypothesis or label"),
-        ("eval", "false", "questions.jsonl, record 1: a record is none of mnli: its label is false"),
+        ("eval", "null", "questions.jsonl, line 1: not a record of mnli: it lacks premise, hypothesis or label"),
+        ("eval", "false", "questions.jsonl, line 1: not a record of mnli: its label is false"),
     ],
 )
 def test_questions_are_read_before_anything_starts(place: Place, what: str, label: str, complaint: str) -> None:

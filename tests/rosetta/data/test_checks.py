@@ -84,10 +84,10 @@ def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, t
 @pytest.mark.parametrize(
     ("text", "objective", "says"),
     [
-        ("some words\n", "span_corruption", "a.jsonl: a line is no JSON object"),
+        ("some words\n", "span_corruption", "a.jsonl, line 1: not valid JSON"),
         ('{"body": "some words"}\n', "span_corruption", "no text under 'text'"),
         ("\n", "span_corruption", "there is no text in the data"),
-        ('{"body": "some words"}\n', "mnli", "a record is none of mnli"),
+        ('{"body": "some words"}\n', "mnli", "line 1: not a record of mnli"),
     ],
 )
 def test_the_first_record_is_looked_at_where_it_is_asked_for(text: str, objective: str, says: str, tmp_path: Path) -> None:

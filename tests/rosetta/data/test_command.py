@@ -51,15 +51,20 @@ def test_check_looks_at_the_split_and_the_field_it_is_asked_for(tmp_path: Path, 
     datakit.tfds(tmp_path, "kept", {"validation": [[datakit.example(body=[doc.encode()]) for doc in DOCS]]})
     with pytest.raises(UserError, match="no split train"):
         run("data", "check", "tfds:kept", "--mean-span", "20")
-    with pytest.raises(UserError, match=r"no text under 'text' \(it has: body\)"):
-        run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation")
+    result, text = run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation")
+    assert not result["ok"]
+    assert result["bad"]["kinds"] == {"no text under 'text'": 40}
+    assert "kept-validation.tfrecord-00000-of-00001, record 1: no text under 'text' (it has: body)" in text
     assert run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation", "--field", "body")[0]["ok"]
 
 
 def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"premise": "p", "hypothesis": "h"}) + "\n")
-    with pytest.raises(UserError, match="none of mnli"):
-        run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli")
+    result, text = run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli")
+    assert not result["ok"]
+    assert "a.jsonl, line 1: not a record of mnli" in text
+    with pytest.raises(UserError, match="line 1: not a record of mnli"):
+        run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--head")
 
 
 @pytest.mark.parametrize(

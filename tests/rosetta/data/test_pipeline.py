@@ -162,7 +162,7 @@ def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> N
     [
         ("text", "mnli", {}, "needs records"),
         ("cache", "lm", {"inputs": 0}, "made for span_corruption"),
-        ("mnli", "squad", {}, "none of squad"),
+        ("mnli", "squad", {}, "not a record of squad"),
         ("text", "span_corruption", {"vocab": "ids:100"}, "text needs a vocabulary"),
         ("mnli", "span_corruption", {}, "no text under 'text'"),
     ],

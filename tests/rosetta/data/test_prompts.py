@@ -58,7 +58,7 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
     ],
 )
 def test_a_record_that_is_none_of_them_is_one_line(tmp_path: Path, objective: str, record: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=f"a record is none of {objective}: .*{says}"):
+    with pytest.raises(UserError, match=f"not a record of {objective}: .*{says}"):
         worded(lines(tmp_path / "a", [record]), objective)
 
 

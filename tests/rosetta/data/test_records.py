@@ -81,11 +81,11 @@ def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    for body, says in (("[1]\n", "no JSON object"), ("{\n", "no JSON object"), ('{"a": 1}\n', "none of mnli: it lacks")):
+    for body, says in (("[1]\n", "not a JSON object but a list"), ("{\n", "not valid JSON"), ('{"a": 1}\n', "not a record of mnli: it lacks")):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
             list(records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
-        assert raised.value.where == str(path) + (", record 1" if "mnli" in says else "")
+        assert raised.value.where == f"{path}, line 1"
     with pytest.raises(UserError, match="text holds no records"):
         list(records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
 
@@ -150,7 +150,7 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(objective: s
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     with pytest.raises(UserError) as raised:
         records.check_all(str(source), objective, "validation")
-    assert raised.value.where == f"{tmp_path}/a.jsonl, record {len(ANSWERED[objective]) + 1}"
+    assert raised.value.where == f"{tmp_path}/a.jsonl, line {len(ANSWERED[objective]) + 1}"
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -158,7 +158,7 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(objective: s
 def test_a_wrong_answer_is_refused_whatever_it_is_for(objective: str, row: dict[str, Any], answered: bool, tmp_path: Path) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     for split in ("train", "validation"):
-        with pytest.raises(UserError, match=f"none of {objective}: "):
+        with pytest.raises(UserError, match=f"not a record of {objective}: "):
             list(records.worded(source, objective, split, answered=answered))
 
 

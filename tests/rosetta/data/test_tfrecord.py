@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rosetta.data import tfrecord
+from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
@@ -32,7 +33,7 @@ def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
     records = tfrecord.Records([str(tmp_path / name) for name in "abc"])
     assert [records[number] for number in range(len(records))] == bodies
     assert records.sizes.tolist() == [len(body) for body in bodies]
-    assert records.path_of(7).endswith("c")
+    assert records.place_of(7)[0].endswith("c")
 
 
 def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
@@ -84,11 +85,11 @@ def test_an_example_of_every_kind_is_read() -> None:
     body = datakit.example(text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"])
     assert tfrecord.example(body) == {"text": ["grüß".encode()], "label": [2, -1, 300], "score": [0.5, -2.0], "long": [b"x" * 300, b"y"]}
     assert tfrecord.text(body, "text", "a") == "grüß"
-    with pytest.raises(UserError, match="it has: label, long, score, text"):
+    with pytest.raises(RecordFault, match="it has: label, long, score, text"):
         tfrecord.text(body, "targets", "a")
 
 
 @pytest.mark.parametrize("body", [b"\x0a\xff", b"plain text", b"\x0a\x05ab"])
 def test_what_is_no_example_is_refused(body: bytes) -> None:
-    with pytest.raises(UserError, match=r"no tf\.train\.Example|no text under"):
+    with pytest.raises(RecordFault, match=r"not a tf\.train\.Example|no text under"):
         tfrecord.text(body, "text", "a")

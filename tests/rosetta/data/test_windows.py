@@ -60,7 +60,7 @@ def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> Non
         windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
     assert windows.corpus(spec.parse(f"jsonl:{path}"), "content").texts(0, 100) == ["x y z"]
     path.write_text("no json\n")
-    with pytest.raises(UserError, match="no JSON object"):
+    with pytest.raises(UserError, match="line 1: not valid JSON"):
         windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
 
 

@@ -78,7 +78,7 @@ def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte", "OBJECTIVE": "span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}, "MEAN_NOISE_SPAN_LENGTH": 20.0}
     bound = {"MIXTURE_OR_TASK_NAME": "@dataset.task()", **{name: ginread.literal(value) for name, value in values.items()}}
     preflight.data(bound, {})
-    with pytest.raises(UserError, match=r"a\.txt: a line is no JSON object"):
+    with pytest.raises(UserError, match=r"a\.txt, line 1: not valid JSON"):
         preflight.data(bound, {}, trains=True)
     (tmp_path / "a.txt").write_text('{"body": "words"}\n')
     preflight.data({**bound, "dataset.task.text_field": "'body'"}, {}, trains=True)

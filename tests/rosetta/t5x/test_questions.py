@@ -72,7 +72,7 @@ def test_inference_has_a_row_for_each_question_and_evaluation_for_each_answer(ob
     for answered, numbers in ((False, range(COUNT)), (True, range(1, COUNT, 2))):
         task = dataset.task(data, dataset.vocabulary("byte"), objective=objective, eval_data=data, name=f"{objective}_{kind}_{answered}", answered=answered)
         if answered and kind == "hf" and objective == "text_to_text":  # a table has null where JSON lines have no field
-            with pytest.raises(Exception, match="record 1: a record is none of text_to_text: it lacks inputs or targets"):
+            with pytest.raises(Exception, match="line 1: not a record of text_to_text: it lacks inputs or targets"):
                 list(task.get_dataset(LENGTHS, "validation", shuffle=False))
             continue
         rows = list(task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator())
@@ -91,7 +91,7 @@ def test_an_error_in_the_data_is_kept_for_the_one_line(tmp_path: Path, monkeypat
     with pytest.raises(Exception, match="its label is true"):
         list(task.get_dataset(LENGTHS, "validation", shuffle=False))
     assert isinstance(evaluation_data.errors[0], UserError)
-    assert evaluation_data.errors[0].where == f"{tmp_path}/a.jsonl, record 1"
+    assert evaluation_data.errors[0].where == f"{tmp_path}/a.jsonl, line 1"
 
 
 def test_a_number_of_a_record_that_is_too_large_for_seqio_stays_in_its_name(tmp_path: Path) -> None:
