@@ -64,14 +64,15 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
             for source_name in entry.sources:
                 tree.patched(loaded.source(source_name), access)
         except FatalError as error:
-            log.info(f"{name} cannot be built here: {error}")
             errors[name] = error
         else:
-            return name, "; ".join(f"{earlier}: {error.what}" for earlier, error in errors.items())
+            for earlier, problem in errors.items():
+                log.info(f"{earlier} cannot be built here: {problem}")
+            return name, "; ".join(f"{earlier}: {problem.what}" for earlier, problem in errors.items())
     raise FatalError(
-        "; ".join(f"{name}: {error.what}" for name, error in errors.items()),
+        "; ".join(f"{name}: {problem.what}" for name, problem in errors.items()),
         "no distribution can be built here",
-        "; or ".join(f"for {name}: {error.do}" for name, error in errors.items()),
+        "; or ".join(f"for {name}: {problem.do}" for name, problem in errors.items()),
     )
 
 

@@ -57,7 +57,7 @@ def test_none_can_be_had(cache: Cache) -> None:
     assert "1.4" in str(caught.value)
 
 
-def test_without_sources_and_the_wheels_python_both_ways_out_are_named(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sources_and_the_wheels_python_both_ways_out_are_named(cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As on Debian 13, which has Python 3.13 alone, behind a network without GitHub."""
     find = python.find
 
@@ -70,6 +70,7 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(cache: Ca
     assert "for t5x: --mirror DIR" in caught.value.do
     assert "; or for pax-1.4: install one" in caught.value.do
     assert "\n" not in str(caught.value)
+    assert "cannot be built here" not in capsys.readouterr().err, "the error says it, in one line"
 
 
 def test_the_curve_is_a_picture(tmp_path: Path) -> None:
