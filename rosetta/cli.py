@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta import arguments, status
+from rosetta import arguments, redact, status
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
@@ -231,6 +231,11 @@ def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    with redact.redacted_output(words):
+        return _run(words or ["--help"])
+
+
+def _run(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     first = next((word for word in words if not word.startswith("-")), None)
     known = COMMANDS | {name: function for room in _rooms(first) for name, function in room.RUN.items()}

@@ -79,6 +79,13 @@ def transformer_engine(record: Mapping[str, Any]) -> str:
     return f"none: {record.get('transformer_engine_reason') or 'not asked for when this was built'}"
 
 
+# Framework -> a first command that trains: a tiny T5 on a text file, a GPT on made-up data.
+_TRAINING = {
+    "t5x": "rosetta run t5x-tiny DATA=text:FILE VOCAB=byte TRAIN_STEPS=200 MODEL_DIR=/tmp/tiny",
+    "pax": "rosetta pax train CONFIG=Synthetic126M NUM_GPUS=1 MAX_STEPS=100 LOG_DIR=/tmp/gpt",
+}
+
+
 def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """What a person at a terminal reads when a shell starts: a few lines of ASCII."""
     named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
@@ -91,6 +98,7 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     if issues:
         rows.append("Known issues:")
         rows += [textwrap.fill(f"- {issue['line']} ({issue['see']})", _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) for issue in issues]
+    rows.append(f"Train: {_TRAINING[record['distribution'].partition('-')[0]]}")
     rows.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
     return "\n".join(rows).encode("ascii", "replace").decode() + "\n"
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from rosetta import status
+from rosetta import redact, status
 from rosetta.health import stop
 from rosetta.launch import progress
 
@@ -29,7 +29,7 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
     with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
         sys.stdout.flush()
     if not printed:
-        print(line, file=sys.stderr, flush=True)
+        print(redact.redact(line), file=sys.stderr, flush=True)
     progress.tell(line)
     stop.run_last()
     os._exit(status.USER)

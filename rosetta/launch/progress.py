@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rosetta import redact
 from rosetta.launch import peaks
 
 if TYPE_CHECKING:
@@ -104,13 +105,13 @@ def tell(line: str) -> None:
     """Print a line on the terminal, where stderr is a log; nothing where it is none, or whoever looked has gone."""
     if os.environ.get(FD, "").isdigit():
         with contextlib.suppress(OSError):
-            os.write(int(os.environ[FD]), f"{line}\n".encode())
+            os.write(int(os.environ[FD]), f"{redact.redact(line)}\n".encode())
 
 
 def say(line: str) -> None:
     """Print a line on stderr, and where that is a log on the terminal. That whoever read it has gone, as a `tee` at Ctrl-C, ends no run."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{line}\n")  # in one piece: print writes the line's end apart, and logs of other threads come between
+        sys.stderr.write(f"{redact.redact(line)}\n")  # in one piece: print writes the line's end apart, and logs of other threads come between
         sys.stderr.flush()
     tell(line)
 

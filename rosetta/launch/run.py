@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta import home, status
+from rosetta import home, redact, status
 from rosetta.errors import UserError
 from rosetta.launch import binding, kill_notice, progress, tied
 from rosetta.launch.rendering import Rendering
@@ -157,6 +157,11 @@ def script(name: str, words: Sequence[str], command: Callable[[list[str]], list[
 
     Returns an exit status where nothing was started.
     """
+    with redact.redacted_output(words):
+        return _script(name, words, command, docs, passed_on=passed_on)
+
+
+def _script(name: str, words: Sequence[str], command: Callable[[list[str]], list[Command]], docs: str, *, passed_on: bool) -> int:
     try:
         unknown = {word for word in words if word.startswith("--")} - {DRY_RUN}
         if unknown and not passed_on:

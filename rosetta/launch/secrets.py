@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from rosetta import redact
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HIDDEN = "..."
+HIDDEN = redact.HIDDEN
 _NAME = re.compile(r"(.*_)?(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)
-_ADDRESS = re.compile(r"://[^\s/]*@")
 _SET = re.compile(r"(--?)?([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 
 
 def secret(name: str, value: str = "") -> bool:
     """Return whether a variable is one: by its name (*_TOKEN, *_KEY, *_SECRET, *_PASSWORD), or by credentials in an address that it holds."""
-    return bool(_NAME.fullmatch(name.replace("-", "_")) or _ADDRESS.search(value))
+    return bool(_NAME.fullmatch(name.replace("-", "_")) or redact.hide_forms(value) != value)
 
 
 class Mask:
@@ -33,7 +34,7 @@ class Mask:
         setting = _SET.fullmatch(text)
         if setting and secret(setting[2]):
             return f"{setting[1] or ''}{setting[2]}={HIDDEN}"
-        return _ADDRESS.sub(f"://{HIDDEN}@", text)
+        return redact.hide_forms(text)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""

@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import Any
 
+from rosetta import redact
 from rosetta.errors import UserError
 from rosetta.health import checkpoint_files, run_lock, stop
 from rosetta.health import run as healths
@@ -22,6 +23,7 @@ _LESS_MEMORY = "take a smaller batch (PERCORE_BATCH_SIZE), more microbatches (--
 
 def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
+    redact.install()
     if "--mode=eval" not in sys.argv:
         stop.take()
     startup.install()

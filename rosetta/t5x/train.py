@@ -7,6 +7,7 @@ import runpy
 import sys
 import traceback
 
+from rosetta import redact
 from rosetta.errors import UserError
 from rosetta.health import run, stop
 from rosetta.launch import end, startup
@@ -16,6 +17,7 @@ _LESS_MEMORY = "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MIC
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
+    redact.install()
     sys.argv[0] = module
     if module == "t5x.train":
         stop.take()

@@ -320,3 +320,13 @@ def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal
 @pytest.mark.parametrize(("distribution", "framework"), [("t5x", "t5x"), ("pax", "pax"), ("pax-1.4", "pax")])
 def test_framework_of_a_distribution(distribution: str, framework: str) -> None:
     assert lock.framework(distribution) == framework
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("usage: rosetta")
+    assert "selftest" in captured.out
+    assert captured.err == ""

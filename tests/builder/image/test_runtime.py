@@ -89,6 +89,8 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 
 def test_the_banner_says_what_is_in_it() -> None:
     text = runtime.banner(RECORD, VERSIONS)
+    assert "Train: rosetta run t5x-tiny " in text
+    assert "Train: rosetta pax train " in runtime.banner({**RECORD, "distribution": "pax-1.4"}, VERSIONS)
     for word in ("t5x", "cuda13", "jax 0.10.2", "c" * 12 + " + 2 patches", "none: no wheel of it for arm64", "/dev/shm", "NVIDIA/JAX-Toolbox#183"):
         assert word in text
     assert text.isascii()
