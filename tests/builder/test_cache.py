@@ -178,6 +178,21 @@ def _flip(file: Path) -> None:
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
+def _replace_by_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+def _replace_by_file(path: Path) -> None:
+    path.unlink()
+    path.write_text("f")
+
+
+def _move_and_link(entry: Path) -> None:
+    entry.rename(entry.with_name("elsewhere"))
+    entry.symlink_to("elsewhere")
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "unlink": lambda entry: (entry / "d/f").unlink(),
     "edit": lambda entry: (entry / "d/f").write_text("WHOLE"),
@@ -187,10 +202,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "mode": lambda entry: (entry / "d/f").chmod(0o666),
     "program": lambda entry: (entry / "d/f").chmod(0o755),
     "mode of a folder": lambda entry: (entry / "d").chmod(0o700),
-    "link": lambda entry: ((entry / "d/l").unlink(), (entry / "d/l").symlink_to("/etc/passwd")),
-    "file for link": lambda entry: ((entry / "d/l").unlink(), (entry / "d/l").write_text("f")),
+    "link": lambda entry: _replace_by_link(entry / "d/l", "/etc/passwd"),
+    "file for link": lambda entry: _replace_by_file(entry / "d/l"),
     "empty": lambda entry: remove(entry / "d"),
-    "link for entry": lambda entry: (entry.rename(entry.with_name("elsewhere")), entry.symlink_to("elsewhere")),
+    "link for entry": _move_and_link,
     "no record": lambda entry: (entry.parents[1] / "sums/trees-k").unlink(),
     "record of an earlier version": lambda entry: (entry.parents[1] / "sums/trees-k").write_text("0" * 64),
     "half a record": lambda entry: os.truncate(entry.parents[1] / "sums/trees-k", 30),

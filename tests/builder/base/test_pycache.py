@@ -67,8 +67,8 @@ def test_bytecode_by_time_is_tied_to_hashes(cache: Cache, tmp_path: Path) -> Non
     for place, name, level in ((lib, "plain", -1), (lib, "optimised", 1), (lib / "package", "inner", -1)):
         _compiled(place, name, level)
     assert len(_through_a_layer(cache, lib, tmp_path / "out")) == 3
-    for place, name, options in (("lib", "plain", ()), ("lib", "optimised", ("-O",)), ("lib/package", "inner", ())):
-        said = _imported(tmp_path / "out" / place, name, *options)
+    for folder, name, options in (("lib", "plain", ()), ("lib", "optimised", ("-O",)), ("lib/package", "inner", ())):
+        said = _imported(tmp_path / "out" / folder, name, *options)
         assert _STALE not in said
         assert "matches" in said, "the bytecode is used"
     (tmp_path / "out/lib/plain.py").write_text("NAME = 'edited'\n")

@@ -232,7 +232,7 @@ def test_spans_are_marked_as_t5_marks_them() -> None:
     keys = order.keys(3, np.arange(5))
     tokens: Any = (np.arange(5 * 90, dtype=np.int32).reshape(5, 90) % 256) + 3
     masks = objectives.noise_mask(90, keys, 0.15, 3.0)
-    inputs, targets = objectives.corrupt(tokens, keys, np.arange(top, top - 100, -1, np.int32), 0.15, 3.0)
+    inputs, targets = objectives.corrupt(tokens, keys, np.arange(top, top - 100, -1, dtype=np.int32), 0.15, 3.0)
     named = {"vocabulary": dataclasses.make_dataclass("Sized", ["vocab_size"])(359), "seeds": None}
     assert byte.extra_ids == 100
     for row in range(5):
