@@ -306,7 +306,7 @@ class TestSwitches:
         (PILE, ["", "bin"], TEXT, "VOCAB_PATH=bin: it is a folder with 0 files *.model"),
         (PILE, ["", "gs://b/m"], TEXT, "vocabularies are read from files"),
         (PILE, ["", "byte", "", "8", "4"], {"DATA": "text:short.txt"}, "DATA=text:short.txt: the data holds 8 rows of 2048 tokens, fewer than one batch of 32; give more text, shorter rows"),
-        (PILE, ["", "byte", "", "1", "1"], {"DATA": "jsonl:short.txt"}, "short.txt, line 1: not valid JSON"),
+        (PILE, ["", "byte", "", "1", "1"], {"DATA": "jsonl:short.txt"}, "short.txt, line 513: not valid JSON"),
         (PILE, ["", "byte"], {"DATA": "text:none.txt"}, "none.txt: no file matches"),
         (PILE, ["", "byte"], {"DATA": ""}, "TFDS_DATA_DIR: Pile126M has no data"),
         (PILE, ["nowhere", "byte"], {"DATA": ""}, "TFDS_DATA_DIR=nowhere: there is no such folder"),
