@@ -334,7 +334,7 @@ def test_slurm_job(place: Place, kind: str) -> None:
     assert ran.rc == 0, ran.err
     assert "--ntasks=32" in ran.argv
     assert "--ntasks-per-node=4" in ran.argv
-    assert "--container-image=ghcr.io/o/t5x:latest" in ran.argv
+    assert "--container-image=ghcr.io#o/t5x:latest" in ran.argv
     mounts = f"{place.work}/workspace:/t5x_home/workspace,/d:/t5x_home/datasets,/c:/t5x_home/checkpoints"
     assert f"--container-mounts={mounts}" in ran.argv
     assert ran.argv[-2:] == ["bash", f"multiprocess_{kind}.sh"], "which a container has on PATH"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from rosetta.errors import UserError
 from rosetta.launch.image_reference import describe_dropped_tag, read_image, write_image
 
 HEX = "sha256:" + "0123456789abcdef" * 4
+SLURM_FILES = sorted((Path(__file__).parents[3] / "overlay").rglob("*.sub"))
 PLACES = ("docker", "jobset", "pyxis", "apptainer")
 # Name -> as Docker and Kubernetes, pyxis, and apptainer read it; None where a place cannot.
 NAMES: dict[str, tuple[str | None, str | None, str | None]] = {
@@ -76,6 +79,20 @@ def test_enroot_reads_the_same_image(name: str) -> None:
     assert parts
     assert (parts["user"] or "", parts["registry"] or "", parts["image"]) == (image.user, image.registry, image.repository)
     assert (parts["tag"] or "") == (image.digest or image.tag)
+
+
+@pytest.mark.parametrize("path", SLURM_FILES, ids=lambda path: path.name)
+def test_the_slurm_files_write_the_same_name(path: Path) -> None:
+    """They hand on what is not Docker's HOST/PATH:TAG as it is: enroot's own names, names with a scheme, and paths."""
+    function = re.search(r"^pyxis_image\(\) \{\n.*?^\}\n", path.read_text(), re.DOTALL | re.MULTILINE)
+    assert function
+    names = [name for name, (_, pyxis, _) in NAMES.items() if pyxis]
+    script = f'set -euo pipefail\n{function[0]}for name in "$@"; do pyxis_image "$name"; echo; done'
+    printed = subprocess.run(["bash", "-c", script, "bash", *names], capture_output=True, text=True, check=True).stdout
+    handed_on = {name for name in names if "#" in name or "://" in name or name.startswith((".", "/")) or name.endswith(".sqsh")}
+    assert len(handed_on) < len(names) - 10
+    assert dict(zip(names, printed.splitlines(), strict=True)) == {name: name if name in handed_on else NAMES[name][1] for name in names}
+    assert '"--container-image=$(pyxis_image "$CONTAINER")"' in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -418,7 +418,7 @@ class TestSlurm:
         ran = place.run(f"{kind}.sub", **settings)
         assert ran.rc == 0, ran.err
         assert ran.argv[:4] == ["--nodes=8", "--ntasks=32", "--ntasks-per-node=4", "--kill-on-bad-exit=0"]
-        assert "--container-image=ghcr.io/o/pax:latest" in ran.argv
+        assert "--container-image=ghcr.io#o/pax:latest" in ran.argv
         assert f"--container-mounts={place.work}/ws:/opt/paxml/workspace,/d:/opt/paxml/datasets,/v/c4.model:/opt/paxml/vocab,/w:/opt/paxml/restore" in ran.argv
         assert ran.argv[-2:] == ["bash", KINDS[kind]]
         names = ("TFDS_DATA_DIR", "VOCAB_PATH", "CHECKPOINT_RESTORE_PATH", "LOG_DIR", "NUM_GPUS", "USE_MULTIPROCESS", "CONFIG")
