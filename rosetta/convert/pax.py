@@ -13,6 +13,7 @@ from rosetta.convert import files
 from rosetta.convert.config_fields import shorten
 from rosetta.convert.llama import TOP, Shape, check_no_leftover, pack, packed_sizes, sizes, stored, unpack
 from rosetta.errors import UserError
+from rosetta.health import checkpoint_files
 from rosetta.launch import folders
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Source:
         self.adapted = sum(name.endswith(".lora_a") for name in self.sizes)
         self._names = {each.name for each in self.folder.iterdir()}
         self.kept: tuple[str, tuple[Any, ...]] = ("", ())
+        self._complete = set[str]()  # arrays whose chunks are all there
 
     @staticmethod
     def _size(folder: Path) -> tuple[int, ...]:
@@ -96,16 +98,35 @@ class Source:
         spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(self.folder / (_ROOT + name))}}
         try:
             store = tensorstore.open(spec, open=True, read=True).result()
+            self._check_chunks(name)
             return np.asarray((store if layer is None or not self.repeated else store[layer]).read().result())
         except ValueError as problem:
             raise UserError(f"the array cannot be read: {str(problem)[:200]}", str(self.folder / (_ROOT + name)), "copy the checkpoint again") from None
+
+    def _check_chunks(self, name: str) -> None:
+        """Raise UserError where an array lacks the file of a chunk. Neither Paxml nor Orbax nor `write` leaves out a chunk of zeros."""
+        if name in self._complete:
+            return
+        folder = self.folder / (_ROOT + name)
+        about = files.document(folder / ".zarray")
+        try:
+            missing = checkpoint_files.find_missing_chunk(folder, checkpoint_files.chunk_names(about))
+        except (ValueError, KeyError, TypeError, ArithmeticError):
+            raise UserError(f"its chunks are {shorten(about.get('chunks'))}, which do not fit its shape", str(folder / ".zarray"), "copy the checkpoint again") from None
+        if missing:
+            raise UserError(f"the file {missing!r} of the array is missing, so its values are not known", str(folder), "copy the checkpoint again")
+        self._complete.add(name)
 
     def _merged(self, name: str, layer: int | None) -> Any:
         value, module = self._array(name, layer), name.removesuffix("w")
         if f"{module}lora_a" not in self.sizes:
             return value
         down, up = (self._array(f"{module}lora_{which}", layer).astype(np.float32) for which in "ab")
-        return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
+        try:
+            return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
+        except ValueError:
+            what = f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the array of {list(value.shape)} that they adapt"
+            raise UserError(what, str(self.folder / (_ROOT + name)), "copy the checkpoint again") from None
 
     def size(self, name: str) -> tuple[int, ...]:
         """Return the size of a tensor by Meta's name. UserError where the array that holds it has another size than its model."""
@@ -113,6 +134,7 @@ class Source:
         held = self._of(path, layer) if layer is not None else self.sizes[path]
         if held != packed_sizes(self.shape)[path]:
             raise UserError(f"{path} is of another size than the rest", str(self.folder.parent), "name a whole checkpoint of a LLaMA")
+        self._check_chunks(path if layer is None else self._prefix(layer) + path)
         return sizes(self.shape)[name]
 
     def check_unused(self) -> None:

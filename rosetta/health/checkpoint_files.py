@@ -17,7 +17,7 @@ from rosetta.errors import UserError
 from rosetta.launch import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _COMMITTED = "commit_success.txt"  # Orbax's mark in object stores, where no folder can be renamed
 _MANIFEST = "manifest.ocdbt"
@@ -128,9 +128,10 @@ def _check_database(folder: str, *, read_values: bool) -> None:
         raise _DamagedError(f"{folder}/{_MANIFEST}", f"the array {missing[0]} is missing, and {len(missing) - 1} more")
     for name in sorted(arrays):
         described = database.read(f"{name}/.zarray").result().value
-        chunks = _chunk_names(json.loads(described)) if described else []
-        if absent := [chunk for chunk in chunks if f"{name}/{chunk}" not in keys]:  # TensorStore would read zeros
-            raise _DamagedError(f"{folder}/{_MANIFEST}", f"the index has no {absent[0]} of the array {name}")
+        chunks = chunk_names(json.loads(described)) if described else ()
+        absent = next((chunk for chunk in chunks if f"{name}/{chunk}" not in keys), None)
+        if absent:  # TensorStore would read zeros
+            raise _DamagedError(f"{folder}/{_MANIFEST}", f"the index has no {absent} of the array {name}")
     if read_values:
         driver = "zarr3" if any(key.endswith("/zarr.json") for key in keys) else "zarr"
         for name in sorted(arrays):
@@ -203,12 +204,11 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
     for path in described:
         folder = str(path.parent)
         try:
-            chunks = _chunk_names(json.loads(path.read_text()))
-        except (ValueError, KeyError, TypeError):
+            chunks = chunk_names(json.loads(path.read_text()))
+        except (ValueError, KeyError, TypeError, ArithmeticError):
             raise _DamagedError(str(path), "the file is cut short or not JSON") from None
-        there = {child.name for child in path.parent.iterdir()}
-        if missing := [name for name in chunks if name not in there]:  # TensorStore would read zeros
-            raise _DamagedError(f"{folder}/{missing[0]}", "the file is missing")
+        if missing := find_missing_chunk(path.parent, chunks):
+            raise _DamagedError(f"{folder}/{missing}", "the file is missing")
         if read_values:
             import tensorstore  # noqa: PLC0415
 
@@ -216,12 +216,30 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
             _read(tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name)
 
 
-def _chunk_names(description: dict[str, Any]) -> list[str]:
-    """Return the names of the chunks of an array, of what its `.zarray` says."""
+def chunk_names(description: dict[str, Any]) -> Iterator[str]:
+    """Return the names of the files of an array's chunks.
+
+    Args:
+      description: what the array's `.zarray` says.
+
+    Raises:
+      ValueError, KeyError, TypeError, ArithmeticError: the description is not that of an array.
+    """
     counts = [-(-size // chunk) for size, chunk in zip(description["shape"], description["chunks"], strict=True)]
-    if description.get("dimension_separator", ".") != ".":
-        return []  # the chunks lie in folders of their own; Orbax writes none so
-    return [".".join(map(str, index)) or "0" for index in itertools.product(*map(range, counts))]
+    separator: str = description.get("dimension_separator") or "."
+    return (separator.join(map(str, index)) or "0" for index in itertools.product(*map(range, counts)))
+
+
+def find_missing_chunk(folder: Any, names: Iterable[str]) -> str | None:
+    """Return the first of these chunks that has no file in an array's folder, None where each has one.
+
+    TensorStore reads a missing chunk as zeros.
+    """
+    files = {child.name for child in folder.iterdir() if not child.is_dir()}
+    for name in names:
+        if name not in files and not ("/" in name and (folder / name).is_file()):
+            return name
+    return None
 
 
 def _read(tensorstore: Any, spec: dict[str, Any], file: str, name: str) -> None:

@@ -19,8 +19,13 @@ from tests.rosetta import jaxkit
 
 jaxkit.need("ml_dtypes", "tensorstore")
 
-from rosetta.convert import torchfile
+import numpy as np
+import tensorstore  # type: ignore[import-not-found]
+
+from rosetta import cli
+from rosetta.convert import pax, torchfile
 from rosetta.errors import UserError
+from tests.rosetta.convert import llamakit
 from tests.rosetta.convert.test_unused_input import copy_model, models, refused
 
 __all__ = ["models"]
@@ -190,6 +195,12 @@ def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
         torchfile.read(source)
 
 
+def remove_chunk_of_zeros(array: Path) -> None:
+    """Remove a chunk of an array that says which values a missing chunk has."""
+    array.write_text(json.dumps(json.loads(array.read_text()) | {"fill_value": 0.0}))
+    (array.parent / "0").unlink()
+
+
 PAX: dict[str, Callable[[Path], object]] = {
     "shape a number": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"shape": 5})),
     "shape of floats": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"shape": [32.0]})),
@@ -199,6 +210,13 @@ PAX: dict[str, Callable[[Path], object]] = {
     "a codec that does not exist": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"compressor": {"id": "none of these"}})),
     "deep": lambda array: array.write_text(DEEP),
     "missing": lambda array: array.unlink(),
+    "a chunk missing": lambda array: (array.parent / "0").unlink(),
+    "a chunk that is a folder": lambda array: replace_by_folder(array.parent / "0"),
+    "another chunk missing": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"chunks": [16]})),
+    "a chunk missing, with a fill value": remove_chunk_of_zeros,
+    "chunks of nothing": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"chunks": [0]})),
+    "chunks of texts": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"chunks": ["32"]})),
+    "too many chunks": lambda array: array.write_text(json.dumps(json.loads(array.read_text()) | {"chunks": [32, 1]})),
     "a chunk of another kind": lambda array: (array.parent / "0").write_bytes(b"chunk"),
 }  # fmt: skip
 
@@ -209,6 +227,51 @@ def test_pax(name: str, spoil: Callable[[Path], object], models: Path, tmp_path:
     source = copy_model(models, "pax", tmp_path)
     spoil(source / "checkpoints" / "checkpoint_00000000" / "state" / f"mdl_vars.params.lm.{name}" / ".zarray")
     refused(source, tmp_path, capsys, "--to", "hf")
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize("layers", ["by themselves", "repeated", "adapted by LoRA"])
+def test_pax_without_a_chunk(layers: str, separator: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TensorStore reads a missing chunk as zeros: each chunk of each array has to be there, before anything is written."""
+    source = tmp_path / "pax"
+    words = ["--repeated"] if layers == "repeated" else []
+    assert cli.main(["convert", "llama", str(models / "meta"), str(source), *words]) == 0
+    prefix = "transformer.repeat.sub.x_layers_0." if layers == "repeated" else "transformer.x_layers_1."
+    array = source / "checkpoints" / "checkpoint_00000000" / "state" / f"mdl_vars.params.lm.{prefix}ff_layer.ffn_layer2.linear.w"
+    held = np.asarray(tensorstore.open({"driver": "zarr", "kvstore": {"driver": "file", "path": str(array)}}).result().read().result())
+    if layers == "adapted by LoRA":
+        held, plain = np.ones((held.shape[0], 2), np.float32), array
+        array = plain.with_name(plain.name.removesuffix("w") + "lora_a")
+        pax._create(plain.with_name(plain.name.removesuffix("w") + "lora_b"), (32, 2), [32, 2], "<f4").write(np.ones((32, 2), np.float32)).result()
+    else:
+        shutil.rmtree(array)
+    metadata = {"shape": list(held.shape), "chunks": [-(-size // 2) for size in held.shape], "dtype": "<f4", "dimension_separator": separator}
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(array)}, "metadata": metadata, "create": True}
+    tensorstore.open(spec).result().write(held).result()
+    chunks = sorted(path for path in array.rglob("*") if path.is_file() and path.name != ".zarray")
+    assert len(chunks) == 2**held.ndim
+    assert cli.main(["convert", "llama", str(source), str(tmp_path / "whole"), "--to", "hf"]) == 0
+    shutil.rmtree(tmp_path / "whole")
+    chunks[-1].unlink()
+    capsys.readouterr()
+    assert str(chunks[-1].relative_to(array)) in refused(source, tmp_path, capsys, "--to", "hf")
+
+
+def test_lora_of_another_size(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_model(models, "pax", tmp_path)
+    state = source / "checkpoints" / "checkpoint_00000000" / "state"
+    for which, size in (("a", (48, 4)), ("b", (32, 3))):
+        array = state / f"mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer2.linear.lora_{which}"
+        pax._create(array, size, list(size), "<f4").write(np.ones(size, np.float32)).result()
+    assert "do not fit" in refused(source, tmp_path, capsys, "--to", "hf")
+
+
+def test_zeros_are_values(tmp_path: Path) -> None:
+    shape = llamakit.MODELS["heads"]
+    tensors = {name: np.zeros_like(tensor) for name, tensor in llamakit.weights(shape).items()}
+    source = llamakit.meta(tmp_path / "zeros", shape, tensors)
+    assert cli.main(["convert", "llama", str(source), str(tmp_path / "pax")]) == 0
+    assert cli.main(["convert", "llama", str(tmp_path / "pax"), str(tmp_path / "hf"), "--to", "hf"]) == 0
 
 
 def test_layers_with_a_huge_number(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
