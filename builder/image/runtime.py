@@ -98,7 +98,8 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     if issues:
         rows.append("Known issues:")
         rows += [textwrap.fill(f"- {issue['line']} ({issue['see']})", _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) for issue in issues]
-    rows.append(f"Train: {_TRAINING[record['distribution'].partition('-')[0]]}")
+    command = _TRAINING.get(record["distribution"].partition("-")[0])  # a manifest may have others
+    rows += [f"Train: {command}"] if command else []
     rows.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
     return "\n".join(rows).encode("ascii", "replace").decode() + "\n"
 

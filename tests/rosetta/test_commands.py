@@ -79,6 +79,13 @@ FILLED = {
 }  # fmt: skip
 
 
+# Evaluation data is read before a run starts.
+RECORDS = {
+    "glue/mnli": datakit.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
+    "squad/v1.1": datakit.example(**{"id": [b"1"], "context": [b"a"], "question": [b"b"], "answers/text": [b"a"], "answers/answer_start": [0]}),
+}
+
+
 class Typed(NamedTuple):
     """A block of the page: its framework, text, what becomes of it, and the words that say so."""
 
@@ -109,7 +116,8 @@ def place_(tmp_path: Path) -> Path:
     for root in (home, opt):
         for name, version in (("the_pile", "1.0.0"), ("glue/mnli", "2.0.0"), ("squad/v1.1", "3.0.0"), ("lambada", "1.0.0"), ("boolq", "1.0.0")):
             splits = ("train", "validation", "validation_matched", "validation_mismatched", "test")
-            datakit.tfds(root / "datasets", name, {split: [[b"x"] * 8] for split in splits}, version)
+            record = RECORDS.get(name, datakit.example(text=[b"x"]))
+            datakit.tfds(root / "datasets", name, {split: [[record] * 8] for split in splits}, version)
     (home / "workspace" / "small" / "checkpoint_1000").mkdir(parents=True)
     for name in ("trained", "restore"):
         (opt / name / "checkpoints" / "checkpoint_00001000").mkdir(parents=True)
