@@ -180,13 +180,14 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
 class _Info(tarfile.TarInfo):
     """tarfile takes a broken or missing header for the end; here only a block of zeros is one."""
 
+    # Not `frombuf`: since a security update (Debian's 3.11.2-6+deb12u9 has it) tarfile does not call that.
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
         try:
-            return super().frombuf(buf, encoding, errors)
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # typeshed leaves it out
+            raise
         except tarfile.HeaderError as error:
-            if len(buf) == BLOCK and not any(buf):
-                raise
             raise _unreadable(error) from error
 
 

@@ -5,11 +5,11 @@
 # goes on. Any other end is the job's own.
 set -u
 
-limit='' signalled='' step=''
+limit='' signalled='' early='' step=''
 # shellcheck disable=SC2329 # called by the traps
 forward() { # SIGNAL
   signalled=1
-  [[ -z $step ]] || kill -s "$1" "$step" 2>/dev/null
+  if [[ -n $step ]]; then kill -s "$1" "$step" 2>/dev/null; else early=$1; fi
 }
 trap 'limit=1; forward USR1' USR1
 trap 'forward TERM' TERM
@@ -17,6 +17,7 @@ trap 'forward INT' INT
 
 srun "$@" &
 step=$!
+[[ -z $early ]] || kill -s "$early" "$step" 2>/dev/null # the signal came before srun's number was known
 status=0
 while :; do
   signalled=''
