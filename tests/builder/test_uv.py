@@ -15,7 +15,8 @@ def test_settings_that_would_change_the_result_are_shut_out(monkeypatch: pytest.
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("UV_HTTP_TIMEOUT", "7")
     env = uv.environment()
-    assert not {"UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_LINK_MODE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"} & set(env)
+    assert not {"UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"} & set(env)
+    assert env["UV_LINK_MODE"] == "copy"
     assert env["UV_HTTP_TIMEOUT"] == "7"
     assert env["UV_NO_CONFIG"] == "1"
     assert "UV_OFFLINE" not in env
