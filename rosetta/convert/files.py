@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta.data import checks
@@ -13,7 +16,6 @@ from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -47,13 +49,15 @@ def beside(folder: Path, name: Any) -> Path:
     if not isinstance(name, str) or os.path.basename(name) != name:
         raise UserError(f"its index names {name!r}, which is no file of the folder", str(folder), "download or copy it again")
     if not (folder / name).is_file():
-        raise UserError(f"{name} is not there", str(folder), "download or copy it again")
+        raise UserError(f"the file {name!r} is not there", str(folder), "download or copy it again")
     return folder / name
 
 
 @contextlib.contextmanager
 def made(folder: Path, needed: int) -> Iterator[Path]:
-    """Give a folder to write into that becomes `folder` when all is written. What a killed run left is thrown away.
+    """Give a folder to write into that becomes `folder` when all is written.
+
+    It lies in a temporary folder of this run, beside `folder`: nothing that another run or the user made is touched.
 
     Raises:
       UserError: `folder` holds something or cannot be made, or there is less room than the `needed` bytes.
@@ -61,17 +65,28 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
     checks.writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError("it is there already", str(folder), "name a new folder")
-    part = folder.with_name(f"{folder.name}.rosetta-part")
-    if part.exists():
-        shutil.rmtree(part)
-    part.mkdir(parents=True)
+    target = folder.resolve()
+    if os.path.ismount(target):
+        raise UserError("it is a mount point, whose place no finished folder can take", str(folder), "name a new folder in it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix="rosetta-part-", dir=target.parent))
     try:
+        part = temporary / "out"
+        part.mkdir()  # with the permissions that the user's new folders have; those of `temporary` are narrower
         free = shutil.disk_usage(part).free
         if free < needed:
             raise UserError(f"{needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free", str(folder.parent), "make room or name another folder")
         yield part
-        if folder.is_dir():
-            folder.rmdir()
-        part.rename(folder)
+        _move(part, target, folder)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move(part: Path, target: Path, folder: Path) -> None:
+    """Give a finished folder its name; an empty folder there is replaced, and anything else is kept."""
+    try:
+        part.rename(target)
+    except OSError as error:
+        taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+        what = "another program wrote to it during the conversion" if taken else f"the finished folder cannot get its name ({error.strerror})"
+        raise UserError(what, str(folder), "convert again, and name a new folder; nothing was left behind") from None

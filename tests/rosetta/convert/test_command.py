@@ -154,10 +154,61 @@ def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         patched.setattr(llama, "checked", dies)
         assert _convert(at, tmp_path / "out") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
-    (tmp_path / "out.rosetta-part" / "checkpoints").mkdir(parents=True)  # as kill -9 leaves it
     assert _convert(at, tmp_path / "out") == 0
     assert _same(pax.Source(tmp_path / "out"), tensors)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta", "out"]
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "meta").stat().st_mode
+
+
+@pytest.mark.parametrize("status", [0, 2])
+@pytest.mark.parametrize("name", ["out.rosetta-part", "rosetta-part-abc", "out.part", ".out"])
+def test_neighbours_are_kept(name: str, status: int, model: Any, tmp_path: Path) -> None:
+    """Whatever lies beside OUT is the user's or another run's, also where the conversion fails."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").write_text("mine")
+    if status:
+        (model[2] / "consolidated.00.pth").write_bytes(b"")
+    assert _convert(model[2], tmp_path / "out") == status
+    assert (tmp_path / name / "mine").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"meta", name} | ({"out"} if not status else set()))
+
+
+@pytest.mark.parametrize("before", ["nothing", "an empty folder", "a link to an empty folder"])
+def test_two_runs_into_one_folder(before: str, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first to finish has the folder; the other is refused and leaves nothing."""
+    _, tensors, at = model
+    out = tmp_path / "out"
+    if before == "an empty folder":
+        out.mkdir()
+    elif before == "a link to an empty folder":
+        (tmp_path / "elsewhere").mkdir()
+        out.symlink_to(tmp_path / "elsewhere")
+    real = llama.checked
+    statuses: list[int] = []
+
+    def run_another(*words: Any) -> Any:
+        for number, pair in enumerate(real(*words)):
+            if number == 5:
+                monkeypatch.setattr(llama, "checked", real)
+                statuses.append(_convert(at, out))
+            yield pair
+
+    monkeypatch.setattr(llama, "checked", run_another)
+    assert _convert(at, out, "--to", "hf") == 2
+    assert statuses == [0]
+    err = capsys.readouterr().err
+    assert "another program wrote to it" in err
+    assert err.count("\n") == 1
+    assert _same(pax.Source(out), tensors)
+    assert not list(tmp_path.glob("*part*"))
+
+
+def test_a_mount_point_is_refused_first(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: str(path) == str(tmp_path / "out"))
+    assert _convert(model[2], tmp_path / "out") == 2
+    assert "is a mount point" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_the_tokenizer_comes_along(model: Any, tmp_path: Path) -> None:
