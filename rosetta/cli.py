@@ -223,9 +223,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
 
 
 def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
-    return json.dumps(
-        {"schema": 1, "command": command, "ok": ok, "result": result, "error": error}, indent=2, ensure_ascii=False
-    )
+    document = {"schema": 1, "command": command, "ok": ok, "result": result, "error": error}
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    # A file's name may hold bytes that are not UTF-8: JSON has them as escapes.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta import arguments
-from rosetta.errors import UserError
+from rosetta.errors import UserError, escape_control
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         check_written(source, written, cast.dtype, args.out)
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
-    lines = [f"{args.out}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
+    lines = [f"{escape_control(str(args.out))}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
     adapted = getattr(source, "adapted", 0)
     if adapted:
         lines.append(f"LoRA's weights were added to those of {adapted} arrays")

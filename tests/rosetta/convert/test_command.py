@@ -160,6 +160,30 @@ def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "meta").stat().st_mode
 
 
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\rb", "a\x9bb", "a\u202eb", "a\udcffb", "a\tb"])
+def test_names_with_control_characters(name: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names from the command line and from an index are printed escaped."""
+    escaped = name.encode("unicode_escape").decode()
+    assert _convert(model[2], tmp_path / name, "--to", "hf") == 0
+    out = capsys.readouterr().out
+    assert f"{escaped}: 21 tensors" in out
+    assert name not in out
+    assert _convert(model[2], tmp_path / name, "--to", "hf", "--json") == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["error"]["where"] == str(tmp_path / name)
+    assert f"{escaped}: it is there already" in captured.err
+    assert captured.err.count("\n") == 1
+    assert _convert(model[2], tmp_path / "json" / name, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["result"]["out"] == str(tmp_path / "json" / name)
+    weights = {"weight_map": {"model.norm.weight": name}}
+    (tmp_path / name / "model.safetensors.index.json").write_text(json.dumps(weights))
+    (tmp_path / name).rename(tmp_path / "indexed")
+    assert _convert(tmp_path / "indexed", tmp_path / "again") == 2
+    err = capsys.readouterr().err
+    assert name not in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("status", [0, 2])
 @pytest.mark.parametrize("name", ["out.rosetta-part", "rosetta-part-abc", "out.part", ".out"])
 def test_neighbours_are_kept(name: str, status: int, model: Any, tmp_path: Path) -> None:
