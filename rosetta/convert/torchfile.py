@@ -12,6 +12,7 @@ import pickle
 import pickletools
 import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -37,11 +38,39 @@ _OPCODES = frozenset(
         "SHORT_BINUNICODE", "STACK_GLOBAL", "STOP", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
     )
 )  # fmt: skip
+_BLOCK = 16 << 20  # bytes that are read at once
 _LOCAL = struct.Struct("<26xHH")  # of a zip's local header: how long the name and the extra field after it are
 
 
 class _Unknown(pickle.UnpicklingError):
     """A name that no file of tensors needs."""
+
+
+class Record:
+    """The bytes of a storage in a zip file, whose checksum is compared before the first use.
+
+    Attributes:
+      path: the file.
+      start, length: of the bytes there.
+      checksum: the CRC-32 that the zip's directory states. 0 means none: PyTorch can be told to write none.
+    """
+
+    def __init__(self, path: Path, start: int, length: int, checksum: int) -> None:
+        self.path, self.start, self.length, self.checksum = path, start, length, checksum
+        self._checked = not (length and checksum)
+
+    def check(self) -> None:
+        """Raise UserError where the bytes are not those that were written."""
+        if self._checked:
+            return
+        checksum, left = 0, self.length
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            while left and (block := file.read(min(left, _BLOCK))):
+                checksum, left = zlib.crc32(block, checksum), left - len(block)
+        if checksum != self.checksum:
+            raise UserError("the checksum (CRC-32) of a tensor's bytes is not the one that the file states, so the file is damaged", str(self.path), "download or copy it again")
+        self._checked = True
 
 
 @dataclass(frozen=True)
@@ -54,6 +83,7 @@ class Tensor:
       dtype: of its elements.
       offset: its first element in the storage.
       size, strides: in elements.
+      record: the bytes with a checksum that its storage is in, None in a file without checksums.
     """
 
     path: str
@@ -62,13 +92,16 @@ class Tensor:
     offset: int
     size: tuple[int, ...]
     strides: tuple[int, ...]
+    record: Record | None = None
 
     def __setstate__(self, state: Any) -> None:
         """Refuse a state: a pickle must not change the places of a tensor after they were checked."""
         raise TypeError("a tensor takes no state")
 
     def __call__(self) -> Any:
-        """Return it, mapped from the file."""
+        """Return it, mapped from the file. UserError where its bytes do not have the checksum that the file states."""
+        if self.record is not None:
+            self.record.check()
         last = self.offset + sum((length - 1) * stride for length, stride in zip(self.size, self.strides, strict=True))
         flat: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
         return np.lib.stride_tricks.as_strided(flat[self.offset :], self.size, [stride * self.dtype.itemsize for stride in self.strides], writeable=False)
@@ -77,7 +110,7 @@ class Tensor:
 class _Loader(pickle.Unpickler):
     """Makes Tensors of what a pickle says of tensors, and refuses all else."""
 
-    def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, file: IO[bytes], path: Path, records: Mapping[str, Record]) -> None:
         super().__init__(file)
         self.path, self.records = path, records
 
@@ -92,17 +125,19 @@ class _Loader(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, _, count = pid
-        start, length = self.records[f"data/{key}"]
-        if type(count) is not int or count < 0 or count * dtype.itemsize > length:
+        record = self.records[f"data/{key}"]
+        if type(count) is not int or count < 0 or count * dtype.itemsize > record.length:
             raise ValueError
-        return start, dtype, count
+        return record, dtype, count
 
     def tensor(self, storage: Any, offset: Any, size: Any, strides: Any, *_: Any) -> Tensor:
-        start, dtype, count = storage
+        record, dtype, count = storage
+        if not isinstance(record, Record):  # a tuple that the pickle made up
+            raise TypeError
         whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(size) == len(strides)
         if not whole or not all(size) or offset + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True)) >= count:
             raise ValueError
-        return Tensor(str(self.path), start, dtype, offset, tuple(size), tuple(strides))
+        return Tensor(str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record)
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -117,7 +152,9 @@ def read(path: Path) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             folder = index.filename.removesuffix("data.pkl")
-            records = {info.filename.removeprefix(folder): _place(info, raw, size) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1}
+            records = {info.filename.removeprefix(folder): _record(path, info, raw, size) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1}
+            if index.CRC == 0:
+                del index.CRC  # PyTorch can be told to write no checksums; zipfile compares none then
             with archive.open(index) as file:
                 body = file.read(_LARGEST_PICKLE + 1)
         check_pickle(body)
@@ -151,14 +188,14 @@ def check_pickle(body: bytes) -> None:
             raise ValueError(f"the pickle asks {opcode.name} for more than it holds")
 
 
-def _place(info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> tuple[int, int]:
-    """Return where a record's bytes begin in the file, and how many there are."""
+def _record(path: Path, info: zipfile.ZipInfo, raw: IO[bytes], size: int) -> Record:
+    """Return where a record's bytes are in the file."""
     raw.seek(info.header_offset)
     name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
     start = info.header_offset + _LOCAL.size + name + extra
     if start + info.file_size > size:
         raise ValueError("a record is longer than the file")
-    return start, info.file_size
+    return Record(path, start, info.file_size, info.CRC)
 
 
 def _text(value: str) -> bytes:

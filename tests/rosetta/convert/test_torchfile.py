@@ -108,6 +108,48 @@ def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) 
         torchfile.read(bad)
 
 
+def _set_checksums(path: Path, checksum: bytes) -> None:
+    """Write a checksum into each entry of a zip's directory."""
+    body = bytearray(path.read_bytes())
+    place = body.find(b"PK\x01\x02")
+    while place >= 0:
+        body[place + 16 : place + 20] = checksum
+        place = body.find(b"PK\x01\x02", place + 4)
+    path.write_bytes(bytes(body))
+
+
+@pytest.mark.parametrize("place", [0, 1, 12_345, 39_999])
+@pytest.mark.parametrize("block", [1 << 24, 1000])
+def test_a_flipped_bit(place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchfile, "_BLOCK", block)
+    path = _write(tmp_path / "file.pth", {"a": np.zeros(7, np.float32), "b": np.ones((100, 100), np.float32)}, torchfile)
+    tensors = torchfile.read(path)
+    start = tensors["b"].start
+    tensors["b"]()
+    body = bytearray(path.read_bytes())
+    body[start + place] ^= 4
+    path.write_bytes(bytes(body))
+    damaged = torchfile.read(path)
+    assert (damaged["a"]() == 0).all()
+    for _ in range(2):  # a failed check is not taken for a passed one
+        with pytest.raises(UserError, match="checksum"):
+            damaged["b"]()
+    # A file in which PyTorch was told to write no checksums can only be believed.
+    _set_checksums(path, bytes(4))
+    assert torchfile.read(path)["b"]().shape == (100, 100)
+    _set_checksums(path, b"\x01\0\0\0")
+    with pytest.raises(UserError, match="not a complete"):  # the pickle's own
+        torchfile.read(path)
+
+
+def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
+    record = torchfile.Record(tmp_path / "file", 0, 8, 1)
+    (tmp_path / "file").write_bytes(bytes(8))
+    for offset in (0, 1):
+        with pytest.raises(UserError, match="checksum"):
+            torchfile.Tensor(str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record)()
+
+
 def test_other_numbers(tmp_path: Path) -> None:
     header = b'{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}'
     (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
