@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from rosetta.health import checkpoint_files
 from rosetta.launch import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _ROOT = "mdl_vars.params.lm."
@@ -181,12 +183,28 @@ def _chunks(size: tuple[int, ...], width: int) -> list[int]:
     return chunk
 
 
+@contextlib.contextmanager
+def _name_failed_writes(folder: Path) -> Iterator[None]:
+    """Raise UserError where TensorStore cannot write an array: a full disk, a quota, a limit of files' sizes, permissions."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as problem:  # TensorStore raises ValueError and RuntimeError for what the system said
+        number = re.search(r"os_error_code='(\d+)'|OS error (\d+)", str(problem))
+        if number is None and " local file " not in str(problem):
+            raise
+        what = os.strerror(int(number[1] or number[2])) if number else str(problem)[-200:]
+        raise UserError(f"the array cannot be written ({what})", str(folder), "make room or name another folder") from None
+
+
 def _create(folder: Path, size: tuple[int, ...], chunks: list[int], kind: str) -> Any:
     import tensorstore  # noqa: PLC0415
 
     metadata = {"shape": list(size), "chunks": chunks, "dtype": kind, "compressor": {"id": "zstd", "level": 1}, "order": "C"}
     spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}, "metadata": metadata, "create": True}
-    return tensorstore.open(spec).result()
+    with _name_failed_writes(folder):
+        return tensorstore.open(spec).result()
 
 
 def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
@@ -226,8 +244,11 @@ def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], *, rep
         if whole not in stores:
             chunks = _chunks(known[path], 4)
             stores[whole] = _create(state / (_ROOT + whole), (shape.layers, *known[path]) if stacked else known[path], [1, *chunks] if stacked else chunks, "<f4")
-        (stores[whole][layer] if stacked else stores[whole]).write(value).result()
-    _create(state / "step", (), [], "<u4").write(np.uint32(0)).result()
+        with _name_failed_writes(state / (_ROOT + whole)):
+            (stores[whole][layer] if stacked else stores[whole]).write(value).result()
+    step = _create(state / "step", (), [], "<u4")
+    with _name_failed_writes(state / "step"):
+        step.write(np.uint32(0)).result()
     text = json.dumps(_metadata(shape, stores))
     (checkpoint / "metadata" / "metadata").write_text(text, encoding="utf-8")
 

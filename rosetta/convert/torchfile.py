@@ -7,6 +7,7 @@ torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py, _rebuil
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import pickle
 import pickletools
@@ -233,8 +234,12 @@ class Writer:
         self.archive, self.folder, self.dtype = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED), path.stem, dtype
         self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(enumerate(sizes.items()))
         entries = b"".join(_entry(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items()))
-        self._record("data.pkl", pickle.PROTO + b"\x02" + _EMPTY + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP)
-        self._record("byteorder", b"little")
+        try:
+            self._record("data.pkl", pickle.PROTO + b"\x02" + _EMPTY + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP)
+            self._record("byteorder", b"little")
+        except OSError:
+            self._abandon()
+            raise
 
     def _record(self, name: str, body: Any) -> None:
         with self.archive.open(zipfile.ZipInfo(f"{self.folder}/{name}"), "w", force_zip64=True) as file:
@@ -249,5 +254,14 @@ class Writer:
 
     def close(self) -> None:
         """End the file."""
-        self._record("version", b"3\n")
-        self.archive.close()
+        try:
+            self._record("version", b"3\n")
+            self.archive.close()
+        except OSError:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Close a file that cannot be written, so that Python does not try once more, and print a traceback, when it frees the archive."""
+        with contextlib.suppress(OSError):
+            self.archive.close()

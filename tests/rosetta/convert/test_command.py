@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,26 @@ def test_two_runs_into_one_folder(before: str, model: Any, tmp_path: Path, monke
     assert err.count("\n") == 1
     assert _same(pax.Source(out), tensors)
     assert not list(tmp_path.glob("*part*"))
+
+
+@pytest.mark.parametrize("words", [[], ["--repeated"], ["--to", "hf"], ["--to", "meta"]], ids=str)
+@pytest.mark.parametrize("limit", [0, 100, 5000])
+def test_files_that_cannot_be_written(limit: int, words: list[str], model: Any, tmp_path: Path) -> None:
+    """A limit of files' sizes fails as a full disk does. It holds for a whole process, so another one converts."""
+    run = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from rosetta import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(cli.main(sys.argv[1:]))
+"""
+    python = [sys.executable, "-c", run, "convert", "llama", str(model[2]), str(tmp_path / "out"), *words]
+    done = subprocess.run(python, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
 
 
 def test_a_mount_point_is_refused_first(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
