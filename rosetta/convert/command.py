@@ -16,18 +16,35 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("meta", "hf", "pax")
 TOKENIZER = "tokenizer.model"
+READ_BACK_ADVICE = "check the disk and convert again; nothing was left behind"
 EPSILON = 1e-5  # of LLaMA-2's norms
+
+
+DESCRIPTIONS = {"meta": ("params.json",), "hf": ("config.json",), "pax": ("checkpoints", "state", "checkpoint_*")}
+WEIGHTS = {"meta": ("consolidated*.pth",), "hf": ("model*.safetensors", "pytorch_model*.bin"), "pax": ()}
+
+
+def _find_files(folder: Path, patterns: dict[str, tuple[str, ...]]) -> dict[str, Path]:
+    """Return for each layout the first file of a folder with one of its names."""
+    paths = {}
+    for layout, names in patterns.items():
+        first = next((path for name in names for path in sorted(folder.glob(name))), None)
+        if first is not None:
+            paths[layout] = first
+    return paths
 
 
 def _layout(folder: Path) -> str:
     """Return whose layout a folder is in, by what lies in it."""
     if not folder.is_dir():
         raise UserError("it is no folder", str(folder), "name the folder with the model's files in it")
-    for name, layout in (("params.json", "meta"), ("config.json", "hf"), ("checkpoints", "pax"), ("state", "pax")):
-        if (folder / name).exists():
-            return layout
-    if any(folder.glob("checkpoint_*")):
-        return "pax"
+    described = _find_files(folder, DESCRIPTIONS)
+    marks = _find_files(folder, WEIGHTS) | described
+    if described and len(marks) > 1:
+        names = " and ".join(f"{path.name!r} ({layout})" for layout, path in sorted(marks.items()))
+        raise UserError(f"it holds more than one model: {names}", str(folder), f"say which with --from {' or --from '.join(sorted(marks))}, or move the other away")
+    if described:
+        return next(iter(described))
     raise UserError("it has neither params.json (Meta), config.json (Hugging Face) nor checkpoints (Pax)", str(folder), "name the folder with the model's files in it")
 
 
@@ -91,8 +108,13 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             meta.write(part, shape, tensors(), cast.dtype, parts=args.parts)
         else:
             huggingface.write(part, shape, tensors(), cast.dtype, getattr(source, "extra", None))
-        written = pax.Source(part, shape.epsilon) if args.to == "pax" else {"meta": meta, "hf": huggingface}[args.to].Source(part)
-        check_written(source, written, cast.dtype, args.out)
+        try:
+            written = pax.Source(part, shape.epsilon) if args.to == "pax" else {"meta": meta, "hf": huggingface}[args.to].Source(part)
+            check_written(source, written, cast.dtype, args.out)
+        except UserError as error:
+            if not error.where.startswith(str(part)):
+                raise
+            raise UserError(f"what was written cannot be read back: {error.what}", str(args.out), READ_BACK_ADVICE) from None
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
     lines = [f"{escape_control(str(args.out))}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
@@ -119,7 +141,7 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
     from rosetta.convert import llama  # noqa: PLC0415 (NumPy)
     from rosetta.convert.numbers import Cast, as_bits  # noqa: PLC0415
 
-    advice = "check the disk and convert again; nothing was left behind"
+    advice = READ_BACK_ADVICE
     if written.shape != source.shape:
         raise UserError(f"the model that was written reads back as {written.shape}, where {source.shape} was meant", str(out), advice)
     llama.check_tensors(written, str(out))

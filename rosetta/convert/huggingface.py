@@ -98,6 +98,10 @@ class Source:
         adapter = folder / "adapter_config.json"
         if adapter.exists():
             raise UserError("an adapter (LoRA) lies beside the weights, and it is not merged into them", str(adapter), "merge it first, or move its files away to convert the model without it")
+        kinds = [next(iter(sorted(folder.glob(pattern))), None) for pattern in ("model*.safetensors", "pytorch_model*.bin")]
+        if kinds[0] and kinds[1]:
+            what = f"it holds weights twice, {kinds[0].name!r} and {kinds[1].name!r}, which may differ"
+            raise UserError(what, str(folder), "move the files of one kind away")
         for stem, suffix, read in (("model", "safetensors", safetensors.read), ("pytorch_model", "bin", torchfile.read)):
             names = self._weight_files(stem, suffix)
             for name in names:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROTARY = "rope.freqs"  # a buffer of LLaMA's and LLaMA-2's files; the model computes it again
 _PART = re.compile(r"consolidated\.(\d\d)\.pth")
+_WEIGHTS = (".pth", ".pt", ".bin", ".safetensors")
 _SPLIT = {"attention.wq": 0, "attention.wk": 0, "attention.wv": 0, "attention.wo": 1, "feed_forward.w1": 0, "feed_forward.w2": 1, "feed_forward.w3": 0}
 _PARTS = {4096: 1, 5120: 2, 8192: 8}  # by the residual stream's width, as LLaMA-2 was handed out
 
@@ -40,6 +41,9 @@ class Source:
     def __init__(self, folder: Path) -> None:
         params = files.document(folder / "params.json")
         numbered = {int(found[1]): path for path in folder.iterdir() if (found := _PART.fullmatch(path.name))}
+        odd = sorted(path.name for path in folder.glob("consolidated*") if path.suffix in _WEIGHTS and not _PART.fullmatch(path.name))
+        if odd:
+            raise UserError(f"{odd[0]!r} lies there, which is not a part as 'consolidated.00.pth' is", str(folder), "move it away, or name a folder with one model in it")
         missing = sorted(set(range(max(numbered, default=0) + 1)) - set(numbered))
         if missing:
             raise UserError(f"consolidated.{missing[0]:02}.pth is not there", str(folder), "download or copy it again")
@@ -48,6 +52,7 @@ class Source:
         config_fields.check_rotary_base(params.get("rope_theta"), where)
         config_fields.check_fields(params, config_fields.META_READ, config_fields.META_FIXED, config_fields.META_HARMLESS, where)
         epsilon = config_fields.read_epsilon(params, "norm_eps", where)
+        self._check_number_of_parts(params)
         try:
             heads = params["n_heads"]
             hidden = len(self.parts) * self._part_size("layers.0.feed_forward.w1")[0]
@@ -57,6 +62,18 @@ class Source:
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
             raise UserError("it is not as Meta's is: it lacks n_layers, dim, n_heads or norm_eps", where, "download or copy it again") from None
         self._check_sizes(params, where)
+
+    def _check_number_of_parts(self, params: dict[str, Any]) -> None:
+        """Raise UserError where there are fewer or more parts than the model was split into: each has an equal share of the queries' rows."""
+        dim, (rows, *_) = params.get("dim"), self._part_size("layers.0.attention.wq") or (0,)
+        if type(dim) is not int or dim < 1 or rows < 1 or dim % rows:
+            return  # not a split model's: what is wrong is said of the sizes
+        expected, number = dim // rows, len(self.parts)
+        if number < expected:
+            names = f"consolidated.{number:02}.pth" + (f" to consolidated.{expected - 1:02}.pth" if expected - number > 1 else "")
+            raise UserError(f"{number} of the model's {expected} parts are there; missing: {names}", str(self.folder), "download or copy the missing files")
+        if number > expected:
+            raise UserError(f"{number} parts are there, and the model was split into {expected}", str(self.folder), "move away the files of another model, or download or copy it again")
 
     def _check_sizes(self, params: dict[str, Any], where: str) -> None:
         """Check the sizes that params.json states and the tensors have, too."""

@@ -260,7 +260,9 @@ def test_what_is_written_is_read_back(layout: str, models: Path, tmp_path: Path,
 
     monkeypatch.setattr(module, "write", spoil)
     line = refused(models / "meta", tmp_path, capsys, "--to", layout)
-    assert "norm reads back with other values" in line
+    assert ("cannot be read back: the checksum" if layout == "meta" else "norm reads back with other values") in line
+    assert "rosetta-part" not in line
+    assert "check the disk" in line
 
 
 def test_check_written_compares_sizes(models: Path) -> None:
@@ -268,3 +270,56 @@ def test_check_written_compares_sizes(models: Path) -> None:
     other.shape = llamakit.MODELS["groups"]
     with pytest.raises(UserError, match="reads back as"):
         command.check_written(source, other, torchfile.BFLOAT16, Path("out"))
+
+
+TWO_MODELS: dict[str, tuple[str, str, str]] = {
+    # the folder's layout, another model's file there, that file's layout
+    "hf in meta": ("meta", "config.json", "hf"),
+    "weights of hf in meta": ("meta", "model.safetensors", "hf"),
+    "shards of hf in meta": ("meta", "model-00001-of-00002.safetensors", "hf"),
+    "meta in hf": ("hf", "params.json", "meta"),
+    "weights of meta in hf": ("hf", "consolidated.00.pth", "meta"),
+    "pax in hf": ("hf", "checkpoints", "pax"),
+    "meta in pax": ("pax", "params.json", "meta"),
+    "weights of hf in pax": ("pax", "pytorch_model.bin", "hf"),
+}
+
+
+@pytest.mark.parametrize(("layout", "name", "other"), TWO_MODELS.values(), ids=TWO_MODELS)
+def test_two_models_in_one_folder(layout: str, name: str, other: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_model(models, layout, tmp_path)
+    (source / name).touch()
+    to = "meta" if layout == "hf" else "hf"
+    line = refused(source, tmp_path, capsys, "--to", to)
+    for words in ("more than one model", f"{name!r} ({other})", f"--from {layout}", f"--from {other}"):
+        assert words in line
+    assert convert(source, tmp_path / "named", "--from", layout, "--to", to) == 0
+
+
+STRAYS = [
+    ("meta", "consolidated.0.pth"), ("meta", "consolidated.000.pth"), ("meta", "consolidated.pth"), ("meta", "consolidated.00-of-02.pth"), ("meta", "consolidated.safetensors"),
+    ("hf", "pytorch_model.bin"), ("hf", "pytorch_model-00001-of-00002.bin"), ("hf", "model-00001-of-00002.safetensors"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "name"), STRAYS)
+def test_stray_weights(layout: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_model(models, layout, tmp_path)
+    (source / name).touch()
+    assert name in refused(source, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(("parts", "there"), [(2, 1), (4, 1), (4, 2), (4, 3)])
+def test_the_last_parts_are_missing(parts: int, there: int, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert(models / "meta", tmp_path / "split", "--to", "meta", "--parts", parts) == 0
+    for part in range(there, parts):
+        (tmp_path / "split" / f"consolidated.{part:02}.pth").unlink()
+    line = refused(tmp_path / "split", tmp_path, capsys)
+    assert f"{there} of the model's {parts} parts are there" in line
+    assert f"consolidated.{there:02}.pth" in line
+
+
+def test_a_part_too_many(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_model(models, "meta", tmp_path)
+    shutil.copy(source / "consolidated.00.pth", source / "consolidated.01.pth")
+    assert "2 parts are there, and the model was split into 1" in refused(source, tmp_path, capsys)
