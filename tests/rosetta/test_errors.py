@@ -1,9 +1,18 @@
 from __future__ import annotations
 
-from rosetta.errors import UserError
+from rosetta.errors import UserError, escape_control
 
 
 def test_one_line_says_what_where_and_what_to_do() -> None:
     error = UserError("is no folder", "/data", "make it")
     assert str(error) == "/data: is no folder; make it"
     assert error.as_json() == {"what": "is no folder", "where": "/data", "do": "make it"}
+
+
+def test_control_characters_are_escaped() -> None:
+    """A terminal would obey them, and a line end would make two lines of one."""
+    error = UserError("a\nb is no folder", "/data\x1b[31m", "make it\u202e")
+    assert str(error) == "/data\\x1b[31m: a\\nb is no folder; make it\\u202e"
+    assert error.as_json()["where"] == "/data\x1b[31m"
+    assert escape_control("caf\u00e9 \u65e5\u3000\\n 'x'") == "caf\u00e9 \u65e5\u3000\\n 'x'"
+    assert escape_control("\udcff\x9b\u2028") == "\\udcff\\x9b\\u2028"
