@@ -75,7 +75,9 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
         raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {output.FORMS}")
-    return Path(folder).absolute()
+    path = Path(folder).absolute()
+    output.require_folder_above(path, "--output")
+    return path
 
 
 def plan(context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = "") -> Plan:

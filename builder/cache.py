@@ -133,7 +133,7 @@ class Cache:
 
     def _why_not_whole(self, final: Path) -> str:
         if sums.read(self._sums(final)) is None:
-            return "has no sums of its contents, as those of earlier versions"
+            return "has no valid record of its contents, as one of an earlier version, or one that is damaged"
         return "is damaged or was edited"
 
 

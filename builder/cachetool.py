@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from builder import cachedir, log, sums
 from builder.cache import Cache, remove
 from builder.errors import FatalError
+from builder.stamps import read_stamp
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def _days(text: str) -> float:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     if arguments.action == "du":
+        if context.cache.root.exists() and not context.cache.root.is_dir():
+            raise FatalError("is not a folder", str(context.cache.root), "set ROSETTA_CACHE to the cache you mean")
         sizes = usage(context.cache.root)
         text = "\n".join(f"{size / 1e6:>10.1f} MB  {kind}" for kind, size in sizes.items())
         return Result({"root": str(context.cache.root), "bytes": sizes}, f"{text}\n{sum(sizes.values()) / 1e6:>10.1f} MB  {context.cache.root}")
@@ -57,7 +60,7 @@ def _check(cache: Cache) -> Result:
     checked, damaged = check(cache)
     lines = [f"{entry}: {what[0]}" + (f" (and {len(what) - 1} more)" if len(what) > 1 else "") for entry, what in damaged.items()]
     if damaged:
-        lines.append(f"{len(damaged)} of {checked} entries of {cache.root} are not as they were made: the next build that needs one of them makes it again")
+        lines.append(f"{len(damaged)} of {checked} entries of {cache.root} were not as they were made, and are removed: the next build that needs one makes it again")
     else:
         lines.append(f"all {checked} entries of {cache.root} are as they were made")
     return Result({"root": str(cache.root), "checked": checked, "damaged": damaged}, "\n".join(lines), ok=not damaged)
@@ -66,7 +69,8 @@ def _check(cache: Cache) -> Result:
 def check(cache: Cache) -> tuple[int, dict[str, list[str]]]:
     """Compare every entry with its record, and every blob with its name.
 
-    A damaged entry loses its record, a damaged blob is deleted: the next build makes them again.
+    What is damaged is removed: the next build makes it again. Sources are not read: git knows each of
+    their objects by its hash, and checks it when it is used.
 
     Returns:
         How many entries and blobs were compared, and what is wrong with those that are damaged, by name.
@@ -78,20 +82,27 @@ def check(cache: Cache) -> tuple[int, dict[str, list[str]]]:
         entries = [(entry, records.get(f"{entry.parent.name}-{entry.name}")) for entry in _entries(cache.root, sources=False)]
         recorded = [(entry, record) for entry, record in entries if record]
         blobs = list(_files(cache.root, "blobs/sha256"))
-        with log.progress("cache check", len(recorded) + len(blobs), "entries") as advance:
+        stamped = [stamp for stamp in _files(cache.root, "stamps") if not stamp.name.startswith("docker-")]
+        with log.progress("cache check", len(recorded) + len(stamped) + len(blobs), "entries") as advance:
             for entry, record in recorded:
                 known = sums.read(record)
                 wrong = sums.differences(entry, known, contents=True) if known else ["has no sums of its contents, as those of earlier versions"]
                 if wrong:
                     damaged[f"{entry.parent.name}/{entry.name}"] = wrong
+                    remove(entry)
                     record.unlink()
+                advance(1)
+            for stamp in stamped:
+                if read_stamp(stamp) is None:
+                    damaged[f"stamps/{stamp.name}"] = ["its content is not what it was"]
+                    remove(stamp)
                 advance(1)
             for blob in blobs:
                 if blob.is_symlink() or not blob.is_file() or _digest(blob) != blob.name:
                     damaged[f"blobs/{blob.name}"] = ["its content is not what its name says"]
                     remove(blob)
                 advance(1)
-    return len(recorded) + len(blobs), damaged
+    return len(recorded) + len(stamped) + len(blobs), damaged
 
 
 def _digest(file: Path) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import errno
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -148,6 +149,8 @@ def _run(argv: list[str]) -> int:
         return _fail("", FatalError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
     os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
     try:
+        if verb != "test":  # its words go to pytest
+            _refuse_empty_values(rest)
         module = importlib.import_module(f"builder.{VERBS[verb][0]}")
         shared, own = common().parse_known_args(rest)
         context, arguments = _context(shared), verb_parser(verb).parse_args(own)
@@ -208,6 +211,19 @@ def _machine_problem(error: OSError) -> FatalError | None:
     if number not in _MACHINE:
         return None
     return FatalError(os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept")
+
+
+_MAY_BE_EMPTY = ("--earlier",)  # the nightly workflow gives it a setting that a repository need not have
+
+
+def _refuse_empty_values(argv: Sequence[str]) -> None:
+    """Raise FatalError for an option whose value is empty, as from a variable of the shell that is not set."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    joined = [word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1]
+    apart = [option for option, value in itertools.pairwise(own) if option.startswith("--") and not value]
+    for option in (*joined, *apart):
+        if option not in _MAY_BE_EMPTY:
+            raise FatalError("its value is empty", option, "give a value, or leave the option out")
 
 
 def _context(arguments: argparse.Namespace) -> Context:

@@ -37,6 +37,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     folder = Path(arguments.folder).absolute()
     _refuse(folder)
+    output.require_folder_above(folder, "context DIR")
     asked = command.request(context, arguments, output.Output("image", ""))
     if len(asked.architectures) != 1:
         raise FatalError("a context is for one platform", "--platform", "give linux/amd64 or linux/arm64")

@@ -292,8 +292,8 @@ class Manifest(_Model):
 
 def load(path: Path) -> Manifest:
     """Read and check a manifest: one FatalError that names line and key for the first thing that is wrong."""
-    if path.is_char_device() or path.is_block_device():  # it may have no end
-        raise FatalError("is a device, not a file", str(path), "give --manifest FILE")
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe may have no end
+        raise FatalError("is a device or a pipe, not a file", str(path), "give --manifest FILE")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,11 +14,12 @@ from builder import log
 from builder.base import bootstrap, check, debian, debs, pycache
 from builder.base.check import Facts
 from builder.base.interpreter import interpreter as interpreter  # noqa: PLC0414 - used through this module
-from builder.cache import Cache, stage_key, write_atomic
+from builder.cache import Cache, stage_key
 from builder.engine import engine as engines
 from builder.engine import normalise, step
 from builder.errors import FatalError
 from builder.image import layer, layout
+from builder.stamps import read_stamp, write_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,19 +228,21 @@ def _built(request: _Asked, engine: Engine, on: str, digest: str) -> tuple[tuple
         env = exported.env
     layers = (*below, *([above] if above.unpacked > _EMPTY else []))
     record = {"layers": [[each.name, each.key] for each in layers], "env": env}
-    write_atomic(cache.path("stamps", f"base-{key}.json"), json.dumps(record))
+    write_stamp(cache.path("stamps", f"base-{key}.json"), record)
     return layers, env
 
 
 def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
     """What `_built` gave before, if the cache still has all of it, be it in the other compression."""
     cache = request.cache
+    record = read_stamp(cache.path("stamps", f"base-{_key(request, digest)}.json"))
+    if record is None:
+        return None
     try:
-        record = json.loads(cache.path("stamps", f"base-{_key(request, digest)}.json").read_text(encoding="utf-8"))
         found = [bootstrap.either(cache, key, name, request.compression) for name, key in record["layers"]]
         layers = tuple(each for each in found if each is not None)
         return (layers, tuple(record["env"])) if len(layers) == len(found) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -248,10 +251,10 @@ def _described(request: _Asked, name: str, digest: str, layers: Sequence[Layer],
     cache = request.cache
     file = cache.path("stamps", "facts-" + stage_key("facts", {"layers": [each.diff_id for each in layers], "pythons": request.pythons, "glibc": check.GLIBC}) + ".json")
     try:
-        facts = Facts(**json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        facts = Facts(**(read_stamp(file) or {}))
+    except TypeError:
         shown = check.look([layer.blob(cache, each.digest) for each in layers])
         facts = check.facts(shown, name, request.architecture, request.pythons)
-        write_atomic(file, json.dumps(asdict(facts)))
+        write_stamp(file, asdict(facts))
     kept: Any = tuple(line for line in env if _KEPT.fullmatch(line))
     return Base(request.architecture, name, digest, tuple(layers), kept, facts.python, facts.python_full, facts.glibc)

@@ -92,7 +92,10 @@ def _refuse_foreign(folder: Path) -> None:
 @contextlib.contextmanager
 def locked(output: Path) -> Iterator[Path]:
     """One build at a time below the folder that holds `output`, whichever name and cache each uses; yields the output's own name."""
-    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FatalError(f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR") from error
     own = output.parent.resolve() / output.name
     handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

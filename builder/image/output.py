@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from dataclasses import dataclass
@@ -40,10 +41,19 @@ def parse(text: str, distribution: str, accelerator: str) -> Output:
     if kind not in KINDS or (colon and not rest) or (kind != "image" and not rest):
         raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {FORMS}")
     if kind in ("oci", "bundle"):
-        return Output(kind, name, Path(rest).absolute())
+        path = Path(rest).absolute()
+        require_folder_above(path, "--output")
+        return Output(kind, name, path)
     if rest and not _REFERENCE.fullmatch(rest):
         raise FatalError(f"{rest!r} is no name of an image", "--output", "lower-case letters, digits, and . _ - / between them, then :TAG")
     return Output(kind, rest or name)
+
+
+def require_folder_above(path: Path, where: str) -> None:
+    """Raise FatalError where `path` can't be made, because a file stands in place of a folder above it."""
+    above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
+    if not above.is_dir():
+        raise FatalError(f"{str(above)!r} is not a folder", where, "give a path below a folder")
 
 
 def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def _clones(folder: Path, depth: int) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
             below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    except PermissionError:
+    except OSError:  # it may not be read, or has gone meanwhile
         return
     for name in below:
         yield from _clones(folder / name, depth + 1)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder import log
-from builder.cache import stage_key, write_atomic
+from builder.cache import stage_key
 from builder.env import bytecode
 from builder.manifest import GitSource, folder_of
 from builder.sources import export, source
 from builder.sources.objects import Reader, walk
 from builder.stack import stack
+from builder.stamps import read_stamp, write_stamp
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,11 +57,12 @@ def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
 def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
     """The patched source; nothing is fetched or applied if the same inputs were patched before."""
     kept = stamp(entry, access)
-    try:
-        data = json.loads(kept.read_text(encoding="utf-8"))
-        return PatchedSource(**{**data, "absent": tuple(data["absent"]), "patches": tuple(data["patches"]), "overlay": tuple(map(tuple, data["overlay"]))})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass  # not made yet, or by another version of the builder: make it
+    if (data := read_stamp(kept)) is not None:
+        try:
+            lists = {"absent": tuple(data["absent"]), "patches": tuple(data["patches"]), "overlay": tuple(map(tuple, data["overlay"]))}
+            return PatchedSource(**{**data, **lists})
+        except (TypeError, KeyError):
+            pass  # written by another version of the builder
     with log.stage(f"patch {entry.name}"):
         pinned = source.acquire(entry, access)
         done = stack.apply(pinned, entry)
@@ -70,7 +71,7 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
         entry.name, pinned.url, pinned.commit, pinned.tree, done.commit, done.tree, done.exported_tree, tuple(entry.absent), patches, tuple(done.overlay),
         pinned.date,
     )  # fmt: skip
-    write_atomic(kept, json.dumps(result.as_json(), indent=1))
+    write_stamp(kept, result.as_json())
     return result
 
 

@@ -218,3 +218,19 @@ def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFix
     lines = capsys.readouterr().err.split("\n")
     assert len(lines) == 3
     assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m -> d\r"
+
+
+@pytest.mark.parametrize("words", [["--mirror", ""], ["--mirror="], ["--output", "", "--dry-run"], ["--base="], ["--python", ""], ["--platform", ""]])
+def test_an_empty_value_is_not_a_default(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--distribution", "pax-1.4", *words]) == 2
+    option = words[0].removesuffix("=")
+    assert capsys.readouterr().err == f"rosetta: {option}: its value is empty -> give a value, or leave the option out\n"
+
+
+@pytest.mark.parametrize("kind", ["env", "oci", "bundle"])
+def test_a_file_in_place_of_a_folder_is_refused_before_anything_is_made(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(["--distribution", "pax-1.4", "--output", f"{kind}:{tmp_path}/file/x", "--dry-run"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert str(tmp_path / "file") in lines[0]

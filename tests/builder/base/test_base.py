@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from builder.errors import FatalError
 from builder.image import layer
 from builder.image.entry import Entry, file
 from builder.manifest import Manifest
+from builder.stamps import write_stamp
 from builder.verb import Context
 from tests.builder.base import basekit
 
@@ -68,7 +68,7 @@ def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
     key = stage_key("base", {"image": digest, "architecture": "amd64", "recipe": step.recipe(debs.ROOT), "version": 1, "bytecode": pycache.RULES})
     env = ["PATH=/x", "LANG=C.UTF-8", "NVIDIA_VISIBLE_DEVICES=none", "PYTHONPATH=/x", "XLA_FLAGS=x", "CUDA_VERSION=13.0"]
-    cache.path("stamps", f"base-{key}.json").write_text(json.dumps({"layers": [["base", "k1"], ["os", "k2"]], "env": env}), encoding="utf-8")
+    write_stamp(cache.path("stamps", f"base-{key}.json"), {"layers": [["base", "k1"], ["os", "k2"]], "env": env})
 
 
 def test_what_is_locked_is_taken(cache: Cache, loaded: Manifest) -> None:
