@@ -7,6 +7,7 @@ stand, also cut out of their address or quoted in another way.
 
 from __future__ import annotations
 
+import base64
 import re
 import urllib.parse
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,17 @@ def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
         _remember_text(word)
     if any("-----BEGIN" in word for word in words):  # key text without quotes around it arrives as many words
         _remember_key(" ".join(words))
+
+
+def remember_login(user: str, password: str, token: str = "") -> None:
+    """Hide from now on a login, and what is sent of it: USER:PASSWORD, its base64 form, and a token."""
+    pair = f"{user}:{password}" if user and password else ""
+    for secret in (password, pair, token):
+        data = secret.encode()
+        forms = (base64.b64encode(data), base64.urlsafe_b64encode(data))
+        for text in (secret, *(form.decode().rstrip("=") for form in forms)):
+            for form in (text, urllib.parse.quote(text), urllib.parse.quote(text, safe=""), urllib.parse.quote_plus(text)):
+                _remember_value(form)
 
 
 def find_exposed(words: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ from builder import log
 from builder.errors import FatalError
 from builder.image import oci, reference
 from builder.image.send import Meter
-from builder.image.transport import Connection, Transient
+from builder.image.transport import Connection, MismatchError
+from builder.redact import redact
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def document(connection: Connection, wanted: str) -> Document:
             raise FatalError(f"gives {what}, not an image", str(connection.reference), "check the name and the proxy settings")
         expected = wanted if ":" in wanted else said or oci.sha256(data)
         if oci.sha256(data) != expected:
-            raise Transient(f"a document came that is not {expected[:19]}…")
+            raise MismatchError(f"a document came that is not {redact(expected)[:19]}…")
         return Document(kind, expected, data)
 
     what = f"document {wanted[7:19]}…" if ":" in wanted else f"the tag {wanted}"
@@ -89,7 +90,7 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
                     came += len(piece)
                     meter.add(len(piece))
             if came != size or f"sha256:{sha.hexdigest()}" != digest:
-                raise Transient(f"{came} bytes came that are not blob {digest[7:19]}… of {size}")
+                raise MismatchError(f"{came} bytes came that are not blob {digest[7:19]}… of {size}")
         except BaseException:
             meter.add(-came)
             raise

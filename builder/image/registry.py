@@ -12,6 +12,7 @@ from builder.image import layer, oci, reference
 from builder.image.pull import KINDS, document
 from builder.image.send import Meter, has, megabytes, send
 from builder.image.transport import Connection, Transient
+from builder.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,7 @@ def _put(connection: Connection, name: str, data: bytes) -> None:
     def put() -> None:
         with connection.call("PUT", connection.url(f"manifests/{name}"), (201,), body=lambda: data, headers={"Content-Type": kind}) as answer:
             if (said := answer.headers.get("Docker-Content-Digest", digest)) != digest:
-                raise Transient(f"the registry made {said[:19]}… of it")
+                raise Transient(f"the registry made {redact(said)[:19]}… of it")
 
     try:
         connection.again(f"putting {_shown(name)}", put)

@@ -24,6 +24,7 @@ import urllib3.exceptions
 from builder.errors import FatalError
 from builder.image import credentials, trusted_cas
 from builder.image.reference import hostname, is_loopback
+from builder.redact import redact, remember_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -38,6 +39,9 @@ _NO_HEAD = (405, 501)  # what a registry answers that does not know HEAD
 _PATIENCE = 120  # seconds that a registry may ask us to wait
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _MOVED = (301, 302, 303, 307, 308)
+_SEND_AGAIN = "run again: what has arrived is not sent twice"
+_READ_AGAIN = "check the network and run again"
+_ALTERED = "do not use it: it was changed in the registry, or by a proxy on the way; have it published anew"
 _LIMIT = 4 << 20  # bytes of a document; what the distribution specification says a registry must take
 
 
@@ -47,6 +51,14 @@ class Transient(Exception):  # noqa: N818 - it is what the name says
     def __init__(self, what: str, pause: float | None = None) -> None:
         super().__init__(what)
         self.pause = pause
+
+
+class MismatchError(Transient):
+    """What came is not what its digest says."""
+
+
+class AlteredError(FatalError):
+    """The registry gives another content under a digest, however often it is asked."""
 
 
 class StoppedError(Exception):
@@ -59,6 +71,7 @@ class Connection:
     def __init__(self, reference: Reference, actions: str, mount_from: str = "") -> None:
         self.reference = reference
         self.base = reference.base
+        self._sends = "push" in actions
         self._scopes = [f"repository:{reference.name}:{actions}", *([f"repository:{mount_from}:pull"] if mount_from else [])]
         self._session = requests.Session()
         self._session.trust_env = False  # no .netrc; proxies and CA bundle are looked up below, for each address
@@ -199,7 +212,10 @@ class Connection:
                 pause = problem.pause if problem.pause is not None else min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
                 if attempt == TRIES or pause > _PATIENCE:
                     tries = f"it asks us to wait {pause:.0f} s" if pause > _PATIENCE else f"tried {attempt} times"
-                    raise FatalError(f"{what} failed: {problem} ({tries})", str(self.reference), "run again: what has arrived is not sent twice") from problem
+                    message = f"{what} failed: {problem} ({tries})"
+                    if isinstance(problem, MismatchError):
+                        raise AlteredError(message, str(self.reference), _ALTERED) from problem
+                    raise FatalError(message, str(self.reference), _SEND_AGAIN if self._sends else _READ_AGAIN) from problem
                 self.wait(pause)
                 self.still()
         raise AssertionError
@@ -263,6 +279,7 @@ class Connection:
                 return self._authorization
             if self._credentials is None:
                 self._credentials = credentials.find(self.reference)
+                remember_login(self._credentials.user, self._credentials.password, self._credentials.identity)
             kind, _, rest = challenge.partition(" ")
             if kind.lower() == "bearer":
                 self._authorization = self._token(dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', rest)))
@@ -297,6 +314,7 @@ class Connection:
             token = None
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise FatalError("what answers for the registry's logins gave no token (a login page or a proxy's answer?)", str(self.reference), "check the proxy settings")
+        remember_login("", "", token)
         return f"Bearer {token}"
 
 
@@ -328,10 +346,10 @@ def _is_page(answer: requests.Response) -> bool:
 
 
 def _said(answer: requests.Response) -> str:
-    """The registry's own words for an error, on one line and cut."""
+    """Return the registry's own words for an error, without secrets that it repeats, on one line and cut."""
     try:
         first = json.loads(next(answer.iter_content(1 << 16), b""))["errors"][0]
-        words = f"{first.get('code', '')} {first.get('message', '')}".strip()
+        words = redact(f"{first.get('code', '')} {first.get('message', '')}".strip())
     except Exception:  # noqa: BLE001 - whatever it said, it was not that
         return ""
     return f" ({re.sub(r'[^ -~]+', ' ', words)[:160]})" if words else ""

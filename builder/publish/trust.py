@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import FatalError
 from builder.image import oci, pull
 from builder.image.send import has
-from builder.image.transport import Transient
+from builder.image.transport import MismatchError
 from builder.publish import attach, statement
 from builder.publish.statement import SIMPLE, UntrustedError
 
@@ -192,7 +192,7 @@ def _blob(connection: Connection, digest: str, size: int) -> str:
             came += len(piece)
             sha.update(piece)
         if came != size or f"sha256:{sha.hexdigest()}" != digest:
-            raise Transient("it is not what its digest says")
+            raise MismatchError("it is not what its digest says")
 
     try:
         connection.again(f"reading blob {digest[7:19]}…", get)

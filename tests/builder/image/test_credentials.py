@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import ssl
 import subprocess
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder import log, redact
 from builder.errors import FatalError
 from builder.image import credentials, pull, reference, registry, transport
 from tests.builder.image import registrykit
@@ -90,6 +92,49 @@ def test_wrong_credentials_are_said_so_and_not_shown(cache: Cache, memory: tuple
     with pytest.raises(FatalError, match="the credentials kept for it") as problem:
         registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(credentials.find(reference.parse(f"{served.host}/t5x")))
+
+
+_ECHOES = {
+    "the password": "my-password",
+    "the login": "me:my-password",
+    "its base64 form": base64.b64encode(b"me:my-password").decode(),
+    "the header": "{header}",
+    "only what follows the kind": "{secret}",
+    "at the place where the text is cut": "x" * 140 + "{secret}",
+    "with control characters": "\x1b[31m\r\n{secret}",
+}
+
+
+@pytest.mark.parametrize("bearer", [False, True], ids=["basic", "bearer"])
+@pytest.mark.parametrize("status", [400, 403, 429])
+@pytest.mark.parametrize("form", _ECHOES)
+def test_what_a_registry_repeats_of_a_login_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, status: int, bearer: bool
+) -> None:
+    kept = Memory()
+    kept.user = "me:my-password"
+    heard: list[str] = []
+
+    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> registrykit.Answer:
+        told = headers.get("Authorization", "")
+        if target.startswith("/token") or not told:
+            return kept.answer(method, target, headers, body)
+        heard.append(told)
+        message = "refused: " + _ECHOES[form].format(header=told, secret=told.partition(" ")[2])
+        return status, {"Content-Type": "application/json", "Retry-After": "0"}, json.dumps({"errors": [{"code": "DENIED", "message": message}]}).encode()
+
+    redact.remember([], {})
+    with registrykit.serving(answer, kept.lose) as served:
+        kept.bearer = f"http://{served.host}/token" if bearer else ""
+        _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
+        with pytest.raises(FatalError, match="refused: ") as problem:
+            pull.pull_manifest(f"{served.host}/t5x:latest")
+    secret = heard[0].partition(" ")[2]
+    secrets = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
+    log.info(f"it was said: {secrets}")
+    texts = (str(problem.value), capsys.readouterr().err)
+    assert [(text, word) for text in texts for word in secrets if word in text or word[:8] in text] == []
+    assert not re.search(r"[^ -~…]", texts[0])
 
 
 def test_podmans_file_and_the_narrowest_key(memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
