@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
 from builder.image import pull, reference
-from builder.image.transport import Connection
+from builder.image.transport import AlteredError, Connection
 from builder.publish import describe, freshness, key, tags, trust
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
+
+    from builder.image.reference import Reference
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +32,46 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if not wanted.wanted:
         raise FatalError("needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
     repository = _repository(arguments.signed_for)
-    if arguments.not_before and not tags.day(tags.nightly(arguments.not_before)):
+    if arguments.not_before and not tags.is_day(arguments.not_before):
         raise FatalError(f"{arguments.not_before!r} is not a valid day", "--not-before", "give YYYY-MM-DD")
+    strays: list[str] = []
     with Connection(wanted, "pull") as connection:
-        index = pull.document(connection, wanted.wanted)
+        try:
+            index = pull.document(connection, wanted.wanted)
+        except AlteredError as altered:
+            return _refuse_altered(wanted, altered)
         found = trust.verdict(connection, index, public, blobs=not arguments.quick, tested=wanted.tag == tags.VERIFIED, repository=repository)
         known = found.trusted.get("index", trust.Trusted())
         if wanted.tag:
-            problem = freshness.find_problem(connection, index.digest, wanted.tag, known, public, repository)
+            try:
+                problem = freshness.find_problem(connection, index.digest, wanted.tag, known, public, repository)
+            except AlteredError as altered:
+                problem = altered.what
             found = found.with_row(trust.Row(f"index: tag {wanted.tag}", problem))
+            strays = freshness.find_strays(connection, public, repository)
     if arguments.not_before:
         found = found.with_row(trust.Row("index: age", _age_problem(known, arguments.not_before)))
+    freshness.warn_of_strays(strays)
     image = describe.describe_image(known)
     rows = [{"what": row.what, "ok": not row.problem, "problem": row.problem or None} for row in found.rows]
-    last = f"{wanted} is {found.digest}: {'all of it is as it was signed' if found.ok else 'refused, ' + found.first()}"
-    lines = [*map(str, found.rows), *describe.format_image(image), last]
-    return Result({"reference": str(wanted), "digest": found.digest, "checks": rows, "image": image}, "\n".join(lines), ok=found.ok)
+    outcome = "all of it is as it was signed"
+    if arguments.quick:
+        outcome = "what was checked is as it was signed; layers were not read (--quick)"
+    if not found.ok:
+        outcome = f"refused, {found.first()}"
+    lines = [*map(str, found.rows), *describe.format_image(image), f"{wanted} is {found.digest}: {outcome}"]
+    data = {
+        "reference": str(wanted), "digest": found.digest, "checks": rows, "image": image, "layers_read": not arguments.quick, "disregarded_tags": strays,
+    }  # fmt: skip
+    return Result(data, "\n".join(lines), ok=found.ok)
+
+
+def _refuse_altered(wanted: Reference, problem: AlteredError) -> Result:
+    """Return the result for an index that is not what its digest says: nothing else of it can be checked."""
+    row = trust.Row("index: document", problem.what)
+    checks = [{"what": row.what, "ok": False, "problem": row.problem}]
+    data = {"reference": str(wanted), "digest": wanted.digest or None, "checks": checks, "image": None, "layers_read": False, "disregarded_tags": []}
+    return Result(data, f"{row}\n{wanted} is refused, {row.what}: {row.problem} -> {problem.do}", ok=False)
 
 
 def _repository(text: str) -> str:
@@ -60,8 +86,9 @@ def _repository(text: str) -> str:
 
 def _age_problem(known: trust.Trusted, oldest: str) -> str:
     """Say why an image is too old; empty where it is not."""
-    releases = freshness.read_releases(known)
+    today = tags.read_today()
+    releases = [release for release in freshness.read_releases(known) if freshness.has_come(release.position, today)]
     if not releases:
-        return "no signed release of it says its day"
+        return "no signed release of it is of a day up to today"
     date = releases[0].position.date
     return "" if date >= oldest else f"it was last released on {date}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,21 +72,14 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return _publish(connection, made, asked, described, signer, arguments.withdraw)
 
 
-def _today() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
-
-
 def _asked(arguments: argparse.Namespace) -> Asked:
     repository = reference.parse(arguments.to)
     if repository.wanted:
         raise FatalError("has a tag or a digest", "--to", "give HOST/NAMESPACE/NAME; tags are given by --date and --tag")
-    today = _today()  # names the tag; nothing of the image hangs on it
+    today = tags.read_today()  # names the tag; nothing of the image hangs on it
     date = arguments.date or today
-    try:
-        if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", date) or dt.date.fromisoformat(date).isoformat() > today:
-            raise ValueError(date)
-    except ValueError as error:
-        raise FatalError(f"{date!r} is no day up to today", "--date", "give YYYY-MM-DD, in UTC") from error
+    if not tags.is_release_day(date) or date > today:
+        raise FatalError(f"{date!r} is not a valid day from 2020 up to today", "--date", "give YYYY-MM-DD, in UTC")
     for name in arguments.tag:
         reference.parse(f"{repository}:{name}")
         if name == tags.VERIFIED:
@@ -136,14 +128,16 @@ def _publish(connection: Connection, made: Release, asked: Asked, described: Des
     position = tags.Position(asked.date)
     tags.own(connection, asked.date, index.document, lambda: freshness.sign_release(connection, read_back, position, [position.tag], signer))
     done, held = [tags.nightly(asked.date)], []
-    later = max(tags.newest(connection), asked.date)
+    today = tags.read_today()
+    later = max(tags.newest(connection, today), asked.date)
     for name in asked.tags:
         if name == "latest" and later > asked.date:
             held.append(name)
             log.warn(f"latest stays: {tags.nightly(later)} is newer than {tags.nightly(asked.date)} (to go back: --tag latest --digest {index.digest})")
         else:
             done.append(name)
-    freshness.move_tags(connection, read_back, done[1:], signer, _today())
+    freshness.move_tags(connection, read_back, done[1:], signer, today)
+    freshness.check_tags(connection, read_back, done[:1], trust.attached(connection, index.digest, signer.public), signer.public)
     data = {
         "repository": str(asked.repository), "digest": index.digest, "title": made.title, "date": asked.date, "tags": done, "held": held, "previous": previous,
         "moved": moved, "total": total, "images": [{"platform": f"linux/{image.architecture}", "digest": image.digest} for image in index.images],
@@ -189,7 +183,7 @@ def _restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> R
         checked(connection, index, signer, tested=tested)
         there = {name: attach.known(connection, name) for name in asked.tags}
         if not dry_run:
-            freshness.move_tags(connection, index, asked.tags, signer, _today())
+            freshness.move_tags(connection, index, asked.tags, signer, tags.read_today())
     previous = {name: found.digest for name, found in there.items() if found}
     data = {"repository": str(asked.repository), "digest": asked.digest, "tags": list(asked.tags), "previous": previous}
     will = "would become" if dry_run else "is"

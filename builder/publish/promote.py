@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import re
@@ -45,8 +44,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         command.checked(connection, index, signer)
         command.sign(connection, attach.Subject(index.media_type, index.data), [(statement.TEST, said)], signer)
         command.checked(connection, index, signer, tested=True)
-        today = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
-        previous = freshness.move_tags(connection, index, [tags.VERIFIED], signer, today)[tags.VERIFIED]
+        previous = freshness.move_tags(connection, index, [tags.VERIFIED], signer, tags.read_today())[tags.VERIFIED]
     name = f"{wanted.host}/{wanted.name}:{tags.VERIFIED}"
     data = {"reference": name, "digest": wanted.digest, "suite": arguments.suite, "previous": previous, "statement": said}
     return Result(data, f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}")

@@ -12,6 +12,7 @@ It takes a registry whose list of tags shows a tag as soon as it was put; one wh
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import re
 import secrets
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 VERIFIED = "latest-verified"
 _NIGHTLY = re.compile(r"nightly-([0-9]{4}-[0-9]{2}-[0-9]{2})")
 _MOVED = re.compile(r"moved-([0-9]{4}-[0-9]{2}-[0-9]{2})-([1-9][0-9]{0,5})")
+_PLACE = re.compile(r"(?:nightly|moved)-[0-9].*")  # what looks like the tag of a place
+_FIRST_DAY = "2020-01-01"  # nothing was released before
 _CLAIM = "application/vnd.rosetta.claim.v1+json"
 _NAME = re.compile(r"claim-([0-9]{4}-[0-9]{2}-[0-9]{2})-([0-9a-f]{64})-([0-9a-f]{8})")
 _WITHDRAWN = "-withdrawn"
@@ -57,7 +60,30 @@ def read_position(tag: str) -> Position | None:
     if date := day(tag):
         return Position(date)
     match = _MOVED.fullmatch(tag)
-    return Position(match[1], int(match[2])) if match else None
+    return Position(match[1], int(match[2])) if match and is_release_day(match[1]) else None
+
+
+def looks_like_position(tag: str) -> bool:
+    """Say whether a tag is spelt like one that marks a place, also where it marks none."""
+    return bool(_PLACE.fullmatch(tag))
+
+
+def read_today() -> str:
+    """Return the present day in UTC, YYYY-MM-DD."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+
+
+def is_day(text: str) -> bool:
+    """Say whether a text is a day of the calendar, YYYY-MM-DD."""
+    try:
+        return dt.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def is_release_day(text: str) -> bool:
+    """Say whether a text is a day on which an image can have been released, today or later included."""
+    return is_day(text) and text >= _FIRST_DAY
 
 
 class TakenError(FatalError):
@@ -72,7 +98,7 @@ def nightly(date: str) -> str:
 def day(tag: str) -> str:
     """The day of a nightly's tag; empty for any other tag."""
     found = _NIGHTLY.fullmatch(tag)
-    return found[1] if found else ""
+    return found[1] if found and is_release_day(found[1]) else ""
 
 
 def listed(connection: Connection) -> list[str]:
@@ -132,9 +158,10 @@ def withdraw(connection: Connection, date: str, digest: str) -> None:
         _put(connection, claim + _WITHDRAWN)
 
 
-def newest(connection: Connection) -> str:
-    """The date of the newest nightly there is; empty where there is none."""
-    return max(map(day, listed(connection)), default="")
+def newest(connection: Connection, today: str) -> str:
+    """Return the date of the newest nightly up to today; empty where there is none."""
+    dates = [day(tag) for tag in listed(connection)]
+    return max((date for date in dates if date <= today), default="")
 
 
 def _taken(connection: Connection, name: str, digest: str) -> bool:

@@ -131,16 +131,91 @@ def test_an_image_of_another_repository_is_refused(repository: Repository) -> No
 
 
 @pytest.mark.parametrize(
-    ("oldest", "status"), [("2026-01-02", 0), ("2025-12-31", 0), ("2026-01-03", 1), ("yesterday", 2), ("2026-1-2", 2)]
+    ("oldest", "status"),
+    [
+        *[("2026-01-02", 0), ("2025-12-31", 0), ("0001-01-01", 0), ("2026-01-03", 1), ("2098-01-01", 1)],
+        *[("yesterday", 2), ("2026-1-2", 2), ("0000-00-00", 2), ("2025-02-31", 2), ("20260102", 2), ("2026-W01-5", 2)],
+    ],
 )
 def test_the_oldest_day_to_accept(repository: Repository, oldest: str, status: int) -> None:
     assert repository.project.run("verify-published", f"{repository.served.host}/{NAME}:latest", "--not-before", oldest)[0] == status
+
+
+STRAYS = (
+    *["nightly-2099-01-01", "moved-2099-01-01-1", "moved-9999-99-99-999999", "nightly-2026-02-31", "nightly-0000-00-00"],
+    *["moved-2026-01-03-9999999", "nightly-9999-12-31", "moved-9999-12-31-999999"],
+)
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_a_tag_of_no_day_up_to_today_has_no_part(repository: Repository, capsys: pytest.CaptureFixture[str], stray: str) -> None:
+    """Whoever may push, without the key, neither stops `latest` nor brings an image into the future."""
+    repository.point(stray, repository.old)
+    status, document, problem = repository.verify(":latest", "--quick")
+    assert (status, problem, document["result"]["disregarded_tags"]) == (0, "", [stray])
+    assert f"the tag {stray!r} is not of a day up to today" in capsys.readouterr().err
+    repository.restore(repository.old, "latest")
+    assert f"the tag {stray!r} is not of a day up to today" in capsys.readouterr().err
+    assert repository.verify(":latest", "--quick")[2] == ""
+    released = f"moved-{tags.read_today()}-1"
+    assert released in _all_tags(repository)
+    status, _, problem = repository.verify(":latest", "--quick", "--not-before", "2098-01-01")
+    assert (status, problem) == (1, f"index: age: it was last released on {tags.read_today()}")
+    assert repository.verify(f":{stray}", "--quick")[0] == 1
+
+
+def test_a_stray_nightly_does_not_hold_latest(repository: Repository) -> None:
+    repository.point("nightly-2099-01-01", repository.old)
+    third = repository.project.layout("three")
+    status, document = repository.project.publish(repository.served, third, date="2026-01-03")
+    assert (status, document["result"]["held"]) == (0, [])
+    assert repository.verify(":latest", "--quick")[2] == ""
+
+
+def test_a_mark_of_today_without_a_signature_is_not_counted_from(repository: Repository) -> None:
+    """The last number of a day leaves no next one; what a reader would refuse is not called published."""
+    mark = f"moved-{tags.read_today()}-999999"
+    repository.point(mark, repository.old)
+    status, document = repository.project.run("publish", "--to", f"{repository.served.host}/{NAME}", "--digest", repository.old, "--tag", "latest")
+    assert (status, repository.served.tag(NAME, "latest")) == (2, repository.new)
+    assert f"latest was not moved, since whoever verifies it would refuse it: {mark!r}" in document["error"]["what"]
+    assert "delete the tag" in document["error"]["do"]
+
+
+def test_a_tag_that_another_moves_meanwhile_is_not_called_published(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = registry.tag
+
+    def move_and_lose(connection: Connection, name: str, data: bytes) -> str:
+        previous = move(connection, name, data)
+        if name == "latest":
+            move(connection, name, pull.document(connection, repository.new).data)
+        return previous
+
+    monkeypatch.setattr(registry, "tag", move_and_lose)
+    status, document = repository.project.run("publish", "--to", f"{repository.served.host}/{NAME}", "--digest", repository.old, "--tag", "latest")
+    assert (status, document["ok"]) == (2, False)
+    assert "latest was moved, and does not verify" in document["error"]["what"]
+
+
+def test_a_release_that_was_signed_in_the_future(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of the image's age, and still counts against an older image: a clock may be slow."""
+    monkeypatch.setattr(tags, "read_today", lambda: "2099-01-01")
+    repository.restore(repository.old, "latest", "v1")
+    assert repository.verify(":latest", "--quick", "--not-before", "2098-01-01")[2] == ""
+    monkeypatch.setattr(tags, "read_today", lambda: "2098-12-31")  # a day of skew
+    assert repository.verify(":latest", "--quick", "--not-before", "2098-01-01")[2] == ""
+    monkeypatch.setattr(tags, "read_today", lambda: "2026-01-04")
+    assert repository.verify(":v1", "--quick")[2] == "index: tag v1: its release as 'v1' is dated 2099-01-01, which is after today"
+    assert repository.verify(f"@{repository.old}", "--quick", "--not-before", "2026-01-02")[2] == "index: age: it was last released on 2026-01-01"
+    repository.point("latest", repository.new)
+    assert "an older image: 'moved-2099-01-01-1'" in repository.verify(":latest", "--quick")[2]
 
 
 def test_what_was_published_before_releases_were_signed(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its digest it is fine; a tag needs a release, which `publish --digest` signs."""
     project, served = repository.project, repository.served
     monkeypatch.setattr(freshness, "sign_release", lambda *_: None)
+    monkeypatch.setattr(freshness, "find_problem", lambda *_: "")
     place = project.layout("old way")
     assert project.publish(served, place, date="2026-01-04")[0] == 0
     monkeypatch.undo()

@@ -76,7 +76,8 @@ def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        (("--date", "2026-13-01"), "no day"), (("--date", "2999-01-01"), "no day"), (("--date", "20260101"), "no day"), (("--tag", "nightly-2026-01-01"), "kept for"),
+        *((("--date", date), "not a valid day") for date in ("2026-13-01", "2999-01-01", "20260101", "0001-01-01", "2019-12-31", "2025-02-31", "0000-00-00")),
+        (("--tag", "nightly-2026-01-01"), "kept for"),
         (("--tag", "sha256-00"), "kept for"), (("--tag", "a b"), "no tag"), (("--digest", "sha256:" + "0" * 64), "brings a published image back"),
         (("--withdraw", "x"), "no digest"), (("--builder-id", "me"), "no URI"), (("oci:nowhere",), "index.json"), (("--offline",), "--offline"), (("--to", "host:1/a:tag"), "has a tag"),
     ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder import cli
 from builder.image import layout, oci, pull, reference, registry
 from builder.image.send import Meter, send
 from builder.image.transport import Connection
@@ -78,7 +79,7 @@ def published(project: Project, served: Served) -> Iterator[Published]:
         yield made
 
 
-def test_a_layer_that_was_changed(published: Published, served: Served) -> None:
+def test_a_layer_that_was_changed(published: Published, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = published.index.images[1].layers[1]
     blob = layout.blob(Path(published.project.layout("two").removeprefix("oci:")), wanted)
     data = bytearray(blob.read_bytes())
@@ -86,16 +87,32 @@ def test_a_layer_that_was_changed(published: Published, served: Served) -> None:
     publishkit.overwrite(served, wanted.digest, bytes(data))
     published.refused("linux/arm64: image: reading blob " + wanted.digest[7:19])
     assert published.verify("latest", "--quick")[0] == 0  # sizes alone do not show it, which is what --quick says
+    name = f"{served.host}/{NAME}:latest"
+    capsys.readouterr()
+    for quick, status, last in (("--quick", 0, "what was checked is as it was signed; layers were not read (--quick)"), ("", 1, "refused, linux/arm64: image: ")):
+        words = ["verify-published", name, "--key", f"{published.project.keys['ours']}.pub", *filter(None, [quick])]
+        assert cli.main(words) == status
+        assert f"{name} is {published.index.digest}: {last}" in capsys.readouterr().out.splitlines()[-1]
+    found = published.project.run("verify-published", name, "--quick")[1]["result"]
+    assert found["layers_read"] is False
 
 
 @pytest.mark.parametrize("which", ["config", "manifest", "index"])
-def test_a_document_that_was_changed(published: Published, served: Served, which: str) -> None:
+def test_a_document_that_was_changed(published: Published, served: Served, which: str, capsys: pytest.CaptureFixture[str]) -> None:
     image = published.index.images[0]
     digest, data = {"config": (image.config_digest, image.config), "manifest": (image.digest, image.manifest), "index": (published.index.digest, published.index.document)}[which]
     publishkit.overwrite(served, digest, data.replace(b"linux", b"minix") if which != "manifest" else data.replace(b'"schemaVersion":2', b'"schemaVersion":3'))
     if which == "index":
         status, document = published.project.run("verify-published", f"{served.host}/{NAME}@{digest}")
-        assert status in (1, 2), document
+        (row,) = document["result"]["checks"]
+        assert (status, document["error"], row["what"], row["ok"]) == (1, None, "index: document", False)
+        assert row["problem"].startswith(f"reading document {digest[7:19]}… failed: a document came that is not {digest[:19]}…")
+        assert document["result"]["layers_read"] is False
+        name = f"{served.host}/{NAME}@{digest}"
+        assert cli.main(["verify-published", name, "--key", f"{published.project.keys['ours']}.pub"]) == 1
+        text = capsys.readouterr()
+        assert text.out.splitlines()[-1].endswith("do not use it: it was changed in the registry, or by a proxy on the way; have it published anew")
+        assert "run again" not in text.out + text.err
         return
     published.refused("linux/amd64: image: reading")
 
