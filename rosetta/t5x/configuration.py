@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gin
 
 from rosetta.errors import UserError
+from rosetta.health import system_errors
 from rosetta.launch import folders
 from rosetta.t5x import ginfiles, ginread
 
@@ -33,6 +34,7 @@ _REQUIRED = re.compile(r"Required bindings for `(.+?)` not provided in config: (
 _UNSET = re.compile(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`")
 _NO_MACRO = re.compile(r"No bindings specified for '(.+?)/gin\.macro'")
 _PERIODS = re.compile(r"Checkpoint period \((\d+)\), eval period \((\d+)\)")
+_BEHIND = re.compile(r"Unexpected total_steps \((\d+)\) < checkpoint step\s+\((\d+)\)")
 _IN_FILE = re.compile(r'In file "(.+?)", line (\d+)')
 _IN_BINDINGS = re.compile(r"In bindings string line \d+\n\s*(\S+)\s*=\s*(.*)")
 _CALLED = re.compile(r"In call to configurable '(.+?)'")
@@ -83,8 +85,10 @@ def is_configuration_error(error: Exception) -> bool:
     """Return whether an error that was raised before the first step comes from the configuration.
 
     Args:
-      error: as raised. What gin's calls raise has the calls named in its text.
+      error: as raised. What gin's calls raise has the calls named in its text. A full disk or a missing permission is no matter of gin.
     """
+    if system_errors.explain(error) is not None:
+        return False
     text = str(error)
     if isinstance(error, RuntimeError):
         return bool(_REQUIRED.search(text) or _UNSET.search(text))
@@ -99,6 +103,8 @@ def explain(error: Exception) -> UserError:
     """
     if isinstance(error, SyntaxError):
         return _explain_syntax(error)
+    if system_error := system_errors.explain(error):
+        return system_error
     text = str(error) or type(error).__name__
     place = _place(text)
     if unset := _UNSET.search(text):
@@ -111,6 +117,9 @@ def explain(error: Exception) -> UserError:
     if periods := _PERIODS.search(text):
         what = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD {periods[2]}"
         return UserError(what, place, "make one of them a multiple of the other")
+    if behind := _BEHIND.search(text):
+        what = f"its checkpoint is at step {behind[2]} already"
+        return UserError(what, f"TRAIN_STEPS={behind[1]}", "give a larger TRAIN_STEPS, or name another folder")
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, KeyError) and first in ("'inputs'", "'targets'"):
         what = f"there is no length for {first}"

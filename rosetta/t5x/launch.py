@@ -78,11 +78,10 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     writable(model_dir)
     begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
     own = [] if "://" in model_dir else steps(model_dir)
+    folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
-        preflight.goes_on(newest, start or "", bound)
-        more = (*more, *preflight.describe_precision_change(newest, bound))
-    folder = "FT_DIR" if given.finetune else "MODEL_DIR"
+        more = (*more, *preflight.describe_precision_change(newest, bound), *preflight.check_last_step(bound, begun, own[-1], folder))
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))

@@ -12,7 +12,7 @@ from rosetta.data.spec import PAIRS
 from rosetta.errors import UserError
 from rosetta.launch import words
 from rosetta.launch.folders import absolute
-from rosetta.t5x import folders, ginread, record
+from rosetta.t5x import folders, ginread, record, weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,6 +150,29 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
         now |= {"inputs": 0 if objective == "lm" else lengths.get("inputs", 0), "targets": lengths.get("targets")}
     if not describe(spec).startswith("task:"):  # SeqIO's keep no place
         pipeline.same_as_told(found.data, {name: value for name, value in now.items() if value is not None}, describe(spec))
+
+
+def check_last_step(bound: Mapping[str, str], begun: int, step: int, folder: str) -> tuple[str, ...]:
+    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is left.
+
+    Args:
+      bound: see check.
+      begun: the step of the checkpoint that a finetuning starts from; 0 if it is not known.
+      step: of the newest checkpoint in the run's folder.
+      folder: the name of the folder's variable.
+
+    Raises:
+      UserError: the checkpoint is past the end.
+    """
+    counts_from_start = "@" in bound.get("TRAIN_STEPS", "")
+    end = weights.find_last_step(bound, begun)
+    if end is None or end > step or (counts_from_start and not begun):
+        return ()
+    name = "FT_STEPS" if counts_from_start else "TRAIN_STEPS"
+    where, what = f"{name}={bound[name]}", f"{folder} is at step {step} already"
+    if end == step:
+        return (f"{where}: {what}: no step is left to train",)
+    raise UserError(what, where, f"give a larger {name}, or name another folder")
 
 
 def describe_precision_change(checkpoint: str, bound: Mapping[str, str]) -> tuple[str, ...]:

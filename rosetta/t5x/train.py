@@ -9,7 +9,7 @@ import traceback
 
 from rosetta import redact
 from rosetta.errors import UserError
-from rosetta.health import run, stop
+from rosetta.health import run, stop, system_errors
 from rosetta.launch import end, startup
 
 _LESS_MEMORY = "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more of it again (REMAT=full)"
@@ -37,6 +37,7 @@ def main(module: str = "t5x.train") -> None:
         _end_if_data()
         run.blame(error)
         run.explain(error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish)
+        _end_if_system(error)
         _end_if_configuration(error)
         raise
 
@@ -75,6 +76,19 @@ def _end_if_data() -> None:
     data = sys.modules.get("rosetta.t5x.evaluation_data")
     if data is not None and data.errors:
         end.now(data.errors[0])
+
+
+def _end_if_system(error: Exception) -> None:
+    """End the process with one line if the operating system raised the error before the first step; return otherwise.
+
+    ROSETTA_DEBUG=1 prints the traceback as well.
+    """
+    line = system_errors.explain(error)
+    if run.current() is not None or line is None:
+        return
+    if os.environ.get("ROSETTA_DEBUG"):
+        traceback.print_exc()
+    end.now(line)
 
 
 def _end_if_configuration(error: Exception) -> None:

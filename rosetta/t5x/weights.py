@@ -31,6 +31,19 @@ def kernels(bound: Mapping[str, str]) -> int | None:
     return tables * vocabulary * d + encoder * (4 * wide + feed) + decoder * ((8 if encoder else 4) * wide + feed)
 
 
+def find_last_step(bound: Mapping[str, str], begun: int) -> int | None:
+    """Return the step at which a run ends, or None where its gin files do not say it as a number.
+
+    Args:
+      bound: what its gin files and its bindings bind, as ginread reads them.
+      begun: the step of the checkpoint that a finetuning starts from.
+    """
+    end, more = ginread.value(bound, "TRAIN_STEPS"), ginread.value(bound, "FT_STEPS")
+    if "@" in bound.get("TRAIN_STEPS", "") and isinstance(more, int):
+        return begun + more
+    return end if isinstance(end, int) else None
+
+
 def room(bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, name: str) -> tuple[str, ...]:
     """Return a line where a run's checkpoints do not all fit, see space.check; nothing where the files do not say how long it trains, or it saves none.
 
@@ -45,10 +58,8 @@ def room(bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, 
       UserError: there is no room for one.
     """
     count = kernels(bound)
-    end, more, period, keep = (ginread.value(bound, each) for each in ("TRAIN_STEPS", "FT_STEPS", "SAVE_PERIOD", "KEEP"))
-    if "@" in bound.get("TRAIN_STEPS", "") and isinstance(more, int):
-        end = begun + more
-    if count is None or not isinstance(end, int) or not isinstance(period, int) or period < 1 or bound.get("utils.CheckpointConfig.save") == "None":
+    end, period, keep = find_last_step(bound, begun), ginread.value(bound, "SAVE_PERIOD"), ginread.value(bound, "KEEP")
+    if count is None or end is None or not isinstance(period, int) or period < 1 or bound.get("utils.CheckpointConfig.save") == "None":
         return ()
     moments = space.ADAM * space.FLOAT if bound.get("OPTIMIZER", "").strip() == _ADAM else 0
     width = space.FLOAT if ginread.value(bound, "utils.SaveCheckpointConfig.dtype") == "float32" else space.FLOAT // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,7 @@ def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
     ("error", "line"),
     [
         (ValueError("Checkpoint period (300), eval period (1000), and GC period (0) must all be multiples\n  In call to configurable 'train' (x)"), "gin configuration of 'train': SAVE_PERIOD is 300 and EVAL_PERIOD 1000; make one of them a multiple of the other"),
+        (ValueError("Unexpected total_steps (1) < checkpoint step  (350).\n  In call to configurable 'train' (x)"), "TRAIN_STEPS=1: its checkpoint is at step 350 already; give a larger TRAIN_STEPS, or name another folder"),
         (KeyError("targets"), "TASK_FEATURE_LENGTHS: there is no length for 'targets'; give all, as in {'inputs': 512, 'targets': 128}"),
         (RuntimeError("MODEL_DIR/macro.value set to `%gin.REQUIRED` but not subsequently overridden."), "MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
         (RuntimeError("Required bindings for `build` not provided in config: ['a']"), "build needs ['a']"),
@@ -138,3 +140,34 @@ def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> Non
 )
 def test_only_what_gin_built_is_blamed_on_the_configuration(error: Exception, belongs: bool) -> None:
     assert configuration.is_configuration_error(error) is belongs
+
+
+@gin.configurable(module="tests")
+def raise_from_gin(error: Any = None) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "a disk of this machine: No space left on device; make room there"),
+        (OSError(errno.ENOSPC, "No space left on device", "/m/a"), "/m/a: No space left on device; make room there"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/m/a"), "/m/a: Disk quota exceeded; make room there"),
+        (PermissionError(errno.EACCES, "Permission denied", "/m/a"), "/m/a: Permission denied; let this user read and write there"),
+        (OSError(errno.EROFS, "Read-only file system", "/m/a"), "/m/a: Read-only file system; mount it writable"),
+        (OSError(errno.EIO, "Input/output error", "/m/a"), "/m/a: Input/output error; the disk or its file server failed"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/m/a"), "/m/a: No such file or directory; check that path"),
+        (ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device"), "a disk of this machine: No space left on device; make room there"),
+    ],
+)
+def test_an_error_of_the_operating_system_is_not_blamed_on_gin(error: Exception, line: str) -> None:
+    with pytest.raises(type(error)) as caught:
+        raise_from_gin(error)
+    assert "In call to configurable 'raise_from_gin'" in str(caught.value)
+    assert not configuration.is_configuration_error(caught.value)
+    assert str(configuration.explain(caught.value)).startswith(line)
+
+
+def test_a_missing_gin_file_is_still_a_matter_of_configuration() -> None:
+    error = OSError("Unable to open file: a.gin. Searched config paths: [''].\n  In call to configurable 'train' (x)")
+    assert configuration.is_configuration_error(error)

@@ -190,3 +190,41 @@ def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> N
     assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'bfloat16'"}) == (line,)
     assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'float32'"}) == ()
     assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), {"network.T5Config.dtype": "'float32'"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("bound", "begun", "step", "expected"),
+    [
+        ({"TRAIN_STEPS": "1"}, 0, 350, "TRAIN_STEPS=1: MODEL_DIR is at step 350 already; give a larger TRAIN_STEPS, or name another folder"),
+        ({"TRAIN_STEPS": "350"}, 0, 350, ("TRAIN_STEPS=350: MODEL_DIR is at step 350 already: no step is left to train",)),
+        ({"TRAIN_STEPS": "351"}, 0, 350, ()),
+        ({"TRAIN_STEPS": "%gin.REQUIRED"}, 0, 350, ()),
+        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 106, "FT_STEPS=5: MODEL_DIR is at step 106 already; give a larger FT_STEPS, or name another folder"),
+        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 105, ("FT_STEPS=5: MODEL_DIR is at step 105 already: no step is left to train",)),
+        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 104, ()),
+        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 0, 104, ()),
+    ],
+)
+def test_a_run_that_ends_before_its_checkpoint_is_refused(bound: dict[str, str], begun: int, step: int, expected: object) -> None:
+    if not isinstance(expected, str):
+        assert preflight.check_last_step(bound, begun, step, "MODEL_DIR") == expected
+        return
+    with pytest.raises(UserError) as caught:
+        preflight.check_last_step(bound, begun, step, "MODEL_DIR")
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(("steps", "status"), [("1", 2), ("350", 0), ("351", 0)])
+def test_the_launcher_compares_train_steps_with_the_checkpoint(steps: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = tmp_path / ginfiles.EXAMPLES
+    examples.mkdir(parents=True)
+    (tmp_path / "t5x" / "train.py").touch()
+    (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
+    monkeypatch.setattr(card, "cards", list)
+    _checkpoint(tmp_path / "m", 350)
+    for name, value in {"JAX_PLATFORMS": "cpu", "T5_SIZE": "mine", "MODEL_DIR": str(tmp_path / "m"), "TRAIN_STEPS": steps}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == status
+    output = capsys.readouterr()
+    assert ("MODEL_DIR is at step 350 already" in output.out + output.err) == (steps != "351")

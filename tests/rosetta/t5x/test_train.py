@@ -48,3 +48,16 @@ def test_other_programs_keep_their_words_and_their_status(env: dict[str, str], t
     (tmp_path / "t5x" / "infer.py").write_text("import sys\nif __name__ == '__main__':\n    print(sys.argv)\n    sys.exit(5)\n")
     done = subprocess.run([sys.executable, "-P", "-m", "rosetta.t5x.train", "infer", "--a", "b"], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.rstrip()) == (5, str([str(tmp_path / "t5x" / "infer.py"), "--a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("OSError(28, 'No space left on device', '/m/a')", "/m/a: No space left on device; make room there (quotas count too) and start the run again"),
+        ("PermissionError(13, 'Permission denied', '/m/a')", "/m/a: Permission denied; let this user read and write there, or name another path"),
+    ],
+)
+def test_an_error_of_the_operating_system_is_one_line(error: str, line: str, env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "t5x" / "train.py").write_text(f"raise {error}\n")
+    done = subprocess.run([sys.executable, "-P", "-m", "rosetta.t5x.train"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"rosetta: {line}\n")
