@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
-
-
-def escape_control(text: str) -> str:
-    """Return a text as one line: control characters, line ends and halves of characters as Python writes them in a string.
-
-    A file's name may hold them, and a terminal would obey them.
-    """
-    hidden = [character for character in text if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
-    for character in set(hidden):
-        text = text.replace(character, character.encode("unicode_escape").decode())
-    return text
+from rosetta.printable import escape
 
 
 class UserError(Exception):
@@ -27,7 +16,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the one line a user sees."""
-        return escape_control(f"{self.where}: {self.what}; {self.do}")
+        return escape(f"{self.where}: {self.what}; {self.do}", keep="")
 
     def as_json(self) -> dict[str, str]:
         """Return the `error` member of the JSON envelope."""

@@ -14,6 +14,8 @@ import sys
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
+from rosetta.printable import escape, escape_surrogates
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -63,12 +65,17 @@ def _remember_forms(text: str) -> None:
 class RedactedStream:
     """A text stream that hides secrets in what is written to it, and is the stream below in all else."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, *, escaped: bool = False) -> None:
+        """Wrap a stream; `escaped`: show escapes of what would control a terminal, and of what is not UTF-8."""
         self._stream = stream
+        self._escaped = escaped
 
     def write(self, text: str) -> int:
         """Write a text without its secrets; return how many characters of it were taken."""
-        self._stream.write(redact(text))
+        shown = redact(text)
+        if self._escaped:  # a pipe or a file gets what is written as it is, as far as it can
+            shown = escape(shown) if self._stream.isatty() else escape_surrogates(shown)
+        self._stream.write(shown)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -95,7 +102,7 @@ def redacted_output(arguments: Iterable[str]) -> Iterator[None]:
     streams = sys.stdout, sys.stderr
     remembered = set(_values)
     remember(arguments, os.environ)
-    sys.stdout, sys.stderr = (RedactedStream(stream) for stream in streams)
+    sys.stdout, sys.stderr = (RedactedStream(stream, escaped=True) for stream in streams)
     try:
         yield
     finally:

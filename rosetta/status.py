@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 
 from rosetta.errors import UserError
@@ -24,6 +25,8 @@ def failure(error: BaseException, where: str) -> tuple[int, UserError]:
         return USER, error
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, UserError("interrupted", where, "run it again")
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] != "rosetta":
+        return USER, UserError(f"{sys.executable} has no module {error.name!r}", where, "run it in a baked environment or an image")
     if isinstance(error, OSError):
         return USER, UserError(error.strerror or str(error), str(error.filename or where), "make room or name another folder")
     if os.environ.get("ROSETTA_DEBUG"):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rosetta import arguments
-from rosetta.errors import UserError, escape_control
+from rosetta.errors import UserError
+from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +118,7 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             raise UserError(f"what was written cannot be read back: {error.what}", str(args.out), READ_BACK_ADVICE) from None
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
-    lines = [f"{escape_control(str(args.out))}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
+    lines = [f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"]
     adapted = getattr(source, "adapted", 0)
     if adapted:
         lines.append(f"LoRA's weights were added to those of {adapted} arrays")

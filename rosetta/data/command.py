@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,17 +14,16 @@ from rosetta.data import checks, spec
 from rosetta.errors import UserError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
 _PERIOD = 0.2  # s between counts on a terminal
 
 
 def _count(text: str) -> int:
-    number = int(text.replace("_", ""))
-    if number < 0:
-        raise ValueError
-    return number
+    digits = text.replace("_", "")
+    if not re.fullmatch(r"[0-9]{1,18}", digits):
+        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number, at least 0")
+    return int(digits)
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,7 +105,7 @@ def named(name: str, lengths: Mapping[str, int], *, mean_noise_span_length: floa
     """Return the objective of that name; UserError for an unknown one or for lengths that are missing."""
     if name not in OBJECTIVES:
         raise UserError(f"no objective is called {name!r}", "objective", "use one of " + ", ".join(OBJECTIVES))
-    if not 0 < noise_density < 1 or mean_noise_span_length < 1:
+    if not 0 < noise_density < 1 or not 1 <= mean_noise_span_length < math.inf:
         raise UserError(f"noise density {noise_density}, mean span {mean_noise_span_length}", "objective", "the density lies between 0 and 1, a span has at least one token")
     needed = ("targets",) if name == "lm" else ("inputs", "targets")
     missing = [key for key in needed if key not in lengths]

@@ -70,7 +70,7 @@ def _number(given: Mapping[str, str], name: str, usual: float) -> float:
     text = given.get(name) or ""
     if not text:
         return usual
-    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12}", text):
         raise UserError("it is no number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}")
     return float(text)
 
@@ -78,7 +78,7 @@ def _number(given: Mapping[str, str], name: str, usual: float) -> float:
 def _steps(text: str) -> tuple[int, int] | None:
     if not text:
         return None
-    found = re.fullmatch(r"(\d+):(\d+)", text)
+    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
     if not found or int(found[1]) >= int(found[2]):
         raise UserError("it names no steps", f"PROFILE_STEPS={text}", "give the first one and the one after the last, as in PROFILE_STEPS=20:25")
     return int(found[1]), int(found[2])

@@ -149,12 +149,13 @@ def _read(args: argparse.Namespace) -> Run:
     import json  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
+    from rosetta import bounded_read  # noqa: PLC0415
     from rosetta.launch import description  # noqa: PLC0415
 
     if args.words or args.nodes or args.gpus_per_node or args.accelerator:
         raise UserError("it says everything but where", f"--description {args.description}", "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or mend it")
     try:
-        document = json.loads(sys.stdin.read() if args.description == "-" else Path(args.description).read_text(encoding="utf-8"))
+        document = json.loads(sys.stdin.read() if args.description == "-" else bounded_read.read_text(Path(args.description), "--description"))
     except ValueError as error:
         raise UserError(f"it is no JSON: {error}", args.description, "write it with --json of rosetta explain") from None
     return description.read(document)

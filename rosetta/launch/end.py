@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rosetta import redact, status
 from rosetta.health import stop
 from rosetta.launch import progress
+from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from rosetta.errors import UserError
@@ -25,7 +26,7 @@ def now(error: UserError, *, printed: bool = False) -> NoReturn:
       error: what is wrong.
       printed: whether it stands on stderr already.
     """
-    line = f"rosetta: {error.where}: {error.what}; {error.do}"
+    line = escape(f"rosetta: {error.where}: {error.what}; {error.do}", keep="")
     with contextlib.suppress(OSError, ValueError):  # whoever read it may have gone
         sys.stdout.flush()
     if not printed:

@@ -16,8 +16,8 @@ SCHEDULES = ("linear_rampup_cosine_decay", "linear_rampup_exponential_decay", "c
 ATTENTION = ("xla", "cudnn", "te")
 ADAPTED = ("all", "attention", "mlp")  # what LoRA may adapt
 AXES = ("replica", "data", "mdl")
-_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART", "MAX_STEPS")
-_LEAST = {"MAX_STEPS": 0, "MAX_SEQ_LEN": 2}
+_COUNTS = ("NUM_LAYERS", "NUM_HEADS", "MODEL_DIMS", "HIDDEN_DIMS", "VOCAB_SIZE", "MAX_SEQ_LEN", "NUM_EXPERTS", "GROUPS_PER_PART", "MAX_STEPS", "LR_COS_WARMUP")
+_LEAST = {"MAX_STEPS": 0, "LR_COS_WARMUP": 0, "MAX_SEQ_LEN": 2}
 
 
 def precision(value: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rosetta import bounded_read
 from rosetta.errors import UserError
 from rosetta.presets import schema, strictyaml
 
@@ -48,7 +49,7 @@ class Accelerator:
 def document(path: Path, where: str) -> Document:
     """Return a file; UserError where it cannot be read or is no plain YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bounded_read.read_text(path, where)
     except OSError as error:
         raise UserError(f"it cannot be read: {error.strerror}", where, "name a file of presets") from None
     except UnicodeDecodeError:
@@ -121,7 +122,7 @@ def chain(name: str) -> list[Layer]:
     """
     found: list[Layer] = []
     wanted, asked_by = name, "preset"
-    while wanted:
+    while wanted or not found:
         layer = _one(wanted, asked_by)
         if any(each.name == layer.name for each in found):
             raise UserError("what it extends comes back to it", layer.name, "let it extend one of those that are shipped")

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rosetta import arguments
 from rosetta.data import checks
 from rosetta.errors import UserError
 
@@ -34,9 +35,9 @@ def add(commands: Any, common: Any) -> None:
     t5x.add_argument("--eval-data", metavar="SPEC", help="text kept back, for the loss in evaluation")
     t5x.add_argument("--family", choices=_FAMILIES, help="default: t5_1_1; mt5 with --from")
     t5x.add_argument("--from", dest="checkpoint", metavar="CHECKPOINT", help="weights to go on from, such as mT5's, with their own vocabulary")
-    t5x.add_argument("--inputs", type=int, default=512, metavar="TOKENS", help="the encoder's length (default 512)")
-    t5x.add_argument("--targets", type=int, default=256, metavar="TOKENS", help="the decoder's length (default 256)")
-    t5x.add_argument("--steps", type=int, default=2_000_000, help="steps to train to (default 2000000)")
+    t5x.add_argument("--inputs", type=arguments.positive, default=512, metavar="TOKENS", help="the encoder's length (default 512)")
+    t5x.add_argument("--targets", type=arguments.positive, default=256, metavar="TOKENS", help="the decoder's length (default 256)")
+    t5x.add_argument("--steps", type=arguments.positive, default=2_000_000, help="steps to train to (default 2000000)")
     t5x.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where the files go (default: here)")
 
 
@@ -101,9 +102,6 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         raise UserError(f"{args.name!r} cannot name a Python module", "NAME", "use letters, digits and underscores, and begin with a letter")
     if args.size not in sizes(family):
         raise UserError(f"{family} has no size {args.size!r}", "--size", f"choose one of: {' '.join(sizes(family))}")
-    for option in ("inputs", "targets", "steps"):
-        if getattr(args, option) < 1:
-            raise UserError(f"{getattr(args, option)} is less than 1", f"--{option}", "give a whole number, at least 1")
     vocab = vocabulary.named(args.vocab)
     own = vocabulary.padded(vocab.size)
     if not vocab.sentinels:

@@ -126,7 +126,7 @@ def macros(given: Mapping[str, str]) -> dict[str, float]:
     found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD") if given.get(name)}
     if text := given.get("LEARNING_RATE"):
         try:
-            found["LEARNING_RATE"] = float(text)
+            found["LEARNING_RATE"] = float(text) if text.isascii() and text.isprintable() else math.nan
         except ValueError:
             found["LEARNING_RATE"] = math.nan
         if not 0 < found["LEARNING_RATE"] < math.inf:

@@ -126,6 +126,9 @@ def _files(args: argparse.Namespace) -> tuple[Path, Path]:
     from rosetta.launch import folders  # noqa: PLC0415
 
     output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
+    for option, path in (("--output", output), ("--evidence", args.evidence)):
+        if path is not None and not path.name:
+            raise UserError("not a file's name", f"{option} {path}", "name a file, new or old")
     file = args.evidence or output.with_suffix(".jsonl")
     if output.resolve() == Path(args.preset).resolve() or output.resolve() == file.resolve():
         raise UserError("it would be written over what it is made from", f"--output {output}", "name another file")

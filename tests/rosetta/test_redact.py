@@ -17,8 +17,7 @@ import pytest
 from rosetta import cli, redact
 from rosetta.errors import UserError
 from rosetta.launch import progress
-from rosetta.pax import settings as pax_settings
-from rosetta.t5x import command as t5x_command
+from tests.rosetta.walking import VARIABLES, dry_run, leaf_parsers, required_positionals
 
 MARK = "hunter2"
 ADDRESS = f"https://me:PW-{MARK}@host.example/a?X-Amz-Signature=AMZ-{MARK}&sig=SAS-{MARK}"
@@ -40,16 +39,6 @@ def nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def leaf_parsers(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Yield each command of a parser: its words, and the parser of its options."""
-    choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not choices:
-        yield words, parser
-        return
-    for name, below in dict(choices[0]).items():
-        yield from leaf_parsers(below, (*words, name))
-
-
 def takes_text(action: argparse.Action) -> bool:
     """Return whether an argument may be an address or a path."""
     return action.nargs != 0 and not action.choices and action.type in (None, str, Path)
@@ -58,8 +47,8 @@ def takes_text(action: argparse.Action) -> bool:
 def command_lines() -> Iterator[tuple[str, ...]]:
     """Yield a command line for each argument of each command that takes a text, with a place `{}` for it, as a dry run where there is one."""
     for words, parser in leaf_parsers(cli.parser()):
-        dry: tuple[str, ...] = ("--dry-run",) if "--dry-run" in parser._option_string_actions else ()
-        required = [action for action in parser._actions if action.required and not action.option_strings]
+        dry = dry_run(parser)
+        required = required_positionals(parser)
         fill = [(str(next(iter(action.choices))) if action.choices else "{}") for action in required if action.nargs not in ("*", "...")]
         for option in (action for action in parser._actions if action.option_strings and action.required and action.choices):
             dry += (f"{option.option_strings[-1]}={next(iter(option.choices or ()))}",)
@@ -95,13 +84,10 @@ def test_each_argument_of_each_command(line: tuple[str, ...], capfd: pytest.Capt
         assert not path.is_file() or MARK not in path.read_text(errors="replace")
 
 
-VARIABLES = [(("t5x", verb), name) for verb, names in t5x_command.VARIABLES.items() for name in names] + [(("pax", "train"), name) for name in pax_settings.VARIABLES]
-
-
-@pytest.mark.parametrize("command", [("t5x", verb) for verb in t5x_command.VARIABLES] + [("pax", "train")], ids=" ".join)
+@pytest.mark.parametrize("command", VARIABLES, ids=" ".join)
 def test_each_variable(command: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PYTHON", sys.executable)
-    for name in sorted({name for of, name in VARIABLES if of == command}):
+    for name in sorted(set(VARIABLES[command])):
         for secret in SECRETS:
             with monkeypatch.context() as patched:
                 patched.setenv(name, secret)
@@ -148,6 +134,25 @@ def test_lines_for_the_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     with os.fdopen(into) as terminal:
         assert MARK not in terminal.read()
     assert MARK not in capfd.readouterr().err
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_no_control_characters() -> None:
+    text = "a\x1b[31m\u202eb\tc\udcff\n"
+    for below, shown in ((_Terminal(), "a\\x1b[31m\\u202eb\tc\\udcff\n"), (io.StringIO(), "a\x1b[31m\u202eb\tc\\udcff\n")):
+        redact.RedactedStream(below, escaped=True).write(text)
+        assert below.getvalue() == shown
+    trainers = _Terminal()
+    redact.RedactedStream(trainers).write("\x1b[32m50 %\r")
+    assert trainers.getvalue() == "\x1b[32m50 %\r", "what other libraries print stays as it is"
+
+
+def test_an_error_is_one_visible_line() -> None:
+    assert str(UserError("not\na number", "A=\x1b[31m", "give\u202e one")) == "A=\\x1b[31m: not\\na number; give\\u202e one"
 
 
 def test_a_stream_is_otherwise_the_one_below() -> None:

@@ -121,7 +121,6 @@ def test_going_on_keeps_the_familys_embedding(tmp_path: Path) -> None:
         (["--size", "huge"], "no size 'huge'.*base large small tiny xl xxl"),
         (["--data", "corpus.txt"], "no kind of data"),
         (["--vocab", "missing.model"], "no such vocabulary file"),
-        (["--inputs", "0"], "less than 1"),
         (["--from", "missing/checkpoint_1"], "are not the 250112 of mt5"),
     ],
 )
