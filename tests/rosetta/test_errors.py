@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from rosetta.errors import UserError, escape_control
+from rosetta.errors import UserError
+from rosetta.printable import escape
 
 
 def test_one_line_says_what_where_and_what_to_do() -> None:
@@ -14,5 +15,5 @@ def test_control_characters_are_escaped() -> None:
     error = UserError("a\nb is no folder", "/data\x1b[31m", "make it\u202e")
     assert str(error) == "/data\\x1b[31m: a\\nb is no folder; make it\\u202e"
     assert error.as_json()["where"] == "/data\x1b[31m"
-    assert escape_control("caf\u00e9 \u65e5\u3000\\n 'x'") == "caf\u00e9 \u65e5\u3000\\n 'x'"
-    assert escape_control("\udcff\x9b\u2028") == "\\udcff\\x9b\\u2028"
+    assert escape("caf\u00e9 \u65e5\u3000\\n 'x'", keep="") == "caf\u00e9 \u65e5\u3000\\n 'x'"
+    assert escape("\udcff\x9b\u2028", keep="") == "\\udcff\\x9b\\u2028"
