@@ -170,9 +170,11 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     elif not os.path.exists(path):
         raise UserError("there is no such folder", path, "check the path: inside a container it is the mounted one")
     token = os.environ.get("HF_TOKEN") or None
-    options = tables.check_folder(path) if os.path.isdir(path) else {}
     try:
+        options = tables.read_options(datasets.load_dataset_builder(path, config, token=token)) if os.path.isdir(path) else {}
         return datasets.load_dataset(path, config, split=spec.split or split, streaming=True, token=token, **options)
+    except UserError:
+        raise
     except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
         raise _not_readable(error, spec, "opened", "check its name, config and split; a private one needs HF_TOKEN") from None
 

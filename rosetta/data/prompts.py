@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 YES, NO = "yes", "no"
+_LABEL_WORDS = {"true": 1, "1": 1, "false": 0, "0": 0, "-1": -1, "": None}
 _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'"})
 
 
@@ -34,10 +35,12 @@ def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
 def boolq(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of a BoolQ record, None where it has no label (SuperGLUE's test split).
 
-    Takes SuperGLUE's field `label` (1, 0 or -1, or true and false) and the corpus's own `answer`.
+    Takes SuperGLUE's field `label` (1, 0 or -1, or true and false) and the corpus's own `answer`, also as a table has them: as text.
     """
     passage, question = record.get("passage"), record.get("question")
     label = record.get("label", record.get("answer"))
+    if isinstance(label, str):
+        label = _LABEL_WORDS.get(label.lower(), label)
     if not isinstance(passage, str) or not isinstance(question, str) or label not in (0, 1, -1, None):
         raise ValueError("it lacks passage, question, or a label or answer that is true or false")
     if label is None or label == -1:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NAMES = ("id", "idx", "guid", "pairID")  # of the field that tells a record from the others
 MNLI_LABELS = ("entailment", "neutral", "contradiction")
+_LABEL_DIGITS = ("0", "1", "2", "-1")
 # RE2's [[:punct:]] and \s, which T5's tasks use, know ASCII alone.
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _SPACE = re.compile(r"[\t\n\f\r ]+")
@@ -46,6 +47,8 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
     """
     premise, hypothesis = _first(record, "premise", "sentence1"), _first(record, "hypothesis", "sentence2")
     label = _first(record, "label", "gold_label")
+    if label in _LABEL_DIGITS:  # a table's fields are text
+        label = int(label)
     if not isinstance(premise, str) or not isinstance(hypothesis, str) or (label is None and answered):
         raise ValueError("it lacks premise, hypothesis or label")
     # JSON's true and false are integers in Python, and would be read as 1 and 0.
@@ -105,9 +108,13 @@ WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text, "lambada"
 
 
 def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the field by which a record is known, with its value: {} where it has none."""
-    name = next((name for name in NAMES if isinstance(record.get(name), (str, int))), None)
-    return {name: record[name]} if name else {}
+    """Return the field by which a record is known, with its value: {} where it has none.
+
+    Text and whole numbers come first. Without those it is the first field with any other value, such as an object.
+    """
+    names = [name for name in NAMES if record.get(name) is not None]
+    names.sort(key=lambda name: not isinstance(record[name], (str, int)))
+    return {names[0]: record[names[0]]} if names else {}
 
 
 @functools.cache

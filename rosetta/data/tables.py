@@ -4,51 +4,89 @@ from __future__ import annotations
 
 import csv
 import functools
-import os
+import io
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rosetta.errors import UserError
 
-OTHERS = (".json", ".jsonl", ".parquet", ".arrow", ".txt", ".ndjson")  # the datasets package decides what such a folder is
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 
-def find_tables(folder: str) -> dict[str, list[Path]]:
-    """Return the .tsv and the .csv files of a folder; nothing where it holds other data files."""
-    tables: dict[str, list[Path]] = {".tsv": [], ".csv": []}
-    for path in sorted(Path(folder).rglob("*")):
-        ending = path.suffix.lower()
-        if ending in OTHERS:
-            return {".tsv": [], ".csv": []}
-        if ending in tables and path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            tables[ending].append(path)
-    return tables
+def read_options(builder: Any) -> dict[str, Any]:
+    """Return the options that the datasets package shall read a folder with; nothing where it reads no tables there.
+
+    Args:
+      builder: what datasets.load_dataset_builder returns for the folder. It knows which of the files are read.
+
+    Raises:
+      UserError: see check_files.
+    """
+    if not type(builder).__module__.startswith("datasets.packaged_modules.csv"):
+        return {}
+    paths = [str(path) for files in builder.config.data_files.values() for path in files]
+    return check_files(tuple(paths), builder.config.sep)
 
 
 @functools.lru_cache
-def check_folder(folder: str) -> dict[str, Any]:
-    """Return the options that the datasets package reads a folder's tables with, so that each row of a file is one record.
+def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
+    """Check that each row of the tables is one record, and return the options to read them with.
+
+    Every field is read as text: no word means a missing value, and digits are not a number.
 
     Raises:
-      UserError: a quote in a .csv file swallows rows; the folder has both kinds of tables.
+      UserError: a quote in a .csv file swallows rows; a row is wider or narrower than the header; there are both kinds of tables.
     """
-    tables = find_tables(folder)
-    if tables[".tsv"] and tables[".csv"]:
-        raise UserError("the folder has .tsv and .csv files, which are read in different ways", folder, "put them into two folders")
-    for path in tables[".csv"]:
-        _check_quotes(path)
+    endings = {_find_ending(path) for path in paths}
+    if len(endings) > 1:
+        raise UserError("the folder has .tsv and .csv files, which are read in different ways", str(Path(paths[0]).parent), "put them into two folders")
     # A TSV has no quotes (IANA text/tab-separated-values): a quote is a letter like others.
-    return {"quoting": csv.QUOTE_NONE} if tables[".tsv"] else {}
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if ".tsv" in endings else csv.QUOTE_MINIMAL
+    width = max((_check_rows(path, separator, quoting) for path in paths), default=0)
+    # Without index_col=False, pandas takes the first column for an index where rows are wider than the header.
+    return {"quoting": quoting, "index_col": False, "na_filter": False, "converters": dict.fromkeys(range(width), str)}
 
 
-def _check_quotes(path: Path) -> None:
-    do = 'write the field as "..." and each quote in it twice, or save the table as .tsv, where quotes are letters'
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        rows = csv.reader(file, strict=True)
-        before = 0
+def _find_ending(path: str) -> str:
+    name = Path(path)
+    if name.suffix.lower() in COMPRESSED:
+        name = name.with_suffix("")
+    ending = name.suffix.lower()
+    if ending not in (".csv", ".tsv"):
+        raise UserError("not a .csv or .tsv file, but the folder's tables are read", path, "unpack it, and keep tables in a folder of their own")
+    return ending
+
+
+def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
+    """Return how many fields every row of a table has.
+
+    Raises:
+      UserError: rows differ; a quote is not closed.
+    """
+    from rosetta.data import documents  # noqa: PLC0415 (which reads tables itself)
+
+    if len(separator) != 1:
+        raise UserError(f"the separator {separator!r} is not one character", path, "separate the fields with a comma, or with a tab in a .tsv file")
+    width = before = 0
+    csv.field_size_limit(sys.maxsize)
+    with documents.opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
+        rows = csv.reader(text, delimiter=separator, quoting=quoting, strict=True)
         try:
             for row in rows:
+                blank = not row or (len(row) == 1 and not row[0].strip(" \t"))
+                width = width or (0 if blank else len(row))
+                if not blank and len(row) != width:
+                    raise _describe_width(f"{path}, line {before + 1:,}", len(row), width, quoting)
                 before = rows.line_num
-                del row
         except csv.Error as error:
-            raise UserError(f"a quote is not closed as CSV wants it ({error}), and rows would be lost", f"{os.fspath(path)}, line {before + 1:,}", do) from None
+            do = 'write the field as "..." and each quote in it twice, or save the table as .tsv, where quotes are letters'
+            raise UserError(f"a quote is not closed as CSV wants it ({error}), and rows would be lost", f"{path}, line {before + 1:,}", do) from None
+    return width
+
+
+def _describe_width(where: str, count: int, width: int, quoting: Literal[0, 3]) -> UserError:
+    what = f"the row has {count} fields, and the header has {width}"
+    if quoting == csv.QUOTE_NONE:
+        return UserError(what, where, "give every row as many tabs as the header")
+    return UserError(what, where, 'give every row as many fields as the header; write a field with a comma in it as "..."')

@@ -90,7 +90,7 @@ def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *
             for record in _worded(part.spec, made, split):
                 extra: dict[str, Any] = {"answers": np.array(record["answers"], object), "id": record["id"]} if squad else {"idx": _number(record["idx"])}
                 if not made.answered:
-                    extra[RECORD_NAME] = json.dumps(record["name"])
+                    extra[RECORD_NAME] = json.dumps(record["name"], default=str)
                 yield {"inputs": record["inputs"], "targets": record["targets"], **extra}
 
     signature = {"inputs": tf.TensorSpec((), tf.string), "targets": tf.TensorSpec((), tf.string)}

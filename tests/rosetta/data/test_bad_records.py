@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import bad_records, documents, json_lines, loader, pipeline, records, spec, tables, windows
+from rosetta.data import bad_records, documents, json_lines, loader, pipeline, records, spec, windows
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 from tests.rosetta.data.test_command import run
@@ -223,41 +223,6 @@ def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text('{"body": "words"}\n')
     with pytest.raises(UserError, match="name the field with --field"):
         run("data", "check", f"jsonl:{tmp_path}/a.jsonl", "--mean-span", "20", "--head")
-
-
-CSV = {
-    'text,id\n"a ""quoted"" word",1\nplain,2\n': 0,
-    'text,id\n"two\nlines",1\nplain,2\n': 0,
-    'text,id\nfine,1\n"open,2\nmore,3\n': 3,
-    'text,id\n"open,2\nmore,3\nsome "more,4\nlast,5\n': 2,
-}
-
-
-@pytest.mark.parametrize(("body", "line"), CSV.items(), ids=range(len(CSV)))
-def test_a_quote_that_swallows_rows_of_a_csv_is_refused(body: str, line: int, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(body)
-    if not line:
-        assert tables.check_folder(str(tmp_path)) == {}
-        return
-    with pytest.raises(UserError, match=rf"a\.csv, line {line}: a quote is not closed as CSV wants it .* save the table as \.tsv"):
-        tables.check_folder(str(tmp_path))
-
-
-def test_a_tsv_has_no_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.tsv").write_text("id\ttext\n" + "".join(f'{number}\t{chr(34) if number % 7 == 0 else ""}words {number}\n' for number in range(400)))
-    assert tables.check_folder(str(tmp_path)) == {"quoting": 3}
-    pytest.importorskip("datasets", reason="NOT CHECKED: needs the packages of a baked environment")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    found = list(documents.documents(spec.parse(f"hf:{tmp_path}"), "text"))
-    assert len(found) == 400
-    assert found[7] == '"words 7'
-
-
-def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
-    for name in ("a.tsv", "b.csv"):
-        (tmp_path / name).write_text("text\nx\n")
-    with pytest.raises(UserError, match="put them into two folders"):
-        tables.check_folder(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "tfrecord", "cache"])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import causal, pipeline, records, spec, vocabulary
+from rosetta.data import causal, pipeline, prompts, records, spec, vocabulary
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 
@@ -79,3 +79,15 @@ def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: P
         assert batch["ids"][row, : count + 1].tolist() == [1, *tokens]
         assert batch["weights"][row].tolist() == [0.0] * 24 + [1.0] * len(answer) + [0.0] * (8 - len(answer))
         assert batch["paddings"][row].tolist() == [0.0] * count + [1.0] * (32 - count)
+
+
+@pytest.mark.parametrize(("label", "target"), [("1", "yes"), ("0", "no"), ("True", "yes"), ("false", "no"), ("-1", None), ("", None)])
+def test_boolq_takes_a_label_as_text(label: str, target: str | None) -> None:
+    record = prompts.boolq({"passage": "p", "question": "q", "label": label})
+    assert (record and record["targets"]) == target
+
+
+@pytest.mark.parametrize("label", ["2", "yes", "1.0", [1]])
+def test_boolq_refuses_other_labels(label: Any) -> None:
+    with pytest.raises(ValueError, match="true or false"):
+        prompts.boolq({"passage": "p", "question": "q", "label": label})

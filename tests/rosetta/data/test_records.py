@@ -94,12 +94,12 @@ MNLI: dict[str, Any] = {"premise": "a", "hypothesis": "b", "idx": 3}
 QUESTION: dict[str, Any] = {"id": "q1", "question": "Who?", "context": "Ann."}
 TEXT: dict[str, Any] = {"id": 7, "inputs": "translate: eins"}
 ANSWERED = {
-    "mnli": [{**MNLI, "label": 0}, {**MNLI, "label": "entailment"}, {**MNLI, "gold_label": "entailment"}],
+    "mnli": [{**MNLI, "label": 0}, {**MNLI, "label": "0"}, {**MNLI, "label": "entailment"}, {**MNLI, "gold_label": "entailment"}],
     "squad": [{**QUESTION, "answers": {"text": ["Ann"]}}, {**QUESTION, "answers": [{"text": "Ann"}]}, {**QUESTION, "answers/text": ["Ann"]}, {**QUESTION, "answers": ["Ann"]}],
     "text_to_text": [{**TEXT, "targets": "one"}, {**TEXT, "targets": "one", "idx": 9}],
 }
 UNANSWERED = {
-    "mnli": [{**MNLI, "label": -1}, {**MNLI, "label": "-"}, {**MNLI, "gold_label": ""}],
+    "mnli": [{**MNLI, "label": -1}, {**MNLI, "label": "-1"}, {**MNLI, "label": "-"}, {**MNLI, "gold_label": ""}],
     "squad": [{**QUESTION, "answers": []}, {**QUESTION, "answers": {"text": []}}, {**QUESTION, "answers/text": []}],
     "text_to_text": [TEXT],
 }
@@ -168,6 +168,6 @@ def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
         records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
 
 
-@pytest.mark.parametrize(("record", "name"), [({}, {}), ({"id": None, "idx": 0}, {"idx": 0}), ({"id": "a", "idx": 1}, {"id": "a"}), ({"id": ["a"], "pairID": "12e"}, {"pairID": "12e"}), ({"guid": 2**40}, {"guid": 2**40})])
+@pytest.mark.parametrize(("record", "name"), [({}, {}), ({"id": None, "idx": 0}, {"idx": 0}), ({"id": "a", "idx": 1}, {"id": "a"}), ({"id": ["a"], "pairID": "12e"}, {"pairID": "12e"}), ({"guid": 2**40}, {"guid": 2**40}), ({"idx": {"a": 1}}, {"idx": {"a": 1}}), ({"id": None, "idx": [1, 2]}, {"idx": [1, 2]}), ({"id": 1.5}, {"id": 1.5})])
 def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
     assert records.name_record(record) == name

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rosetta.data import documents, records, spec, tables
+from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUOTES = {
+    'text,id\n"a ""quoted"" word",1\nplain,2\n': 0,
+    'text,id\n"two\nlines",1\nplain,2\n': 0,
+    'text,id\nfine,1\n"open,2\nmore,3\n': 3,
+    'text,id\n"open,2\nmore,3\nsome "more,4\nlast,5\n': 2,
+}
+
+# A file's name and content, the line of its first bad row, and the number of fields there.
+WIDTHS = {
+    "a comma too many in each row": ("a.csv", "text,id\nx,1,\ny,2,\n", 2, 3),
+    "a comma too many in one row": ("a.csv", "text,id\nx,1\ny,2,\n", 3, 3),
+    "a comma in the text": ("a.csv", "id,text\n1,x, y\n", 2, 3),
+    "a field too few": ("a.csv", "id,text\n1,x\n2\n", 3, 1),
+    "after a row of two lines": ("a.csv", 'id,text\n1,"x\ny"\n\n2,x,y\n', 5, 3),
+    "a short header": ("a.csv", "\n\ntext\nx,1\n", 4, 2),
+    "a header that is too long": ("a.csv", "text,id,\nx,1\n", 2, 2),
+    "a tab too many": ("a.tsv", "id\ttext\n1\tx\t\n", 2, 3),
+    "a tab too few": ("a.TSV", 'id\ttext\n1\t"x\n2\n', 3, 1),
+    "in a compressed file": ("a.csv.gz", "text,id\nx,1,\n", 2, 3),
+}
+
+READ = {
+    "words for missing values": ("a.csv", "id,text\n1,NA\n2,null\n3,None\n4,nan\n", ["NA", "null", "None", "nan"]),
+    "numbers": ("a.csv", "id,text\n1,007\n2,1e3\n", ["007", "1e3"]),
+    "numbers of a .tsv": ("a.tsv", "id\ttext\n1\t12\n2\tN/A\n", ["12", "N/A"]),
+    "true and false": ("a.csv", "text\nTrue\nfalse\n", ["True", "false"]),
+    "a missing field": ("a.csv", "id,text\n1,\n2,x\n", ["x"]),
+    "blank lines": ("a.csv", "id,text\r\n1,x\r\n\r\n  \r\n2,y\r\n", ["x", "y"]),
+    "a byte order mark": ("a.csv", '\ufeff"text","id"\n"a, b\nc",1\n', ["a, b\nc"]),
+    "a comma at the end of header and rows": ("a.csv", "text,id,\nx,1,\n", ["x"]),
+    "quotes of a .tsv": ("a.tsv", 'id\ttext\n1\t"open\n2\tx\n', ['"open', "x"]),
+    "a long field": ("a.csv", f"text,id\n{'word ' * 40_000}x,1\n", ["word " * 40_000 + "x"]),
+    "a compressed file": ("a.csv.gz", "text,id\nNA,1\n", ["NA"]),
+}
+
+
+def write(folder: Path, name: str, body: str) -> Path:
+    path = folder / "data" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(body.encode()) if name.endswith(".gz") else body.encode())
+    return path
+
+
+def check(path: Path) -> dict[str, object]:
+    separator = "\t" if ".tsv" in path.name.lower() else ","
+    return tables.check_files((str(path),), separator)
+
+
+def needs_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    pytest.importorskip("datasets", reason="NOT CHECKED: needs the packages of a baked environment")
+
+
+@pytest.mark.parametrize(("body", "line"), QUOTES.items(), ids=range(len(QUOTES)))
+def test_a_quote_that_swallows_rows_of_a_csv_is_refused(body: str, line: int, tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", body)
+    if not line:
+        assert check(path)["quoting"] == 0
+        return
+    with pytest.raises(UserError, match=rf"a\.csv, line {line}: a quote is not closed as CSV wants it .* save the table as \.tsv"):
+        check(path)
+
+
+@pytest.mark.parametrize(("name", "body", "line", "count"), WIDTHS.values(), ids=WIDTHS)
+def test_a_row_with_another_number_of_fields_is_refused(name: str, body: str, line: int, count: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"{name}, line {line}: the row has {count} fields, and the header has \d; give every row"):
+        check(write(tmp_path, name, body))
+
+
+@pytest.mark.parametrize(("name", "body", "texts"), READ.values(), ids=READ)
+def test_each_field_is_read_as_text(name: str, body: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(write(tmp_path, name, body))
+    needs_datasets(tmp_path, monkeypatch)
+    assert list(documents.documents(spec.parse(f"hf:{tmp_path}/data"), "text")) == texts
+
+
+@pytest.mark.parametrize("others", [[], ["notes.json"], ["b.csv", "notes.txt"]], ids=["alone", "a draw", "most are tables"])
+def test_a_row_is_refused_before_training(others: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_datasets(tmp_path, monkeypatch)
+    write(tmp_path, "a.csv", "text,id\nx,1,\n")
+    for name in others:
+        write(tmp_path, name, '{"text": "y"}\n' if name.endswith(".json") else "text,id\nx,1\n")
+    source = spec.parse(f"hf:{tmp_path}/data")
+    if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
+        assert list(documents.documents(source, "text")) == ["y"]
+        return
+    with pytest.raises(UserError, match=r"a\.csv, line 2: the row has 3 fields, and the header has 2"):
+        next(documents.documents(source, "text"))
+
+
+def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
+    paths = [str(write(tmp_path, name, "text\nx\n")) for name in ("a.tsv", "b.csv")]
+    with pytest.raises(UserError, match="put them into two folders"):
+        tables.check_files(tuple(paths), ",")
+
+
+def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.zip: not a \.csv or \.tsv file"):
+        tables.check_files((str(write(tmp_path, "a.zip", "")),), ",")
+
+
+def test_records_of_a_table_have_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_datasets(tmp_path, monkeypatch)
+    write(tmp_path, "a.csv", "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n")
+    found = list(records.worded(spec.parse(f"hf:{tmp_path}/data"), "mnli", "train"))
+    assert [record["targets"] for record in found] == ["entailment", "contradiction", "neutral"]
+    assert found[0]["inputs"] == "mnli hypothesis: h premise: NA"
