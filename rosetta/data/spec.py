@@ -7,6 +7,7 @@ import glob
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from rosetta.errors import UserError
 
@@ -68,11 +69,23 @@ class Part:
     rate: float = 1.0
 
 
+def _refuse_repeated(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"the source {name!r} is given twice", "DATA", "give it once, with the sum of its rates")
+
+
+def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the mapping of a JSON object's pairs. JSON itself allows a key twice, and Python takes the last one."""
+    _refuse_repeated([name for name, _ in pairs])
+    return dict(pairs)
+
+
 def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
     """Return the sources of a spec string, of a mapping {spec: rate}, or of such a mapping written as JSON."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
-            data = json.loads(data)
+            data = json.loads(data, object_pairs_hook=_make_mapping)
         except json.JSONDecodeError as error:
             raise UserError(f"no JSON object: {error}", f"DATA={data}", 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}') from None
     if isinstance(data, str):
@@ -84,6 +97,7 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < float("inf"):
             raise UserError(f"the rate of {name} is {rate!r}", "DATA", "give every source a number above 0")
         found.append(Part(parse(name), float(rate)))
+    _refuse_repeated([str(part.spec) for part in found])
     if len(found) > 1 and any(part.spec.kind in ("task", "synthetic") for part in found):
         raise UserError("SeqIO tasks and synthetic data do not mix with others here", "DATA", "register a SeqIO mixture, or leave them out")
     return tuple(found)
