@@ -183,3 +183,10 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     assert text.endswith(f"of them 100 sentinels; use it with VOCAB={tmp_path}/v.model, in Pax VOCAB_PATH={tmp_path}/v.model")
     with pytest.raises(UserError, match="it is a folder; name the files in it"):
         run("vocab", "train", "--data", f"text:{tmp_path}", "--out", str(tmp_path / "w.model"))
+
+
+@pytest.mark.parametrize("size", ["-1", "many", "1.5", "", "_", "1e3"])
+def test_a_count_that_is_not_one_is_refused_in_plain_words(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises((SystemExit, UserError)) as caught:
+        run("vocab", "train", "--data", "text:a", "--out", "a.model", f"--size={size}")
+    assert f"it is {size!r}: give a whole number, at least 0" in f"{caught.value} {capsys.readouterr().err}"
