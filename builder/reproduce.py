@@ -75,9 +75,9 @@ def request(context: Context, arguments: argparse.Namespace, found: Found, locks
     architectures = tuple(image.architecture for image in found.images)
     if compression not in compress.MEDIA_TYPE:
         raise FatalError(f"its lock.json names the compression {compression[:20]!r}", arguments.image, "it is no image that this builder made")
-    if replaced := record["base"].get("replaced"):
+    if replaced := max(images.count_replaced(each) for each in locks.values()):
         raise FatalError(
-            f"was built with {len(replaced)} Debian packages that are newer than the locked ones, which were gone",
+            f"was built with {replaced} Debian packages that are newer than the locked ones, which were gone",
             arguments.image,
             "it cannot be built again from the locks; build it anew after python build.py lock --base",
         )

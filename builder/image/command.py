@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from builder.image.make import Built, Request
     from builder.image.output import Output
 
-_ONLY_IMAGES = ("platform", "base", "engine", "transformer_engine", "compression", "since")
+_ONLY_IMAGES = ("platform", "base", "engine", "transformer_engine", "compression", "since", "locked")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--engine", default="", choices=["docker", "buildah"], help="what builds the base and takes `image` (default: the first that answers)")
     group.add_argument("--transformer-engine", default="", choices=["yes", "no"], help="with Transformer Engine (default: yes where the accelerator is CUDA)")
     group.add_argument("--compression", default="", choices=["gzip", "zstd"], help="of the layers (default: gzip, which everything reads; zstd for `image`)")
+    group.add_argument("--locked", action="store_true", help="image and oci: fail where a locked Debian package is gone, and take no newer version (all other outputs always do)")
 
 
 def refuse_options(arguments: argparse.Namespace) -> None:
@@ -43,7 +44,7 @@ def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> 
     asked = make.Request(
         context, loaded, arguments.distribution, arguments.accelerator, output.platforms(arguments.platform, entry.architectures, wanted.kind),
         arguments.transformer_engine != "no" and arguments.accelerator != "cpu", arguments.compression or wanted.compression, arguments.base, arguments.engine,
-        local=wanted.kind in ("image", "oci"),
+        local=wanted.kind in ("image", "oci") and not arguments.locked,
     )  # fmt: skip
     make.check(asked)
     return asked

@@ -97,6 +97,12 @@ class Resolved:
         return known | {"base": described}
 
 
+def count_replaced(record: dict[str, Any]) -> int:
+    """Return for how many locked Debian packages an image took newer versions, by its lock.json."""
+    described = (record.get("base"), record.get("transformer_engine"))
+    return sum(len(part.get("replaced", ())) for part in described if isinstance(part, dict))
+
+
 def steps(request: Request) -> list[dict[str, Any]]:
     """The stages of this build, and whether each is done; nothing is fetched, patched or made."""
     check(request)

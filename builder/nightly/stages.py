@@ -120,7 +120,7 @@ def build_images(context: Context, night: Night, shipped: Manifest, asked: Asked
         if tried is None or not tried.settled:
             yield _block(night, f"image-{image.name}", "images", image, f"the patches of {image.distribution} {'do not apply' if tried else 'were not tried'}")
             continue
-        command = ("build", *_chosen(image), "--output", f"oci:{layout(night, image)}", "--manifest", str(night.manifest))
+        command = ("build", *_chosen(image), "--output", f"oci:{layout(night, image)}", "--locked", "--manifest", str(night.manifest))
         yield nights.run(context, night, Step(f"image-{image.name}", "images", image.about, (command,), nights.key(night, context, command=_bare(command, night))))
 
 
@@ -137,7 +137,7 @@ def training(context: Context, night: Night, shipped: Manifest, asked: Asked) ->
             yield _block(night, name, "training", image, why, state="left-out" if image.architecture in asked.untrained else "blocked")
         else:
             local = f"localhost/rosetta-nightly:{image.title}"
-            load = ("build", *_chosen(image), "--output", f"image:{local}", "--compression", "gzip", "--manifest", str(night.manifest))
+            load = ("build", *_chosen(image), "--output", f"image:{local}", "--compression", "gzip", "--locked", "--manifest", str(night.manifest))
             digest = built.result.get("digest")
             key = nights.key(night, context, digest=digest)
             found = nights.run(context, night, Step(name, "training", image.about, (load, ("verify", f"image:{local}")), key))

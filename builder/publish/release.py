@@ -79,6 +79,12 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
                 raise FatalError(f"holds linux/{image.architecture}, as another of the layouts does", str(folder), "give each architecture once")
             images[image.architecture] = image
             records[image.architecture] = found.lock(image)
+            if replaced := make.count_replaced(records[image.architecture]):
+                raise FatalError(
+                    f"was built with {replaced} Debian packages that are newer than the locked ones, and only what is locked is published",
+                    f"{folder} (linux/{image.architecture})",
+                    "python build.py lock --base, then build it again",
+                )
             licences[image.architecture] = read_licences(found, image)
             places |= {each.digest: layout.blob(folder, each) for each in image.layers}
         documents.append(read.index.document)

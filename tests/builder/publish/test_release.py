@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,6 +53,24 @@ def test_architectures_of_two_builds(project: Project, local: Served) -> None:
     assert document["error"]["what"] == "linux/arm64 is of another build than linux/amd64: requirements differs"
     status, document = project.publish(local, first, first)
     assert "as another of the layouts does" in document["error"]["what"]
+    assert local.log == []
+
+
+@pytest.mark.parametrize("place", ["base", "transformer_engine"])
+def test_an_image_with_newer_packages_than_the_locked_ones(place: str, project: Project, local: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local build takes these where the locked ones are gone; nobody else could make the same."""
+    record = project.record
+
+    def replaced(architecture: str) -> dict[str, Any]:
+        made = record(architecture)
+        made[place] = {**(made[place] or {"version": "1", "wheel_sha256": "a" * 64}), "replaced": [{"name": "thing", "locked": "1.0", "taken": "1.1"}]}
+        return made
+
+    monkeypatch.setattr(project, "record", replaced)
+    status, document = project.publish(local, project.layout())
+    assert status == 2
+    assert "1 Debian packages that are newer than the locked ones" in document["error"]["what"]
+    assert "lock --base" in document["error"]["do"]
     assert local.log == []
 
 

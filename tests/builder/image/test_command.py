@@ -1,0 +1,35 @@
+"""What the build verb's image side asks for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from builder import build
+from builder.cache import Cache
+from builder.image import command, output
+from builder.verb import Context
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "local"),
+    [
+        ("image", (), True),
+        ("image:mine:1", (), True),
+        ("oci:out", (), True),
+        ("image", ("--locked",), False),
+        ("oci:out", ("--locked",), False),
+        ("bundle:out", (), False),
+        ("registry:reg.example/t5x:1", (), False),
+    ],
+)
+def test_only_what_stays_here_may_take_current_debian_packages(place: str, more: tuple[str, ...], local: bool, cache: Cache) -> None:
+    parser = argparse.ArgumentParser()
+    build.add_arguments(parser)
+    arguments = parser.parse_args(["--distribution", "t5x", "--output", place, *more])
+    context = Context(ROOT, ROOT / "manifest.yaml", cache)
+    assert command.request(context, arguments, output.parse(place, "t5x", "cpu")).local is local
