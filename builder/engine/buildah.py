@@ -163,7 +163,7 @@ class Buildah:
     def _podman(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
         argv = ["--rm", "--pull", "never", *options(limits)]
         done = command.run("podman", "run", *argv, "--", image, *command_, check=False, where=image)
-        if done.returncode and "setting rlimit" in done.stderr:  # podman asks for more than an unprivileged machine may have
+        if done.returncode and "rlimit" in done.stderr.lower():  # runc and crun: podman asks for more than an unprivileged machine may have
             for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
                 most = min(limit for limit in (*resource.getrlimit(kind), 4096) if limit != resource.RLIM_INFINITY)
                 argv += ["--ulimit", f"{name}={most}:{most}"]
