@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,23 @@ def writable(folder: str) -> None:
         raise UserError(f"{existing} cannot be written to ({error.strerror})", folder, "name another folder, or have its owner let you write there") from None
 
 
+def name_variable(error: UserError, name: str) -> UserError:
+    """Return an error about a source of data, with the variable that names the source.
+
+    Args:
+      error: its place is a path, or DATA=SPEC whichever variable it came from.
+      name: DATA or EVAL_DATA.
+    """
+    if type(error) is not UserError:
+        return error
+    variable = re.match(r"[A-Z][A-Z_]*(?==|$)", error.where)
+    if variable is None:
+        return UserError(error.what, f"{name}: {error.where}", error.do)
+    if variable[0] == "DATA":
+        return UserError(error.what, name + error.where[len("DATA") :], error.do)
+    return error
+
+
 def positive_lengths(values: Mapping[str, int]) -> None:
     """Raise UserError where a feature length is no positive number."""
     for name, value in values.items():
@@ -123,8 +141,11 @@ def before_start(
     if vocab_size is not None:
         vocabulary.check_fits(chosen, vocab_size)
     rule = objectives.named(objective, lengths, mean_noise_span_length=mean_noise_span_length, noise_density=noise_density)
-    for each, read in ((data, split), (eval_data, "validation")):
+    for name, each, read in (("DATA", data, split), ("EVAL_DATA", eval_data, "validation")):
         for part in spec.parts(each) if each is not None else ():
-            pipeline.check(part.spec, rule, chosen, read)
+            try:
+                pipeline.check(part.spec, rule, chosen, read)
+            except UserError as error:
+                raise name_variable(error, name) from None
             if first and part.spec.kind in ("text", "jsonl"):
                 records.begin(part.spec, objective, first, read)

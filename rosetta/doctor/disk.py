@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-GB = 1_000_000_000
+MB, GB = 1_000_000, 1_000_000_000
 # Variable of the run -> bytes that it should find free. A checkpoint of the smallest T5 has 1 GB, one of a 5B model 60.
 WRITTEN = {"MODEL_DIR": 20 * GB, "FT_DIR": 20 * GB, "OUTPUT_DIR": GB, "LOG_DIR": GB, "JAX_COMPILATION_CACHE_DIR": GB, "XDG_CACHE_HOME": GB}
 CACHES = ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # a run goes on without
@@ -53,8 +53,12 @@ def _folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Fin
         yield Finding("not-writable", level, f"{there} is no folder", where, "name another folder")
         return
     found = machine.room(there)
-    if found is not None and (found.free < LEAST or not found.files):
-        yield Finding("disk-full", level, "its file system is full" if found.files else "its file system can take no more files", where, "make room, or name another folder")
+    if found is not None and (not found.free or not found.files):
+        what = "its file system can take no more files" if found.free else "its file system is full"
+        yield Finding("disk-full", level, what, where, "make room, or name another folder")
+    elif found is not None and found.free < min(LEAST, least):
+        what = f"only {found.free / MB:.2g} MB are free, less than {LEAST // MB} MB"
+        yield Finding("disk-low", WARNING, what, where, f"make room ({least // GB} GB), or name another folder")
     elif found is not None and found.free < least:
         yield Finding("disk-tight", WARNING, f"{found.free / GB:.1f} GB are free", where, f"make room ({least // GB} GB), or name another folder")
     if not os.access(there, os.W_OK | os.X_OK):

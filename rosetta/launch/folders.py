@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rosetta.data import checks
+from rosetta.errors import UserError
 
 _NUMBERED = re.compile(r"checkpoint_(\d+)")
 
@@ -66,3 +67,22 @@ def steps(folder: str) -> list[int]:
     if not exists(folder):
         return []
     return sorted(step for step in (step_of(each.name) for each in path(folder).iterdir()) if step is not None)
+
+
+def check_last_step(setting: str, end: int, step: int, folder: str) -> tuple[str, ...]:
+    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is left.
+
+    Args:
+      setting: what says when the run ends, as NAME=VALUE.
+      end: the step at which the run ends.
+      step: of the newest checkpoint in the run's folder.
+      folder: the name of the folder's variable.
+
+    Raises:
+      UserError: the checkpoint is past the end.
+    """
+    what = f"{folder} is at step {step} already"
+    if end < step:
+        name = setting.partition("=")[0]
+        raise UserError(what, setting, f"give a larger {name}, or name another folder")
+    return (f"{setting}: {what}: no step is left to train",) if end == step else ()

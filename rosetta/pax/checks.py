@@ -44,6 +44,7 @@ def check(experiment: Any, devices: int) -> None:
     _schedule(experiment)
     parts = math.prod(mesh(experiment, devices)[:2])
     rows = batch(experiment.PERCORE_BATCH_SIZE, devices, split=parts)
+    check_microbatches(rows, getattr(experiment, "NUM_MICROBATCHES", 1))
     tokens, groups = rows // parts * experiment.MAX_SEQ_LEN, getattr(experiment, "GROUPS_PER_PART", 1)
     if tokens % groups:
         raise UserError(f"a part of the batch has {tokens} tokens, which do not divide by it", f"GROUPS_PER_PART={groups}", "give a divisor of them")
@@ -164,3 +165,10 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
         do = f"give a multiple of {split / devices:g}, or another mesh"
         raise UserError(f"its {rows} rows do not divide among the {split} parts that data and fsdp make of them", where, do)
     return rows
+
+
+def check_microbatches(rows: int, count: int) -> None:
+    """Check that a global batch divides into microbatches, as rosetta.pax.learner demands; UserError where it does not."""
+    if rows % count:
+        what = f"a batch of {rows} rows does not divide into {count} microbatches"
+        raise UserError(what, f"NUM_MICROBATCHES={count}", "give a divisor of the batch")

@@ -60,9 +60,11 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     bare = given.llama and "restore" not in reads
     hyper = {**given.hyper, **chosen.hyper}
     preflight.check_sizes(given, hyper)
+    preflight.check_files(given, hyper)
     preflight.rows(given, hyper)
     saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
+    more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
     said, refused = run.asked(
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
         lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else (),

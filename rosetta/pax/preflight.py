@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from rosetta.data import checks as data_checks
+from rosetta.data import spec
 from rosetta.errors import UserError
 from rosetta.launch import folders
 from rosetta.pax import checks, download, fdl, hyperread
@@ -59,12 +61,12 @@ def hyper(config: str, given: Iterable[str]) -> None:
     Raises:
       UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and nothing is said.
     """
-    spec = importlib.util.find_spec("paxml")
-    if config.removeprefix(f"{MODULE}.") not in names() or spec is None or not spec.submodule_search_locations:
+    paxml = importlib.util.find_spec("paxml")
+    if config.removeprefix(f"{MODULE}.") not in names() or paxml is None or not paxml.submodule_search_locations:
         return
     known = set(hyperread.names())
     for file, base in BASES:
-        path = Path(next(iter(spec.submodule_search_locations)), file)
+        path = Path(next(iter(paxml.submodule_search_locations)), file)
         known |= hyperread.of_class(path, base) if path.is_file() else set()
     for name in given:
         if name not in known and (name.isupper() or name.upper() in known):
@@ -141,12 +143,64 @@ def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
     checks.check_counts(known)
     checks.check_numbers(known)
     if "NUM_MICROBATCHES" in known:
-        checks.count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
+        parts = checks.count("NUM_MICROBATCHES", known["NUM_MICROBATCHES"])
+        if parts > 1 and "PERCORE_BATCH_SIZE" in known:
+            checks.check_microbatches(checks.batch(known["PERCORE_BATCH_SIZE"], given.gpus), parts)
     meshes = {"ICI_MESH_SHAPE", "DCN_MESH_SHAPE"}
     if meshes & hyper.keys() and meshes <= known.keys():
         parts = math.prod(checks.mesh(SimpleNamespace(**known), given.gpus)[:2])
         if "PERCORE_BATCH_SIZE" in known:
             checks.batch(known["PERCORE_BATCH_SIZE"], given.gpus, split=parts)
+
+
+def check_files(given: Settings, hyper: Mapping[str, str]) -> None:
+    """Check that the files and folders of DATA and EVAL_DATA are there, for an experiment of ours.
+
+    Args:
+      given: the run.
+      hyper: its hyper-parameters as --fdl has them.
+
+    Raises:
+      UserError: one is missing; the message names the variable.
+    """
+    config = given.config.removeprefix(f"{MODULE}.")
+    if given.synthetic or config not in names():
+        return
+    known = hyperread.known(config, hyper)
+    for name in ("DATA", "EVAL_DATA"):
+        typed = known.get(name) or given.variables.get(name)
+        if isinstance(typed, (str, dict)):
+            _check_source(name, typed)
+
+
+def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
+    """Check the files and folders of one source or mixture; UserError where one is missing."""
+    try:
+        for part in spec.parts(typed):
+            if part.spec.kind in ("text", "jsonl", "tfrecord"):
+                spec.files(part.spec)
+            elif part.spec.kind in ("cache", "hf") and not Path(part.spec.value).expanduser().exists():
+                raise UserError("there is no such folder", part.spec.value, "check the path: inside a container it is the mounted one")
+    except UserError as error:
+        raise data_checks.name_variable(error, name) from None
+
+
+def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> tuple[str, ...]:
+    """Check that a training run ends no earlier than its newest checkpoint; return a line if no step is left.
+
+    Args:
+      given: the run.
+      hyper: its hyper-parameters as --fdl has them.
+      folder: of the run.
+
+    Raises:
+      UserError: the checkpoint is past MAX_STEPS.
+    """
+    end = hyperread.known(given.config.removeprefix(f"{MODULE}."), hyper).get("MAX_STEPS")
+    step = None if "://" in folder else newest(folder)
+    if step is None or not isinstance(end, int):
+        return ()
+    return folders.check_last_step(f"MAX_STEPS={end}", end, step, "LOG_DIR")
 
 
 def rows(given: Settings, hyper: Mapping[str, str]) -> None:
@@ -164,7 +218,7 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
     config = given.config.removeprefix(f"{MODULE}.")
     if given.synthetic or config not in names() or config.startswith(tuple(DOWNLOADS)) or importlib.util.find_spec("numpy") is None:
         return
-    from rosetta.data import pipeline, spec  # noqa: PLC0415 (NumPy)
+    from rosetta.data import pipeline  # noqa: PLC0415 (NumPy)
 
     known = hyperread.known(config, hyper)
     typed, length, field = known.get("DATA") or given.variables.get("DATA"), known.get("MAX_SEQ_LEN"), known.get("TEXT_FIELD")

@@ -35,6 +35,7 @@ OTHERS = (
     "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "JAX_COMPILATION_CACHE_DIR", "WITH_NSYS", "ROSETTA_BATCH_LOG",
     "ROSETTA_PRESET", "ROSETTA_WITH", "ROSETTA_SITE", "ROSETTA_DOCTOR",
 )  # fmt: skip
+_LORA = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
 VARIABLES = (*HYPER, *OTHERS, *health.VARIABLES)
 
 
@@ -131,7 +132,9 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     )  # fmt: skip
     if not found.config:
         raise UserError("it is not given", "CONFIG", "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word")
-    if not found.llama:
+    if found.llama:
+        _refuse_unread_lora(variables)
+    else:
         _of_llama_alone(variables)
     whole = {**_hyper(found), **hyper}
     _arithmetic(whole, found.gpus)
@@ -179,9 +182,18 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
     return {**common, **mesh, **switch, "LEARNING_RATE": "1e-4", "LR_SCHEDULE": '"constant"', "MAX_STEPS": "600"}
 
 
+def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
+    """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not set."""
+    name = next((name for name in _LORA if variables.get(name)), None)
+    if name and not on(variables, "USE_LORA"):
+        raise UserError("only a run with USE_LORA=1 reads it", f"{name}={variables[name]}", "set USE_LORA=1, or unset it")
+
+
 def _of_llama_alone(variables: Mapping[str, str]) -> None:
     """UserError for a variable that only run_llama_boolq reads: left unread, it would train something else than was asked for."""
-    asked = next((name for name in ("USE_LORA", "EVAL_ONLY") if on(variables, name)), "CHECKPOINT_RESTORE_PATH" if variables.get("CHECKPOINT_RESTORE_PATH") else None)
+    switches = [name for name in ("USE_LORA", "EVAL_ONLY") if on(variables, name)]
+    values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
+    asked = next(iter([*switches, *values]), None)
     if asked:
         do = "unset it" if asked == "EVAL_ONLY" else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
         raise UserError("only run_llama_boolq reads it", f"{asked}={variables[asked]}", do)

@@ -12,6 +12,7 @@ from rosetta.data.spec import PAIRS
 from rosetta.errors import UserError
 from rosetta.launch import words
 from rosetta.launch.folders import absolute
+from rosetta.launch.folders import check_last_step as check_end
 from rosetta.t5x import folders, ginread, record, weights
 
 if TYPE_CHECKING:
@@ -166,13 +167,10 @@ def check_last_step(bound: Mapping[str, str], begun: int, step: int, folder: str
     """
     counts_from_start = "@" in bound.get("TRAIN_STEPS", "")
     end = weights.find_last_step(bound, begun)
-    if end is None or end > step or (counts_from_start and not begun):
+    if end is None or (counts_from_start and not begun):
         return ()
     name = "FT_STEPS" if counts_from_start else "TRAIN_STEPS"
-    where, what = f"{name}={bound[name]}", f"{folder} is at step {step} already"
-    if end == step:
-        return (f"{where}: {what}: no step is left to train",)
-    raise UserError(what, where, f"give a larger {name}, or name another folder")
+    return check_end(f"{name}={bound[name]}", end, step, folder)
 
 
 def describe_precision_change(checkpoint: str, bound: Mapping[str, str]) -> tuple[str, ...]:

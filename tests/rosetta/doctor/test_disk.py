@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.doctor import disk
 from rosetta.doctor.system import Room
 from tests.rosetta.doctor.machinekit import GIB, find, ids, machine
 
@@ -17,15 +18,14 @@ def test_folders_of_a_run(tmp_path: Path) -> None:
     assert ids(machine(tmp_path, environment={"MODEL_DIR": str(tmp_path / "new" / "run"), "TFDS_DATA_DIR": "gs://x"}, quick=True)) == {}
 
 
-@pytest.mark.parametrize(("free", "files", "found"), [(0, 9, "disk-full"), (GIB << 9, 0, "disk-full"), (2 * GIB, 9, "disk-tight"), (GIB << 9, 9, None)])
+@pytest.mark.parametrize(("free", "files", "found"), [(0, 9, "disk-full"), (12_000_000, 9, "disk-low"), (1, 9, "disk-low"), (0, 0, "disk-full"), (GIB << 9, 0, "disk-full"), (2 * GIB, 9, "disk-tight"), (GIB << 9, 9, None)])
 def test_room(tmp_path: Path, free: int, files: int, found: str | None) -> None:
     made = machine(tmp_path, environment={"MODEL_DIR": str(tmp_path)}, room=lambda _: Room(GIB << 10, free, files))
-    where = {each: find_where(made, each) for each in ("disk-full", "disk-tight")}
+    where = {each: find_where(made, each) for each in ("disk-full", "disk-low", "disk-tight")}
     assert [each for each, places in where.items() if f"MODEL_DIR={tmp_path}" in places] == ([found] if found else [])
 
 
 def find_where(made: object, name: str) -> list[str]:
-    from rosetta.doctor import disk
     from rosetta.doctor.machine import Machine
 
     assert isinstance(made, Machine)
@@ -59,3 +59,9 @@ def test_the_clock_of_a_file_server(tmp_path: Path, ahead: float, words: str) ->
     assert ("clock-of-files" in found) == bool(words)
     if words:
         assert words in find(made, "clock-of-files", folders=[str(tmp_path / "run")]).what
+
+
+def test_a_small_file_system_is_not_called_full(tmp_path: Path) -> None:
+    made = machine(tmp_path, environment={"MODEL_DIR": str(tmp_path)}, room=lambda _: Room(16_000_000, 12_000_000, 9))
+    findings = [finding for finding in disk.check(made) if finding.where == f"MODEL_DIR={tmp_path}"]
+    assert [(finding.level, finding.what) for finding in findings] == [("warning", "only 12 MB are free, less than 64 MB")]

@@ -74,6 +74,7 @@ def place_(tmp_path: Path) -> Place:
     work = tmp_path / "work"
     (work / "bin").mkdir(parents=True)
     (work / "corpus.txt").write_text("A line of text.\n" * 200_000)  # a batch of 128 GPUs
+    (work / "boolq.jsonl").write_text('{"question": "is it", "passage": "it is", "answer": true}\n')
     made = Place(tmp_path, work)
     for name in ("recorder", "srun", "nsys"):
         made.program(name, RECORDER)

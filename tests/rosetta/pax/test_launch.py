@@ -294,6 +294,19 @@ class TestSwitches:
         (BASE, ["Synthetic5B", "", "4"], {"ICI_MESH_SHAPE": "[1,2]", "DCN_MESH_SHAPE": "[1,1,1]"}, "give [data, fsdp, tensor]"),
         (BASE, ["Synthetic5B", "", "4"], {"PERCORE_BATCH_SIZE": "0.3"}, "PERCORE_BATCH_SIZE=0.3: times 4 devices it is 1.2 rows"),
         (BASE, ["Synthetic5B"], {"USE_LORA": "1"}, "USE_LORA=1: only run_llama_boolq reads it"),
+        (BASE, ["Synthetic5B"], {"LORA_RANK": "8"}, "LORA_RANK=8: only run_llama_boolq reads it"),
+        (PILE, ["", "byte"], {"LORA_TARGET_LAYERS": "mlp", **TEXT}, "LORA_TARGET_LAYERS=mlp: only run_llama_boolq reads it"),
+        ("run_llama_boolq.sh", [], {"LORA_RANK": "8", **TEXT}, "LORA_RANK=8: only a run with USE_LORA=1 reads it; set USE_LORA=1, or unset it"),
+        ("run_llama_boolq.sh", [], {"USE_LORA": "0", "LORA_TARGET_LAYERS": "mlp", **TEXT}, "LORA_TARGET_LAYERS=mlp: only a run with USE_LORA=1 reads it"),
+        (PILE, ["", "byte"], {"EVAL_DATA": "text:none.txt", **TEXT}, "EVAL_DATA: none.txt: no file matches"),
+        (PILE, ["", "byte"], {"EVAL_DATA": "cache:none", **TEXT}, "EVAL_DATA: none: there is no such folder"),
+        (PILE, ["", "byte"], {"EVAL_DATA": "txt:none", **TEXT}, "EVAL_DATA"),
+        (PILE, ["", "byte"], {"ROSETTA_FDL": "--fdl.EVAL_DATA=text:none.txt", **TEXT}, "EVAL_DATA: none.txt: no file matches"),
+        (PILE, ["", "ids:9"], {"DATA": "jsonl:none.txt"}, "DATA: none.txt: no file matches"),
+        ("run_llama_boolq.sh", [], {"EVAL_DATA": "jsonl:none", **TEXT}, "EVAL_DATA: none: no file matches"),
+        (BASE, ["Synthetic126M", "", "8"], {"NUM_MICROBATCHES": "3", "PERCORE_BATCH_SIZE": "1"}, "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches"),
+        (PILE, ["", "byte", "", "2", "4"], {"NUM_MICROBATCHES": "3", **TEXT}, "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches"),
+        (BASE, ["mine.Experiment", "", "8"], {"NUM_MICROBATCHES": "3", "PERCORE_BATCH_SIZE": "1"}, "NUM_MICROBATCHES=3: a batch of 8 rows does not divide into 3 microbatches"),
         (BASE, ["Synthetic5B"], {"CHECKPOINT_RESTORE_PATH": "old"}, "CHECKPOINT_RESTORE_PATH=old: only run_llama_boolq reads it"),
         (BASE, ["Synthetic5B"], {"ROSETTA_FDL": "NUM_LAYERS=2"}, "'NUM_LAYERS=2' is no option; write --fdl.NAME=VALUE"),
         (BASE, ["Synthetic5B"], {"SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "2"}, "SLURM_NTASKS=3: Slurm started 3 processes on 2 nodes"),
@@ -372,10 +385,10 @@ class TestCommand:
         assert place.rosetta("pax", "pile", "DATA=text:corpus.txt", RC="6").rc == 6
 
     def test_dry_run(self, place: Place) -> None:
-        ran = place.rosetta("pax", "boolq", "DATA=jsonl:q.jsonl", "LOG_DIR=l", "--dry-run")
+        ran = place.rosetta("pax", "boolq", "DATA=jsonl:boolq.jsonl", "LOG_DIR=l", "--dry-run")
         assert (ran.rc, ran.argv) == (0, [])
         assert [" --mode=eval " in line for line in ran.out.splitlines() if " --mode=" in line] == [False, True]
-        assert len(json.loads(place.rosetta("pax", "boolq", "DATA=jsonl:q.jsonl", "--dry-run", "--json").out)["result"]["runs"]) == 2
+        assert len(json.loads(place.rosetta("pax", "boolq", "DATA=jsonl:boolq.jsonl", "--dry-run", "--json").out)["result"]["runs"]) == 2
 
     @pytest.mark.parametrize(
         ("words", "complaint"),
@@ -506,3 +519,12 @@ def test_evaluation_data_is_evaluated_while_a_run_trains(settings: dict[str, str
     ran = place.rosetta("pax", "pile", "DATA=text:corpus.txt", "LOG_DIR=l", **settings)
     assert ran.rc == 0, ran.err
     assert ("--eval_on_test" in ran.argv) is evaluates
+
+
+@pytest.mark.parametrize(("steps", "status", "line"), [("1", 2, "MAX_STEPS=1: LOG_DIR is at step 350 already; give a larger MAX_STEPS"), ("350", 0, "MAX_STEPS=350: LOG_DIR is at step 350 already: no step is left to train"), ("351", 0, "")])
+def test_max_steps_below_the_checkpoint_is_refused(steps: str, status: int, line: str, place: Place) -> None:
+    place.checkpoint("l", 350)
+    ran = place.run(BASE, "Synthetic126M", "", "", "l", MAX_STEPS=steps)
+    assert ran.rc == status, ran.err
+    assert line in ran.err
+    assert ("already" in ran.err) == bool(line)
