@@ -167,8 +167,8 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
     return rows
 
 
-def check_microbatches(rows: int, count: int) -> None:
-    """Check that a global batch divides into microbatches, as rosetta.pax.learner demands; UserError where it does not."""
-    if rows % count:
-        what = f"a batch of {rows} rows does not divide into {count} microbatches"
-        raise UserError(what, f"NUM_MICROBATCHES={count}", "give a divisor of the batch")
+def check_microbatches(rows: int, parts: int) -> None:
+    """Check that a global batch divides into microbatches, as rosetta.pax.learner demands; UserError otherwise."""
+    if rows % count("NUM_MICROBATCHES", parts):
+        what = f"a batch of {rows} rows does not divide into {parts} microbatches"
+        raise UserError(what, f"NUM_MICROBATCHES={parts}", "give a divisor of the batch")
