@@ -7,9 +7,12 @@ import functools
 import io
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rosetta.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
@@ -69,15 +72,27 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     if len(separator) != 1:
         raise UserError(f"the separator {separator!r} is not one character", path, "separate the fields with a comma, or with a tab in a .tsv file")
     width = before = 0
+    line = ""
+
+    def read_lines() -> Iterator[str]:
+        nonlocal line
+        for line in text:  # noqa: UP028 (`yield from` would not keep the line)
+            yield line
+
     csv.field_size_limit(sys.maxsize)
     with documents.opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
-        rows = csv.reader(text, delimiter=separator, quoting=quoting, strict=True)
+        rows = csv.reader(read_lines(), delimiter=separator, quoting=quoting, strict=True)
         try:
+            after_return = False
             for row in rows:
-                blank = not row or (len(row) == 1 and not row[0].strip(" \t"))
+                blank = not line.strip(" \t\r\n".replace(separator, ""))  # pandas skips such a line
                 width = width or (0 if blank else len(row))
                 if not blank and len(row) != width:
                     raise _describe_width(f"{path}, line {before + 1:,}", len(row), width, quoting)
+                if after_return and row and not row[0]:
+                    what = "the line before ends in a carriage return alone, and the empty first field would be lost"
+                    raise UserError(what, f"{path}, line {before + 1:,}", "end every line with a line feed (dos2unix -c mac FILE)")
+                after_return = line.endswith("\r")
                 before = rows.line_num
         except csv.Error as error:
             do = 'write the field as "..." and each quote in it twice, or save the table as .tsv, where quotes are letters'

@@ -29,6 +29,8 @@ WIDTHS = {
     "a header that is too long": ("a.csv", "text,id,\nx,1\n", 2, 2),
     "a tab too many": ("a.tsv", "id\ttext\n1\tx\t\n", 2, 3),
     "a tab too few": ("a.TSV", 'id\ttext\n1\t"x\n2\n', 3, 1),
+    "an empty text in quotes": ("a.csv", 'id,text\n1,x\n""\n', 3, 1),
+    "a lone tab": ("a.tsv", "id\tn\ttext\n1\t2\tx\n\t\n", 3, 2),
     "in a compressed file": ("a.csv.gz", "text,id\nx,1,\n", 2, 3),
 }
 
@@ -99,6 +101,16 @@ def test_a_row_is_refused_before_training(others: list[str], tmp_path: Path, mon
         return
     with pytest.raises(UserError, match=r"a\.csv, line 2: the row has 3 fields, and the header has 2"):
         next(documents.documents(source, "text"))
+
+
+@pytest.mark.parametrize(("body", "line"), [("id,text\r1,x\r,y\r", 3), ("id,text\n\r,y\n", 3), ("id,text\r1,x\r2,y\r", 0), ('id,text\r\n"a\r",x\r\n,y\r\n', 0)])
+def test_a_first_field_that_pandas_would_lose_is_refused(body: str, line: int, tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", body)
+    if not line:
+        assert check(path)["index_col"] is False
+        return
+    with pytest.raises(UserError, match=f"line {line}: the line before ends in a carriage return alone"):
+        check(path)
 
 
 def test_two_kinds_of_tables_in_a_folder_are_refused(tmp_path: Path) -> None:
