@@ -161,13 +161,24 @@ class Buildah:
             command.run("buildah", "rm", "--", container, check=False)
 
     def _podman(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+        runtime: list[str] = []
         argv = ["--rm", "--pull", "never", *options(limits)]
-        done = command.run("podman", "run", *argv, "--", image, *command_, check=False, where=image)
-        if done.returncode and "rlimit" in done.stderr.lower():  # runc and crun: podman asks for more than an unprivileged machine may have
+
+        def start() -> subprocess.CompletedProcess[str]:
+            words = ("podman", *runtime, "run", *argv, "--", image, *command_)
+            return command.run(*words, check=False, where=image)
+
+        done = start()
+        # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal differently.
+        if done.returncode and "rlimit" in done.stderr.lower():
             for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
                 most = min(limit for limit in (*resource.getrlimit(kind), 4096) if limit != resource.RLIM_INFINITY)
                 argv += ["--ulimit", f"{name}={most}:{most}"]
-            done = command.run("podman", "run", *argv, "--", image, *command_, check=False, where=image)
+            done = start()
+        # crun does not run beside both versions of cgroups, and runc does.
+        if done.returncode and "cgroups in hybrid mode" in done.stderr and shutil.which("runc"):
+            runtime = ["--runtime", "runc"]
+            done = start()
         return done
 
 
