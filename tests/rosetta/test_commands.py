@@ -80,9 +80,10 @@ FILLED = {
 
 
 # Evaluation data is read before a run starts.
+_SQUAD: dict[str, list[bytes]] = {name: [b"a"] for name in ("id", "context", "question", "answers/text")}
 RECORDS = {
     "glue/mnli": datakit.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
-    "squad/v1.1": datakit.example(**{"id": [b"1"], "context": [b"a"], "question": [b"b"], "answers/text": [b"a"], "answers/answer_start": [0]}),
+    "squad/v1.1": datakit.example(answers_start=[0], **_SQUAD),
 }
 
 
