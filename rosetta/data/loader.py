@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import queue
+import re
 import struct
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def workers_for(batches: Batches) -> int:
     ROSETTA_DATA_WORKERS overrides it.
     """
     asked = os.environ.get("ROSETTA_DATA_WORKERS")
-    if asked is not None:
-        if not asked.isdecimal():
-            raise UserError("this is no number of processes", f"ROSETTA_DATA_WORKERS={asked}", "set it to 0 or more")
+    if asked:
+        if not re.fullmatch("[0-9]{1,4}", asked):
+            raise UserError("not a valid number of processes", f"ROSETTA_DATA_WORKERS={asked}", "give a whole number, 0 or more")
         return int(asked)
     # Pairs of texts are short, and every process would hold all of them.
     cheap = all(part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data))

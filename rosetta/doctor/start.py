@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rosetta import doctor
 from rosetta.doctor.finding import BLOCKER
 from rosetta.errors import UserError
+from rosetta.launch.words import on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,8 @@ _OF_OURS = ("jax", "no-plugin", "plugin", "two-plugins", "package", "not-as-lock
 
 
 def off(environment: Mapping[str, str]) -> bool:
-    """Is the machine not to be looked at?"""
-    return environment.get(OFF, "").strip() == "0"
+    """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
+    return not on(environment, OFF, default=True)
 
 
 def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
-from rosetta.launch.words import one_of
+from rosetta.launch.words import above_zero, flag, one_of, parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,13 +66,32 @@ def read(given: Mapping[str, str]) -> Settings:
     )
 
 
+def check_process_variables(given: Mapping[str, str]) -> None:
+    """Check the variables that a run's processes read only after JAX has started, or only on a GPU.
+
+    Args:
+      given: the run's variables.
+
+    Raises:
+      UserError: one is not valid.
+    """
+    workers = given.get("ROSETTA_DATA_WORKERS") or ""
+    if workers and not re.fullmatch("[0-9]{1,4}", workers):
+        raise UserError("not a valid number of processes", f"ROSETTA_DATA_WORKERS={workers}", "give a whole number, 0 or more")
+    if given.get("ROSETTA_DOCTOR"):
+        flag("ROSETTA_DOCTOR", given["ROSETTA_DOCTOR"])
+    if fraction := given.get("XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        above_zero("XLA_PYTHON_CLIENT_MEM_FRACTION", fraction, "0.9")
+
+
 def _number(given: Mapping[str, str], name: str, usual: float) -> float:
     text = given.get(name) or ""
     if not text:
         return usual
-    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12}", text):
-        raise UserError("it is no number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}")
-    return float(text)
+    number = parse_decimal(text)
+    if number is None:
+        raise UserError("not a valid number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}")
+    return number
 
 
 def _steps(text: str) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,41 @@ def positive(name: str, text: str, *, least: int = 1) -> int:
     number = arguments.whole(text)
     if number is None:
         raise UserError(f"it is {text!r}", name, f"give a whole number, at least {least}")
+    return number
+
+
+def parse_decimal(text: str, *, exponent: bool = False) -> float | None:
+    """Return a finite number of 0 or more in ASCII digits, without underscores; None if the text is not one.
+
+    Numbers of more than 12 digits before the point are refused, too: no setting has a use for them.
+
+    Args:
+      text: for example "0.9".
+      exponent: whether "1e-3" is a number, too.
+    """
+    pattern = r"([0-9]{1,12}(\.[0-9]{0,30})?|\.[0-9]{1,30})"
+    if exponent:
+        pattern += r"([eE][+-]?[0-9]{1,3})?"
+    if not re.fullmatch(pattern, text):
+        return None
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def above_zero(name: str, text: str, example: str) -> float:
+    """Return a number above 0, see parse_decimal.
+
+    Args:
+      name: of the variable.
+      text: its value.
+      example: a value that would do.
+
+    Raises:
+      UserError: the text is not one.
+    """
+    number = parse_decimal(text, exponent=True)
+    if not number:
+        raise UserError(f"it is {text!r}", name, f"give a number above 0, as in {name}={example}")
     return number
 
 

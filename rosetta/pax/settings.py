@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rosetta.errors import UserError
 from rosetta.health import settings as health
 from rosetta.launch.folders import absolute
-from rosetta.launch.words import on, one_of, positive
+from rosetta.launch.words import on, one_of, parse_decimal, positive
 from rosetta.pax import checks, fdl
 
 if TYPE_CHECKING:
@@ -121,6 +121,8 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     """
     variables = given(script, words, environment)
     health.read(variables)
+    health.check_process_variables(variables)
+    _check_digits(variables)
     single = script.endswith("singlenode") or (script == "run_llama_boolq" and not on(variables, "USE_MULTIPROCESS"))
     nodes, processes, each = _devices(variables, devices, single=single)
     hyper, more = fdl.split(variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", ""))
@@ -139,6 +141,15 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     whole = {**_hyper(found), **hyper}
     _arithmetic(whole, found.gpus)
     return replace(found, hyper=whole)
+
+
+def _check_digits(variables: Mapping[str, str]) -> None:
+    """Refuse numbers that only Python reads as such, as 1_0 and 0x10; other values are checked by what they are."""
+    for name in HYPER:
+        text = variables.get(name, "").strip()
+        is_number = type(fdl.value(text)) in (int, float, complex)
+        if is_number and parse_decimal(text.lstrip("-"), exponent=True) is None:
+            raise UserError(f"it is {text!r}", name, "give a number in decimal digits, as in 10 or 1e-4")
 
 
 def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
+from rosetta.health.settings import check_process_variables
 from rosetta.launch import card
 from rosetta.launch import devices as seen
 from rosetta.launch.folders import absolute, writable
@@ -33,6 +34,7 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
         if not environment.get(name):
             raise UserError("it is not set", name, f"give {name}=FOLDER")
+    check_process_variables(environment)
     task = one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
     size = environment.get("T5_SIZE") or "large"
     model = ginfiles.model(environment.get("T5_FAMILY") or "t5_1_1", size)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rosetta.errors import UserError
 from rosetta.health import settings as health
 from rosetta.launch.folders import absolute
-from rosetta.launch.words import fitting, one_of, positive
+from rosetta.launch.words import above_zero, fitting, one_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,6 +85,7 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
         raise UserError(f"got {len(words)} arguments", f"{script}.sh", order if names else "settings come from the environment: T5_SIZE, PREC, BSIZE_PER_GPU, MODEL_DIR, ...")
     given = {**environment, **{name: word for name, word in zip(names, words) if word}}  # noqa: B905 (Python 3.9, which a login node may have)
     health.read(given)
+    health.check_process_variables(given)
     single, finetune = script.startswith("singlenode"), "_ft_" in script
     task = one_of("FT_TASK", given.get("FT_TASK") or (TASKS[0] if single else ""), TASKS) if finetune else ""
     numbers = {
@@ -125,12 +125,7 @@ def macros(given: Mapping[str, str]) -> dict[str, float]:
     """Return the macros of the gin files that are given as variables: steps, and a learning rate. UserError where one is no number above 0."""
     found: dict[str, float] = {name: positive(name, given[name]) for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD") if given.get(name)}
     if text := given.get("LEARNING_RATE"):
-        try:
-            found["LEARNING_RATE"] = float(text) if text.isascii() and text.isprintable() else math.nan
-        except ValueError:
-            found["LEARNING_RATE"] = math.nan
-        if not 0 < found["LEARNING_RATE"] < math.inf:
-            raise UserError(f"it is {text!r}", "LEARNING_RATE", "give a number above 0, as in LEARNING_RATE=1e-3")
+        found["LEARNING_RATE"] = above_zero("LEARNING_RATE", text, "1e-3")
     return found
 
 

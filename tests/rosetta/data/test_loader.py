@@ -110,5 +110,5 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.B
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
     assert loader.workers_for(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
-    with pytest.raises(UserError, match="no number of processes"):
+    with pytest.raises(UserError, match="not a valid number of processes"):
         loader.workers_for(large)

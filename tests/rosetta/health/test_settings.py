@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rosetta.errors import UserError
-from rosetta.health.settings import Settings, read
+from rosetta.health.settings import Settings, check_process_variables, read
 
 
 def test_what_is_not_given_is_the_usual() -> None:
@@ -16,10 +16,34 @@ def test_what_is_given_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["ON_BAD_LOSS=crash", "LOSS_SPIKE=1", "LOSS_SPIKE=nan", "WATCHDOG_SECONDS=-1", "WATCHDOG_STEPS=1e3", "CHECKPOINT_MINUTES=five", "ON_FULL_DISK=x", "PROFILE_STEPS=5", "PROFILE_STEPS=5:5"]
+    "wrong", ["ON_BAD_LOSS=crash", "LOSS_SPIKE=1", "LOSS_SPIKE=nan", "WATCHDOG_SECONDS=-1", "WATCHDOG_STEPS=1e3", "CHECKPOINT_MINUTES=five", "ON_FULL_DISK=x", "PROFILE_STEPS=5", "PROFILE_STEPS=5:5", "LOSS_SPIKE=٣", "WATCHDOG_SECONDS=1_0", "CHECKPOINT_MINUTES=٣", "WATCHDOG_STEPS=" + "9" * 400, "PROFILE_STEPS=١:٢"]
 )
 def test_what_is_wrong_is_said(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     with pytest.raises(UserError) as raised:
         read({name: value})
     assert raised.value.where.partition("=")[0] == name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ("ROSETTA_DATA_WORKERS=many", "ROSETTA_DATA_WORKERS=many: not a valid number of processes; give a whole number, 0 or more"),
+        ("ROSETTA_DATA_WORKERS=-1", "ROSETTA_DATA_WORKERS=-1: not a valid number"),
+        ("ROSETTA_DATA_WORKERS=٣", "ROSETTA_DATA_WORKERS=٣: not a valid number"),
+        ("ROSETTA_DOCTOR=maybe", "ROSETTA_DOCTOR: it is 'maybe'; give 0 or 1"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=lots", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'lots'; give a number above 0"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=0", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is '0'; give a number above 0"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=nan", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'nan'"),
+    ],
+)
+def test_what_processes_read_later_is_checked_before(wrong: str, line: str) -> None:
+    name, _, value = wrong.partition("=")
+    with pytest.raises(UserError) as raised:
+        check_process_variables({name: value})
+    assert str(raised.value).startswith(line)
+
+
+def test_what_processes_read_later_may_be_empty_or_fine() -> None:
+    check_process_variables(dict.fromkeys(("ROSETTA_DATA_WORKERS", "ROSETTA_DOCTOR", "XLA_PYTHON_CLIENT_MEM_FRACTION"), ""))
+    check_process_variables({"ROSETTA_DATA_WORKERS": "0", "ROSETTA_DOCTOR": "off", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"})

@@ -51,3 +51,22 @@ def test_settings() -> None:
         words.setting("MODEL_DIR_OLD=x", known, "here", "X=1")
     with pytest.raises(UserError, match="did you mean T5_SIZE"):
         words.setting("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
+
+
+@pytest.mark.parametrize(("text", "number"), [("3", 3.0), (".5", 0.5), ("2.", 2.0), ("0", 0.0)])
+def test_decimal_numbers(text: str, number: float) -> None:
+    assert words.parse_decimal(text) == words.parse_decimal(text, exponent=True) == number
+
+
+@pytest.mark.parametrize("text", ["", "٣", "²", "1_0", "0x10", "-1", "nan", "inf", "1e", "1,5", " 1", "1\n", "9" * 400])
+def test_what_only_python_reads_as_a_number_is_not_decimal(text: str) -> None:
+    assert words.parse_decimal(text) is None
+    assert words.parse_decimal(text, exponent=True) is None
+    with pytest.raises(UserError, match=r"^X: it is .*; give a number above 0, as in X=1e-3$"):
+        words.above_zero("X", text, "1e-3")
+
+
+def test_exponents() -> None:
+    assert words.parse_decimal("1e-3") is None
+    assert words.above_zero("X", "1e-3", "1e-3") == 0.001
+    assert words.parse_decimal("1e999", exponent=True) is None

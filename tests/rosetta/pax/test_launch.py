@@ -479,6 +479,11 @@ def test_every_script_is_a_door() -> None:
         ("LEARNING_RATE=fast", "LEARNING_RATE: it is 'fast'; give a number above 0, as in 1e-4"),
         ("LEARNING_RATE=-1", "LEARNING_RATE: it is -1; give a number above 0, as in 1e-4"),
         ("NUM_MICROBATCHES=0", "NUM_MICROBATCHES: it is 0; give a whole number of at least 1"),
+        ("LEARNING_RATE=1_0", "LEARNING_RATE: it is '1_0'; give a number in decimal digits, as in 10 or 1e-4"),
+        ("LEARNING_RATE=٣", "LEARNING_RATE: it is '٣'; give a number above 0, as in 1e-4"),
+        ("MAX_STEPS=0x10", "MAX_STEPS: it is '0x10'; give a number in decimal digits"),
+        ("ROSETTA_DOCTOR=maybe", "ROSETTA_DOCTOR: it is 'maybe'; give 0 or 1"),
+        ("XLA_PYTHON_CLIENT_MEM_FRACTION=lots", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'lots'; give a number above 0"),
         ("DCN_MESH_SHAPE=[1,2,1]", "it is a mesh of 16 devices, and there are 8"),
     ],
 )

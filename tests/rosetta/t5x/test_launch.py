@@ -228,3 +228,11 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(steps: str, statu
     assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == status
     output = capsys.readouterr()
     assert ("MODEL_DIR is at step 350 already" in output.out + output.err) == (steps != "351")
+
+
+@pytest.mark.parametrize("wrong", ["LEARNING_RATE=٣", "LEARNING_RATE=1_0", "LEARNING_RATE=nan", "LOSS_SPIKE=٣", "ROSETTA_DATA_WORKERS=many", "ROSETTA_DOCTOR=maybe", "XLA_PYTHON_CLIENT_MEM_FRACTION=lots"])
+def test_values_that_a_run_would_stumble_over_are_refused(wrong: str) -> None:
+    name, _, value = wrong.partition("=")
+    with pytest.raises(UserError) as caught:
+        _settings(**{name: value})
+    assert caught.value.where.partition("=")[0] == name
