@@ -179,7 +179,10 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
         for part in spec.parts(typed):
             if part.spec.kind in ("text", "jsonl", "tfrecord"):
                 spec.files(part.spec)
-            elif part.spec.kind in ("cache", "hf") and not Path(part.spec.value).expanduser().exists():
+                continue
+            # Other names after hf: are data sets of the Hugging Face Hub.
+            is_folder = part.spec.kind == "cache" or (part.spec.kind == "hf" and part.spec.value.startswith(("/", ".")))
+            if is_folder and not Path(part.spec.value).expanduser().exists():
                 raise UserError("there is no such folder", part.spec.value, "check the path: inside a container it is the mounted one")
     except UserError as error:
         raise data_checks.name_variable(error, name) from None

@@ -137,3 +137,20 @@ def test_synthetic_data_needs_nothing() -> None:
     batch = pipeline.Batches(datakit.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4).at(0)
     assert 30000 < batch["encoder_input_tokens"].max() < 32128
     assert (batch["decoder_target_tokens"] != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "line"),
+    [
+        ("DATA", "text:none.txt", "DATA: none.txt: no file matches"),
+        ("EVAL_DATA", "text:none.txt", "EVAL_DATA: none.txt: no file matches"),
+        ("EVAL_DATA", "text:gs://bucket/a", "EVAL_DATA=text:gs://bucket/a: "),
+        ("DATA", "text:gs://bucket/a", "DATA=text:gs://bucket/a: "),
+    ],
+)
+def test_missing_data_names_its_variable(name: str, wrong: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words\n")
+    sources = {"DATA": f"text:{tmp_path}/a.txt", "EVAL_DATA": f"text:{tmp_path}/a.txt", name: wrong}
+    with pytest.raises(UserError) as caught:
+        checks.before_start(data=sources["DATA"], eval_data=sources["EVAL_DATA"], objective="lm", vocab="byte", vocab_size=None, lengths={"targets": 64})
+    assert str(caught.value).startswith(line)

@@ -301,6 +301,7 @@ class TestSwitches:
         (PILE, ["", "byte"], {"EVAL_DATA": "text:none.txt", **TEXT}, "EVAL_DATA: none.txt: no file matches"),
         (PILE, ["", "byte"], {"EVAL_DATA": "cache:none", **TEXT}, "EVAL_DATA: none: there is no such folder"),
         (PILE, ["", "byte"], {"EVAL_DATA": "txt:none", **TEXT}, "EVAL_DATA"),
+        (PILE, ["", "byte"], {"EVAL_DATA": "hf:/none", **TEXT}, "EVAL_DATA: /none: there is no such folder"),
         (PILE, ["", "byte"], {"ROSETTA_FDL": "--fdl.EVAL_DATA=text:none.txt", **TEXT}, "EVAL_DATA: none.txt: no file matches"),
         (PILE, ["", "ids:9"], {"DATA": "jsonl:none.txt"}, "DATA: none.txt: no file matches"),
         ("run_llama_boolq.sh", [], {"EVAL_DATA": "jsonl:none", **TEXT}, "EVAL_DATA: none: no file matches"),
@@ -533,3 +534,9 @@ def test_max_steps_below_the_checkpoint_is_refused(steps: str, status: int, line
     assert ran.rc == status, ran.err
     assert line in ran.err
     assert ("already" in ran.err) == bool(line)
+
+
+@pytest.mark.parametrize("source", ["hf:owner/name", "hf:name#train", "synthetic", "text:corpus.txt", '{"text:corpus.txt": 0.5, "hf:owner/name/config": 0.5}'])
+def test_evaluation_data_that_is_no_path_of_this_machine_is_left_to_the_run(source: str, place: Place) -> None:
+    ran = place.run("run_pile_singlenode.sh", "", "byte", EVAL_DATA=source, **TEXT)
+    assert ran.rc == 0, ran.err
