@@ -192,9 +192,11 @@ def _name_failed_writes(folder: Path) -> Iterator[None]:
         raise
     except Exception as problem:  # TensorStore raises ValueError and RuntimeError for what the system said
         number = re.search(r"os_error_code='(\d+)'|OS error (\d+)", str(problem))
-        if number is None and " local file " not in str(problem):
+        words = re.search(r"\[OS error: ([^\]]+)\]", str(problem))  # of the TensorStore of pax-1.4
+        if number is None and words is None and " local file " not in str(problem):
             raise
-        what = os.strerror(int(number[1] or number[2])) if number else str(problem)[-200:]
+        what = words[1] if words else str(problem)[-200:]
+        what = os.strerror(int(number[1] or number[2])) if number else what
         raise UserError(f"the array cannot be written ({what})", str(folder), "make room or name another folder") from None
 
 
