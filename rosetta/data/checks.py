@@ -117,6 +117,7 @@ def before_start(
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
     first: str = "",
+    from_variables: bool = True,
 ) -> None:
     """Raise UserError for anything about the data that a run would stumble over later; reads no more than file names and heads.
 
@@ -132,6 +133,7 @@ def before_start(
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
       first: where JSON lines have their text: the first record of text and JSON lines is read, too; "": it is not.
+      from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name the variable.
     """
     from rosetta.data import objectives, pipeline, records, spec, vocabulary  # noqa: PLC0415 (they use this module)
 
@@ -146,6 +148,6 @@ def before_start(
             try:
                 pipeline.check(part.spec, rule, chosen, read)
             except UserError as error:
-                raise name_variable(error, name) from None
+                raise name_variable(error, name) if from_variables else error from None
             if first and part.spec.kind in ("text", "jsonl"):
                 records.begin(part.spec, objective, first, read)

@@ -90,6 +90,7 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         split=args.split,
         extra_ids=args.extra_ids,
         mean_noise_span_length=args.mean_span,
+        from_variables=False,
     )
     found = {str(part.spec): tfds.check(part.spec, args.split) for part in spec.parts(args.data) if part.spec.kind == "tfds"}
     lines = [f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples" for name, copy in found.items()]

@@ -224,7 +224,7 @@ def test_a_process_that_is_lost_is_named_and_the_other_ends_by_itself(run: Run) 
 
 
 def test_a_trace_and_checkpoints_by_time(run: Run) -> None:
-    run.start(saved=10_000, steps=10 * EVERY, PROFILE_STEPS="5:8", CHECKPOINT_MINUTES=".01")
+    run.start(saved=10_000, steps=10 * EVERY, PROFILE_STEPS="5:8", CHECKPOINT_MINUTES=".002")
     assert run.ends() == [0], run.said()[-3000:]
     assert list((run.place / "profile").rglob("*.trace.json.gz"))
     assert "operation" in run.said()
