@@ -81,6 +81,7 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     folder = "FT_DIR" if given.finetune else "MODEL_DIR"
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
+        preflight.goes_on(newest, start or "", bound)
         more = (*more, *preflight.describe_precision_change(newest, bound), *preflight.check_last_step(bound, begun, own[-1], folder))
     log = None
     if given.log_dir:
