@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from builder import __version__, cachedir, log
 from builder.cache import Cache
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.redact import find_exposed, redact, redact_document, remember
 from builder.verb import Context
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from builder.printable import escape
 from builder.redact import redact
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

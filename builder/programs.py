@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.redact import redact
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

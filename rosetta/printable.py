@@ -1,6 +1,6 @@
 """Make text of others safe to print: nothing in it controls the terminal or reorders the text.
 
-The builder uses this module too: it needs the standard library only, and Python 3.9 runs it.
+Only the standard library is used, and Python 3.9 runs it.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ import tempfile
 from typing import IO, TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.programs import join_lines
 from builder.redact import redact
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

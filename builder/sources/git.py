@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.programs import output_end
 from builder.redact import redact
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

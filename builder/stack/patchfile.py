@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
+from builder.printable import escape
 from builder.sources import treepath
 from builder.stack.hunks import Hunk
-from rosetta.printable import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

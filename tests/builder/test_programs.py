@@ -8,7 +8,7 @@ import pytest
 
 from builder import programs
 from builder.errors import FatalError
-from rosetta.printable import escape
+from builder.printable import escape
 
 
 @pytest.mark.parametrize(
