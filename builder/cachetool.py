@@ -27,7 +27,7 @@ _KINDS = ("base", "bin", "debs", "env", "layers", "pyc", "stamps", "trees", "whe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="du|check|prune")
     actions.add_parser("du", help="how much each kind takes, hard links counted once")
-    actions.add_parser("check", help="compare all contents and modes with what was recorded when they were made")
+    actions.add_parser("check", help="compare all contents and modes with what was recorded when they were made, and remove what differs")
     prune = actions.add_parser("prune", help="remove what was not used for some time, and what killed runs left")
     prune.add_argument("--days", type=_days, default=30.0, help="how long unused (default: 30)")
     prune.add_argument("--sources", action="store_true", help="the git caches too")
@@ -94,7 +94,7 @@ def check(cache: Cache) -> tuple[int, dict[str, list[str]]]:
                 advance(1)
             for stamp in stamped:
                 if read_stamp(stamp) is None:
-                    damaged[f"stamps/{stamp.name}"] = ["its content is not what it was"]
+                    damaged[f"stamps/{stamp.name}"] = ["its hash does not fit its content, or it is of an earlier version"]
                     remove(stamp)
                 advance(1)
             for blob in blobs:

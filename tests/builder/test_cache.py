@@ -18,6 +18,7 @@ from builder import cachetool
 from builder.cache import Cache, remove, stage_key, write_atomic
 from builder.cachedir import default_root
 from builder.errors import FatalError
+from builder.stamps import write_stamp
 from builder.verb import Context
 
 ROOT = Path(__file__).parents[2]
@@ -289,3 +290,14 @@ def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
         process.kill()
     with cache.used(alone=True):
         assert entry.exists()
+
+
+def test_check_finds_an_edited_record_and_removes_it(cache: Cache) -> None:
+    stamp = cache.path("stamps", "patched-1.json")
+    write_stamp(stamp, {"tree": "1" * 40})
+    assert cachetool.check(cache) == (1, {})
+    stamp.write_text(stamp.read_text().replace("1" * 40, "2" * 40))
+    checked, damaged = cachetool.check(cache)
+    assert (checked, list(damaged)) == (1, ["stamps/patched-1.json"])
+    assert not stamp.exists()
+    assert cachetool.check(cache) == (0, {})
