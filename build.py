@@ -3,6 +3,7 @@
 
 Standard library and old syntax on purpose, so that an old Python prints a sentence and not a SyntaxError.
 """
+
 import os
 import subprocess
 import sys
@@ -17,14 +18,23 @@ def other_python():
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             path = os.path.join(folder, "python3.%d" % minor)
             # A version manager's shim is there for Pythons that are not.
-            if os.access(path, os.X_OK) and os.path.isfile(path) and subprocess.call([path, "-c", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE) == 0:
+            if (
+                os.access(path, os.X_OK)
+                and os.path.isfile(path)
+                and subprocess.call(
+                    [path, "-c", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
+                == 0
+            ):
                 return path
     return None
 
 
 def main():
     if not os.environ.get("HOME"):
-        os.environ.pop("HOME", None)  # an empty one would be the root folder; without one, everybody asks the user database
+        os.environ.pop(
+            "HOME", None
+        )  # an empty one would be the root folder; without one, everybody asks the user database
     if sys.version_info < OLDEST:
         path = other_python()
         if path and not os.environ.get("ROSETTA_REEXEC"):

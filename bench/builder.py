@@ -32,7 +32,14 @@ ROOT = Path(__file__).resolve().parents[1]
 def timed(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> float:
     """Seconds a command takes, which must succeed."""
     start = time.monotonic()
-    done = subprocess.run(list(argv), cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        list(argv),
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     seconds = time.monotonic() - start
     if done.returncode:
         sys.exit(f"{' '.join(argv)}: status {done.returncode}\n{done.stderr[-2000:]}")
@@ -42,7 +49,13 @@ def timed(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path =
 def checkout(folder: Path) -> Path:
     """A copy of the repository whose patches may be edited, with the builder's environment."""
     skip = shutil.ignore_patterns("build", ".git", "__pycache__", ".mypy_cache", ".ruff_cache")
-    shutil.copytree(ROOT, folder, ignore=skip, symlinks=True, copy_function=lambda a, b: os.link(a, b) if "/.venv/" in a else shutil.copy2(a, b))
+    shutil.copytree(
+        ROOT,
+        folder,
+        ignore=skip,
+        symlinks=True,
+        copy_function=lambda a, b: os.link(a, b) if "/.venv/" in a else shutil.copy2(a, b),
+    )
     return folder
 
 
@@ -58,7 +71,13 @@ def edit_a_patch(folder: Path, distribution: str, number: int) -> str:
             for index, line in enumerate(lines):
                 if line.startswith("diff --git"):
                     inside = line.rstrip().endswith(".py")
-                if inside and line.startswith("+") and not line.startswith("+++") and line.strip("+ \n") and '"""' not in line:
+                if (
+                    inside
+                    and line.startswith("+")
+                    and not line.startswith("+++")
+                    and line.strip("+ \n")
+                    and '"""' not in line
+                ):
                     text = line.rstrip("\n").partition("  # edit")[0]
                     lines[index] = f"{text}  # edit {number}\n"
                     path.unlink()  # the copy may share its file with the original
@@ -68,7 +87,9 @@ def edit_a_patch(folder: Path, distribution: str, number: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--distribution", default="pax-1.4")
     parser.add_argument("--mirror", default="")
     parser.add_argument("--runs", type=int, default=5)
@@ -81,7 +102,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as scratch:
         folder = checkout(Path(scratch) / "checkout")
         output = Path(scratch) / "out"
-        build = ["python3", "build.py", "--distribution", arguments.distribution, "--output", f"env:{output}", *mirror]
+        build = [
+            "python3",
+            "build.py",
+            "--distribution",
+            arguments.distribution,
+            "--output",
+            f"env:{output}",
+            *mirror,
+        ]
         timed(build, cwd=folder)
         if "nothing" in what:
             times = [timed(["unshare", "-n", *build], cwd=folder) for _ in range(arguments.runs)]
@@ -97,22 +126,51 @@ def main() -> None:
         if "cold" in what:
             ratios, ours, theirs = [], [], []
             lock = folder / "locks" / f"{arguments.distribution}-cpu.txt"
-            for number in range(arguments.runs + 1):  # the first fills uv's cache and the page cache, and does not count
+            for number in range(
+                arguments.runs + 1
+            ):  # the first fills uv's cache and the page cache, and does not count
                 shutil.rmtree(output)
                 cache, venv = Path(scratch) / "cache", Path(scratch) / "venv"
                 cold = timed(build, env={"ROSETTA_CACHE": str(cache)}, cwd=folder)
                 shutil.rmtree(cache)
                 environment = uv.environment()
                 start = time.monotonic()
-                timed([uv.program(), "venv", "-q", str(venv), "--python", os.path.realpath(sys.executable)], env=environment)
-                timed([uv.program(), "pip", "sync", "-q", "--compile-bytecode", "--require-hashes", "--python", str(venv / "bin/python"), str(lock)], env=environment)
+                timed(
+                    [
+                        uv.program(),
+                        "venv",
+                        "-q",
+                        str(venv),
+                        "--python",
+                        os.path.realpath(sys.executable),
+                    ],
+                    env=environment,
+                )
+                timed(
+                    [
+                        uv.program(),
+                        "pip",
+                        "sync",
+                        "-q",
+                        "--compile-bytecode",
+                        "--require-hashes",
+                        "--python",
+                        str(venv / "bin/python"),
+                        str(lock),
+                    ],
+                    env=environment,
+                )
                 yardstick = time.monotonic() - start
                 shutil.rmtree(venv)
                 if number:
                     ours.append(cold)
                     theirs.append(yardstick)
                     ratios.append(cold / yardstick)
-            result |= {"cold_s": ours, "uv_pip_sync_s": theirs, "cold_ratio_median": round(statistics.median(ratios), 3)}
+            result |= {
+                "cold_s": ours,
+                "uv_pip_sync_s": theirs,
+                "cold_ratio_median": round(statistics.median(ratios), 3),
+            }
     print(json.dumps(result, indent=1))
 
 

@@ -46,28 +46,91 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
     (folder / "wheels").mkdir()
     loaded = manifest.load(ROOT / "manifest.yaml")
     lock = ROOT / "locks" / f"{arguments.distribution}-{arguments.accelerator}.txt"
-    pins = [pin for pin in lockfile.read(lock) if pin.holds(lockfile.environment_of(python.version, python.full, "amd64"))]
+    pins = [
+        pin
+        for pin in lockfile.read(lock)
+        if pin.holds(lockfile.environment_of(python.version, python.full, "amd64"))
+    ]
     unbuilt = {entry.name for entry in loaded.sdists}
-    timed([uv.program(), "pip", "install", "-q", "--target", str(folder / "pip"), "pip"], env=uv.environment())
-    (folder / "pip/hashed.txt").write_text("".join(pin.lines() for pin in pins if pin.name not in unbuilt))
-    (folder / "pip/requirements.txt").write_text("".join(f"{pin.name}=={pin.version}\n" for pin in pins))
-    tags = [part for tag in ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5") for part in ("--platform", f"manylinux_{tag}_x86_64")]
-    tags += ["--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64", "--platform", "linux_x86_64"]
-    common = ["download", "-q", "--no-deps", "--only-binary", ":all:", "--python-version", python.version, *tags, "--dest", str(folder / "wheels")]
-    timed([sys.executable, "-m", "pip", *common, "--require-hashes", "-r", str(folder / "pip/hashed.txt")], env={"PYTHONPATH": str(folder / "pip")})
+    timed(
+        [uv.program(), "pip", "install", "-q", "--target", str(folder / "pip"), "pip"],
+        env=uv.environment(),
+    )
+    (folder / "pip/hashed.txt").write_text(
+        "".join(pin.lines() for pin in pins if pin.name not in unbuilt)
+    )
+    (folder / "pip/requirements.txt").write_text(
+        "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
+    )
+    tags = [
+        part
+        for tag in ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+        for part in ("--platform", f"manylinux_{tag}_x86_64")
+    ]
+    tags += [
+        "--platform",
+        "manylinux2014_x86_64",
+        "--platform",
+        "manylinux2010_x86_64",
+        "--platform",
+        "manylinux1_x86_64",
+        "--platform",
+        "linux_x86_64",
+    ]
+    common = [
+        "download",
+        "-q",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--python-version",
+        python.version,
+        *tags,
+        "--dest",
+        str(folder / "wheels"),
+    ]
+    timed(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            *common,
+            "--require-hashes",
+            "-r",
+            str(folder / "pip/hashed.txt"),
+        ],
+        env={"PYTHONPATH": str(folder / "pip")},
+    )
     for pin in pins:
         if pin.name in unbuilt:  # pip would build it each time: spared
-            timed([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder / "wheels"), f"{pin.name}=={pin.version}"], env={"PYTHONPATH": str(folder / "pip")})
+            timed(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "wheel",
+                    "-q",
+                    "--no-deps",
+                    "--wheel-dir",
+                    str(folder / "wheels"),
+                    f"{pin.name}=={pin.version}",
+                ],
+                env={"PYTHONPATH": str(folder / "pip")},
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--distribution", default="pax-1.4")
     parser.add_argument("--accelerator", default="cpu")
     parser.add_argument("--mirror", default="")
     parser.add_argument("--engine", default="docker")
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--last", action="store_true", help="also the plain way with the sources copied last")
+    parser.add_argument(
+        "--last", action="store_true", help="also the plain way with the sources copied last"
+    )
     arguments = parser.parse_args()
     engine = choose(arguments.engine)
     (ROOT / "build").mkdir(exist_ok=True)
@@ -79,17 +142,47 @@ def main() -> None:
         line = loaded.distribution(arguments.distribution).line
         found = bases.resolve(context, loaded, line, "", ["amd64"], "", "zstd")
         python = bases.interpreter(context.cache, found)
-        tags = {name: f"localhost/rosetta-bench:{name}" for name in ("base", "ours", "plain", "plain_last")}
-        base = oci.image("amd64", found["amd64"].layers, "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]}, {})
+        tags = {
+            name: f"localhost/rosetta-bench:{name}"
+            for name in ("base", "ours", "plain", "plain_last")
+        }
+        base = oci.image(
+            "amd64",
+            found["amd64"].layers,
+            "2026-01-01T00:00:00Z",
+            {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+            {},
+        )
         engine.load(context.cache, oci.index([base], {}), tags["base"])
         plain = scratch / "plain"
         plain.mkdir()
         wheels(arguments, plain, python)
-        build = ["python3", "build.py", "--distribution", arguments.distribution, "--accelerator", arguments.accelerator, "--transformer-engine", "no"]
-        build += ["--engine", arguments.engine, "--output", f"image:{tags['ours']}", "--platform", "linux/amd64", *(["--mirror", arguments.mirror] if arguments.mirror else [])]
+        build = [
+            "python3",
+            "build.py",
+            "--distribution",
+            arguments.distribution,
+            "--accelerator",
+            arguments.accelerator,
+            "--transformer-engine",
+            "no",
+        ]
+        build += [
+            "--engine",
+            arguments.engine,
+            "--output",
+            f"image:{tags['ours']}",
+            "--platform",
+            "linux/amd64",
+            *(["--mirror", arguments.mirror] if arguments.mirror else []),
+        ]
         (plain / "plain.Dockerfile").write_text(PLAIN % (COPY, ""))
         (plain / "plain_last.Dockerfile").write_text(PLAIN % ("", COPY))
-        argv = ["docker", "build", "-q", "--network", "none"] if arguments.engine == "docker" else ["buildah", "bud", "-q", "--isolation", "chroot", "--layers"]
+        argv = (
+            ["docker", "build", "-q", "--network", "none"]
+            if arguments.engine == "docker"
+            else ["buildah", "bud", "-q", "--isolation", "chroot", "--layers"]
+        )
         rows: dict[str, list[float]] = {}
 
         def note(name: str, seconds: float) -> None:
@@ -97,7 +190,20 @@ def main() -> None:
             print(f"{name}: {seconds:.1f} s", file=sys.stderr, flush=True)
 
         def by_engine(name: str, *more: str) -> float:
-            return timed([*argv, *more, "-f", str(plain / f"{name}.Dockerfile"), "--build-arg", f"BASE={tags['base']}", "-t", tags[name], str(plain)], env={"DOCKER_BUILDKIT": "1"})
+            return timed(
+                [
+                    *argv,
+                    *more,
+                    "-f",
+                    str(plain / f"{name}.Dockerfile"),
+                    "--build-arg",
+                    f"BASE={tags['base']}",
+                    "-t",
+                    tags[name],
+                    str(plain),
+                ],
+                env={"DOCKER_BUILDKIT": "1"},
+            )
 
         try:
             for number in range(arguments.runs):
@@ -106,7 +212,11 @@ def main() -> None:
                 env = {"ROSETTA_CACHE": str(cache)}
                 note("ours_cold", timed(build, env=env, cwd=folder))
                 if not (plain / "sources").exists():  # the patched trees that both put in
-                    trees = [path for path in (cache / "trees").iterdir() if not path.name.startswith(".")]
+                    trees = [
+                        path
+                        for path in (cache / "trees").iterdir()
+                        if not path.name.startswith(".")
+                    ]
                     for each in trees:
                         shutil.copytree(each, plain / "sources" / each.name[:12], symlinks=True)
                 note("ours_nothing_changed", timed(build, env=env, cwd=folder))
@@ -120,12 +230,30 @@ def main() -> None:
                     note(f"{name}_pin", by_engine(name))
                     engine.remove([tags[name]])
                 engine.remove([tags["ours"]])
-                subprocess.run(["docker", "builder", "prune", "-af"], capture_output=True, check=False)
+                subprocess.run(
+                    ["docker", "builder", "prune", "-af"], capture_output=True, check=False
+                )
         finally:
             engine.remove(list(tags.values()))
         middle = {name: statistics.median(times) for name, times in rows.items()}
-        ratios = {f"{name}_{what}": round(middle[f"{name}_{what}"] / middle[f"ours_{what}"], 2) for name in ("plain", "plain_last") for what in ("cold", "pin") if f"{name}_{what}" in middle}
-        print(json.dumps({"distribution": arguments.distribution, "accelerator": arguments.accelerator, "engine": arguments.engine, "seconds": rows, "ratios": ratios}, indent=1))
+        ratios = {
+            f"{name}_{what}": round(middle[f"{name}_{what}"] / middle[f"ours_{what}"], 2)
+            for name in ("plain", "plain_last")
+            for what in ("cold", "pin")
+            if f"{name}_{what}" in middle
+        }
+        print(
+            json.dumps(
+                {
+                    "distribution": arguments.distribution,
+                    "accelerator": arguments.accelerator,
+                    "engine": arguments.engine,
+                    "seconds": rows,
+                    "ratios": ratios,
+                },
+                indent=1,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,11 @@ def _documents(limit: int) -> list[str]:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found: list[str] = []
     size = 0
-    patterns = [f"{here}/docs/*.md", f"{here}/README.md", f"{os.path.dirname(np.__file__)}/../**/*.py"]
+    patterns = [
+        f"{here}/docs/*.md",
+        f"{here}/README.md",
+        f"{os.path.dirname(np.__file__)}/../**/*.py",
+    ]
     for pattern in patterns:
         for path in sorted(glob.glob(pattern, recursive=True)):
             with open(path, encoding="utf-8", errors="replace") as file:
@@ -62,8 +66,14 @@ def _write(folder: str, documents: list[str]) -> dict[str, str]:
         file.writelines(f"{text}\n" for text in documents)
     with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
-    datakit.tfrecords(Path(folder, "a.tfrecord"), [datakit.example(text=[text.encode()]) for text in documents])
-    return {"text": f"text:{folder}/a.txt", "jsonl": f"jsonl:{folder}/a.jsonl", "tfrecord": f"tfrecord:{folder}/a.tfrecord"}
+    datakit.tfrecords(
+        Path(folder, "a.tfrecord"), [datakit.example(text=[text.encode()]) for text in documents]
+    )
+    return {
+        "text": f"text:{folder}/a.txt",
+        "jsonl": f"jsonl:{folder}/a.jsonl",
+        "tfrecord": f"tfrecord:{folder}/a.tfrecord",
+    }
 
 
 def _rate(recipe: pipeline.Recipe, seconds: float) -> dict[str, Any]:
@@ -78,28 +88,61 @@ def _rate(recipe: pipeline.Recipe, seconds: float) -> dict[str, Any]:
             batch = batches.at(step)
             step += 1
         rates.append(2 * BATCH / (time.process_time() - begun))
-    return {"sequences_per_core_second": round(statistics.median(rates)), "filled": round(float((batch["encoder_input_tokens"] != 0).mean()), 4), "batches": step}
+    return {
+        "sequences_per_core_second": round(statistics.median(rates)),
+        "filled": round(float((batch["encoder_input_tokens"] != 0).mean()), 4),
+        "batches": step,
+    }
 
 
 def measure(documents: list[str], folder: str, vocab: str | None, seconds: float) -> dict[str, Any]:
     sources = _write(folder, documents)
     if vocab is None:
-        vocab = training.train(spec.parts(sources["text"]), f"{folder}/bench.model", size=32_000).name
+        vocab = training.train(
+            spec.parts(sources["text"]), f"{folder}/bench.model", size=32_000
+        ).name
     chosen = vocabulary.named(vocab)
     sample = " ".join(documents[:2000])
     per_token = len(sample.encode()) / len(chosen.encode([sample])[0])
-    made = cache.Recipe("bench", chosen.fingerprint(), "bench", chosen.size, document_ends=False, pairs="")
+    made = cache.Recipe(
+        "bench", chosen.fingerprint(), "bench", chosen.size, document_ends=False, pairs=""
+    )
     begun = time.process_time()
-    meta = cache.write(f"{folder}/cache", made, documents, lambda parts: (chosen.encode(part) for part in parts))
+    meta = cache.write(
+        f"{folder}/cache", made, documents, lambda parts: (chosen.encode(part) for part in parts)
+    )
     caching = meta["tokens"] / (time.process_time() - begun)
-    common: dict[str, Any] = {"objective": "span_corruption", "vocab": chosen.name, "extra_ids": chosen.extra_ids, "inputs": INPUTS, "targets": TARGETS}
-    found = {"synthetic": _rate(pipeline.Recipe("synthetic", **{**common, "vocab": "ids:32128", "extra_ids": 0}), seconds)}
+    common: dict[str, Any] = {
+        "objective": "span_corruption",
+        "vocab": chosen.name,
+        "extra_ids": chosen.extra_ids,
+        "inputs": INPUTS,
+        "targets": TARGETS,
+    }
+    found = {
+        "synthetic": _rate(
+            pipeline.Recipe("synthetic", **{**common, "vocab": "ids:32128", "extra_ids": 0}),
+            seconds,
+        )
+    }
     found["pre-tokenised"] = _rate(pipeline.Recipe(f"cache:{folder}/cache", **common), seconds)
     for name, data in sources.items():
         found[f"{name}, raw"] = _rate(pipeline.Recipe(data, **common), seconds)
-    found["text, bytes"] = _rate(pipeline.Recipe(sources["text"], **{**common, "vocab": "byte", "extra_ids": 100, "mean_noise_span_length": 20.0}), seconds)
+    found["text, bytes"] = _rate(
+        pipeline.Recipe(
+            sources["text"],
+            **{**common, "vocab": "byte", "extra_ids": 100, "mean_noise_span_length": 20.0},
+        ),
+        seconds,
+    )
     a100, h100 = A100_SMALL, A100_SMALL * H100_FACTOR
-    needed = {name: {"8 A100": cores(a100, row["sequences_per_core_second"]), "8 H100": cores(h100, row["sequences_per_core_second"])} for name, row in found.items()}
+    needed = {
+        name: {
+            "8 A100": cores(a100, row["sequences_per_core_second"]),
+            "8 H100": cores(h100, row["sequences_per_core_second"]),
+        }
+        for name, row in found.items()
+    }
     return {
         "text_bytes": sum(len(text.encode()) for text in documents),
         "bytes_per_token": round(per_token, 2),
@@ -128,14 +171,23 @@ def main() -> int:
     if args.json:
         print(json.dumps(result, indent=2))
     else:
-        print(f"{result['text_bytes'] / 1e6:.1f} MB of text, {result['bytes_per_token']} bytes a token; caching {result['caching_tokens_per_core_second']:,} tokens/s a core")
-        print(f"{'source':<16}{'seq/s/core':>12}{'filled':>9}{'cores, 8 A100':>15}{'cores, 8 H100':>15}")
+        print(
+            f"{result['text_bytes'] / 1e6:.1f} MB of text, {result['bytes_per_token']} bytes a token; caching {result['caching_tokens_per_core_second']:,} tokens/s a core"
+        )
+        print(
+            f"{'source':<16}{'seq/s/core':>12}{'filled':>9}{'cores, 8 A100':>15}{'cores, 8 H100':>15}"
+        )
         for name, row in result["sources"].items():
             needed = result["cores_for_t5_small"][name]
-            print(f"{name:<16}{row['sequences_per_core_second']:>12,}{row['filled']:>9.1%}{needed['8 A100']:>15}{needed['8 H100']:>15}")
+            print(
+                f"{name:<16}{row['sequences_per_core_second']:>12,}{row['filled']:>9.1%}{needed['8 A100']:>15}{needed['8 H100']:>15}"
+            )
     made = result["sources"]["pre-tokenised"]["sequences_per_core_second"]
     if made < TARGET:
-        print(f"pre-tokenised: {made:,} sequences a second and core; the aim is {TARGET:,}", file=sys.stderr)
+        print(
+            f"pre-tokenised: {made:,} sequences a second and core; the aim is {TARGET:,}",
+            file=sys.stderr,
+        )
     return 0 if made >= TARGET else 1
 
 

@@ -29,8 +29,15 @@ if TYPE_CHECKING:
 def _plain(folder: Path, scratch: Path) -> int:
     """`tar | zstd -1 -T0`: no digest, names and times as they come."""
     out = scratch / "plain.tar.zst"
-    with open(out, "wb") as file, subprocess.Popen(["tar", "-C", str(folder), "-cf", "-", "."], stdout=subprocess.PIPE) as source:
-        subprocess.run(["zstd", "-q", "-1", "-T0", "-c"], stdin=source.stdout, stdout=file, check=True)
+    with (
+        open(out, "wb") as file,
+        subprocess.Popen(
+            ["tar", "-C", str(folder), "-cf", "-", "."], stdout=subprocess.PIPE
+        ) as source,
+    ):
+        subprocess.run(
+            ["zstd", "-q", "-1", "-T0", "-c"], stdin=source.stdout, stdout=file, check=True
+        )
     if source.returncode:
         raise SystemExit("tar failed")
     size = out.stat().st_size
@@ -41,7 +48,9 @@ def _plain(folder: Path, scratch: Path) -> int:
 def _ours(compression: str) -> Callable[[Path, Path], int]:
     def write(folder: Path, scratch: Path) -> int:
         cache = Cache(scratch / "cache")
-        made = layer.write(cache, "bench", "bench", compression, lambda: tar.walk(folder, "opt/site"))
+        made = layer.write(
+            cache, "bench", "bench", compression, lambda: tar.walk(folder, "opt/site")
+        )
         shutil.rmtree(cache.root)
         return made.size
 
@@ -50,23 +59,40 @@ def _ours(compression: str) -> Callable[[Path, Path], int]:
 
 def _cpu() -> float:
     """Seconds of processor time that this process and its finished children took."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(
+        sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, required=True, help="what is written, a site-packages of some gigabytes")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        required=True,
+        help="what is written, a site-packages of some gigabytes",
+    )
     parser.add_argument("--times", type=int, default=3, help="how often each way (default: 3)")
-    parser.add_argument("--scratch", type=Path, help="a folder on the disk that counts (default: the temporary one)")
+    parser.add_argument(
+        "--scratch", type=Path, help="a folder on the disk that counts (default: the temporary one)"
+    )
     arguments = parser.parse_args()
     if shutil.which("zstd") is None or shutil.which("tar") is None:
         raise SystemExit("bench.layers compares with the programs tar and zstd: install them")
-    ways: dict[str, Callable[[Path, Path], int]] = {"tar | zstd -1 -T0": _plain, "zstd": _ours("zstd"), "gzip": _ours("gzip")}
+    ways: dict[str, Callable[[Path, Path], int]] = {
+        "tar | zstd -1 -T0": _plain,
+        "zstd": _ours("zstd"),
+        "gzip": _ours("gzip"),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    cpu: dict[str, list[float]] = {name: [] for name in ways}  # says what a machine that others use at the same time would blur
+    cpu: dict[str, list[float]] = {
+        name: [] for name in ways
+    }  # says what a machine that others use at the same time would blur
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="rosetta-bench-", dir=arguments.scratch) as scratch:
-        for each in tar.walk(arguments.folder, ""):  # into the page cache, so that the first way does not pay for the others
+        for each in tar.walk(
+            arguments.folder, ""
+        ):  # into the page cache, so that the first way does not pay for the others
             if each.kind == "file":
                 with open(each.source, "rb", buffering=0) as file:
                     while file.read(1 << 20):
@@ -82,8 +108,12 @@ def main() -> None:
     result = {
         "cores": len(os.sched_getaffinity(0)),
         "folder_bytes": sum(each.size for each in tar.walk(arguments.folder, "")),
-        "seconds": {name: [round(value, 2) for value in values] for name, values in seconds.items()},
-        "cpu_seconds": {name: [round(value, 2) for value in values] for name, values in cpu.items()},
+        "seconds": {
+            name: [round(value, 2) for value in values] for name, values in seconds.items()
+        },
+        "cpu_seconds": {
+            name: [round(value, 2) for value in values] for name, values in cpu.items()
+        },
         "load": os.getloadavg()[0],
         "bytes": sizes,
         "ratio": {name: round(value / plain, 2) for name, value in medians.items()},

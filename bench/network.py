@@ -38,7 +38,9 @@ def _model(name: str, fields: dict[str, Any]) -> Any:
         from rosetta.t5x import model
 
         kind = model
-    return kind.EncoderDecoderModel(network.Transformer(network.T5Config(**fields)), vocabulary, vocabulary, None, z_loss=1e-4)
+    return kind.EncoderDecoderModel(
+        network.Transformer(network.T5Config(**fields)), vocabulary, vocabulary, None, z_loss=1e-4
+    )
 
 
 def _step(model: Any) -> Any:
@@ -50,15 +52,29 @@ def _step(model: Any) -> Any:
 
 def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, Any]:
     random = np.random.default_rng(0)
-    shape = {"encoder_input_tokens": inputs, "decoder_target_tokens": targets, "decoder_input_tokens": targets}
-    rows = {name: random.integers(2, vocabulary, (batch, length), dtype=np.int32) for name, length in shape.items()}
+    shape = {
+        "encoder_input_tokens": inputs,
+        "decoder_target_tokens": targets,
+        "decoder_input_tokens": targets,
+    }
+    rows = {
+        name: random.integers(2, vocabulary, (batch, length), dtype=np.int32)
+        for name, length in shape.items()
+    }
     return rows | {"decoder_loss_weights": np.ones((batch, targets), np.int32)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.shape(parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1)
-    parser.add_argument("--layers", type=int, default=2, help="of encoder and of decoder each; 0: as the size has (default 2)")
+    arguments.shape(
+        parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1
+    )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        default=2,
+        help="of encoder and of decoder each; 0: as the size has (default 2)",
+    )
     parser.add_argument("--batch", type=arguments.positive, default=4, help="sequences (default 4)")
     parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
     parser.add_argument("--turns", type=arguments.positive, default=15, help="(default 15)")
@@ -66,25 +82,36 @@ def main() -> None:
     fields = modes.size(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:
         fields |= {"num_encoder_layers": args.layers, "num_decoder_layers": args.layers}
-    batch, key = _batch(args.batch, args.inputs, args.targets, fields["vocab_size"]), jax.random.PRNGKey(0)
+    batch, key = (
+        _batch(args.batch, args.inputs, args.targets, fields["vocab_size"]),
+        jax.random.PRNGKey(0),
+    )
     models = {"upstream": _model(UPSTREAM, fields), "rosetta": _model(OURS, fields)}
     shapes = {name: value.shape for name, value in batch.items()}
     types = {name: value.dtype for name, value in batch.items()}
-    params = jax.jit(lambda k: models["upstream"].get_initial_variables(k, shapes, types)["params"])(key)
+    params = jax.jit(
+        lambda k: models["upstream"].get_initial_variables(k, shapes, types)["params"]
+    )(key)
     compiled, report = {}, {}
     for name, model in models.items():
         begin = time.perf_counter()
         lowered = _step(model).lower(params, batch, key)
         traced = time.perf_counter()
         compiled[name] = lowered.compile()
-        report[name] = {"trace_seconds": traced - begin, "compile_seconds": time.perf_counter() - traced}
+        report[name] = {
+            "trace_seconds": traced - begin,
+            "compile_seconds": time.perf_counter() - traced,
+        }
         loss, _ = jax.block_until_ready(compiled[name](params, batch, key))
         report[name]["loss"] = float(loss)
 
     def run(name: str) -> Callable[[], object]:
         return lambda: jax.block_until_ready(compiled[name](params, batch, key))
 
-    found = timing.interleaved({"upstream": run("upstream"), "rosetta": run("rosetta"), "again": run("upstream")}, args.turns)
+    found = timing.interleaved(
+        {"upstream": run("upstream"), "rosetta": run("rosetta"), "again": run("upstream")},
+        args.turns,
+    )
     for name in models:
         report[name]["seconds"] = found[name].median
     result = {

@@ -22,14 +22,36 @@ FP8 = {**FAST, "fp8": "xla"}
 # Seed 000's topologies: size, GPUs, tensor parallelism, sequences a GPU.
 TABLE = {"small": (8, 1, 256), "large": (64, 1, 32), "xl": (256, 1, 8), "xxl": (512, 8, 36)}
 CASES: dict[str, dict[str, Any]] = {
-    **{f"{size}-fp8": {"size": size, "gpus": gpus, "tp": tp, "batch": batch, "switches": FP8} for size, (gpus, tp, batch) in TABLE.items()},
+    **{
+        f"{size}-fp8": {"size": size, "gpus": gpus, "tp": tp, "batch": batch, "switches": FP8}
+        for size, (gpus, tp, batch) in TABLE.items()
+    },
     "large-upstream": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "upstream": True},
     "large-fast": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": FAST},
-    "large-remat": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": {**FAST, "remat": "minimal"}},
-    "large-fp8-remat": {"size": "large", "gpus": 8, "tp": 1, "batch": 32, "switches": {**FP8, "remat": "minimal"}},
+    "large-remat": {
+        "size": "large",
+        "gpus": 8,
+        "tp": 1,
+        "batch": 32,
+        "switches": {**FAST, "remat": "minimal"},
+    },
+    "large-fp8-remat": {
+        "size": "large",
+        "gpus": 8,
+        "tp": 1,
+        "batch": 32,
+        "switches": {**FP8, "remat": "minimal"},
+    },
     **{
         # 144 GPUs as 9 replicas of 16 with FSDP: nothing of xl divides by 144.
-        f"xl-{batch}{'-fsdp' if fsdp else ''}": {"size": "xl", "gpus": 144, "tp": 1, "batch": batch, "switches": {**FP8, "remat": "minimal"}, "fsdp": fsdp}
+        f"xl-{batch}{'-fsdp' if fsdp else ''}": {
+            "size": "xl",
+            "gpus": 144,
+            "tp": 1,
+            "batch": batch,
+            "switches": {**FP8, "remat": "minimal"},
+            "fsdp": fsdp,
+        }
         for batch in (14, 28)
         for fsdp in (False, True)
     },
@@ -42,10 +64,30 @@ def upstream(model: Any, _: Any) -> tuple[Any, Any]:
     from t5x.contrib.gpu.t5 import network
 
     ours = model.config
-    names = ("vocab_size", "dtype", "emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim", "mlp_activations", "dropout_rate", "scale_attn_logits")
+    names = (
+        "vocab_size",
+        "dtype",
+        "emb_dim",
+        "num_heads",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "head_dim",
+        "mlp_dim",
+        "mlp_activations",
+        "dropout_rate",
+        "scale_attn_logits",
+    )
     config = network.T5Config(**{name: getattr(ours, name) for name in names})
-    theirs = models.EncoderDecoderModel(network.Transformer(config=config), model.input_vocabulary, model.output_vocabulary, model.optimizer_def, z_loss=1e-4)
-    return theirs, functools.partial(trainer.Trainer, learning_rate_fn=lambda step: 1e-4 + 0.0 * step, num_microbatches=None)
+    theirs = models.EncoderDecoderModel(
+        network.Transformer(config=config),
+        model.input_vocabulary,
+        model.output_vocabulary,
+        model.optimizer_def,
+        z_loss=1e-4,
+    )
+    return theirs, functools.partial(
+        trainer.Trainer, learning_rate_fn=lambda step: 1e-4 + 0.0 * step, num_microbatches=None
+    )
 
 
 def plan(case: dict[str, Any]) -> dict[str, Any]:
@@ -54,13 +96,29 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
     batch = gpus * per_gpu // tp
-    settings = {"MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": "ids:32128", "DROPOUT_RATE": 0.0, "BATCH_SIZE": batch}
-    settings |= {f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()}
+    settings = {
+        "MODEL_DIR": "",
+        "TRAIN_STEPS": 1,
+        "DATA": "synthetic",
+        "VOCAB": "ids:32128",
+        "DROPOUT_RATE": 0.0,
+        "BATCH_SIZE": batch,
+    }
+    settings |= {
+        f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()
+    }
     compiled = target.t5x(
-        [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"], [f"{name} = {ginread.literal(value)}" for name, value in settings.items()],
-        card="h100", nodes=max(gpus // 8, 1), per_node=min(gpus, 8), tensor_parallel=tp, batch=batch, lengths={"inputs": 512, "targets": 128},
-        fsdp=case.get("fsdp", False), change=upstream if case.get("upstream") else None,
-    )  # fmt: skip
+        [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
+        [f"{name} = {ginread.literal(value)}" for name, value in settings.items()],
+        card="h100",
+        nodes=max(gpus // 8, 1),
+        per_node=min(gpus, 8),
+        tensor_parallel=tp,
+        batch=batch,
+        lengths={"inputs": 512, "targets": 128},
+        fsdp=case.get("fsdp", False),
+        change=upstream if case.get("upstream") else None,
+    )
     return report.report(compiled)
 
 
@@ -68,17 +126,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/plan"))
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {' '.join(CASES)}")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"default: all of {' '.join(CASES)}"
+    )
     args = parser.parse_args()
     if args.here:
         (name,) = args.cases
-        target.prepare(CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100")
+        target.prepare(
+            CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
+        )
         (args.out / f"{name}.json").write_text(json.dumps(plan(CASES[name])))
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.cases or CASES:
         # A process each: what XLA keeps of one compile is not the next one's memory.
-        done = subprocess.run([sys.executable, __file__, "--here", "--out", str(args.out), name], stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, __file__, "--here", "--out", str(args.out), name],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             print(f"{name}: {done.stderr[-2000:]}")
             continue
@@ -95,7 +162,11 @@ def ratio(out: Path) -> None:
     base = there["large-upstream"]
     for name, found in there.items():
         figures = ((key, found[key] / base[key]) for key in ("kernels", "bytes", "gemm_flops"))
-        print(f"{name} / large-upstream: " + ", ".join(f"{key} {value:.3f}" for key, value in figures) + f", peak memory {found['memory']['peak'] / base['memory']['peak']:.3f}")
+        print(
+            f"{name} / large-upstream: "
+            + ", ".join(f"{key} {value:.3f}" for key, value in figures)
+            + f", peak memory {found['memory']['peak'] / base['memory']['peak']:.3f}"
+        )
 
 
 if __name__ == "__main__":

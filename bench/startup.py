@@ -70,27 +70,49 @@ def _both(model_dir: Path) -> list[str]:
     return [f'--gin.MODEL_DIR="{model_dir}"', "--gin.TRAIN_STEPS=2"]
 
 
-def _commands(python: Path, tree: Path, scratch: Path, size: str, vocab: Path, words: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
+def _commands(
+    python: Path, tree: Path, scratch: Path, size: str, vocab: Path, words: Path
+) -> dict[str, tuple[list[str], dict[str, str]]]:
     """Return for each side its argument list, without where checkpoints go, and its environment."""
     (scratch / "bench_startup_task.py").write_text(TASK, encoding="utf-8")
     gin = GIN.replace("@SIZE@", size).replace("@LENGTHS@", LENGTHS).replace("@VOCAB@", str(vocab))
     (scratch / "upstream.gin").write_text(gin, encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "JAX_"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "JAX_"))
+    }
     environment |= {"JAX_PLATFORMS": "cpu", "BENCH_VOCAB": str(vocab), "BENCH_TEXT": str(words)}
     ours = scratch / "ours"
-    shutil.copytree(HERE / "rosetta", ours / "rosetta", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        HERE / "rosetta", ours / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
+    )
     compileall.compile_dir(scratch, quiet=1)
     program = [str(python), "-u", "-P", "-m"]
     upstream = [
-        *program, "t5x.train", f"--gin_search_paths={tree},{scratch}", "--gin_file=upstream.gin", f"--tfds_data_dir={scratch}",
-        '--gin.network.T5Config.dtype="float32"', "--gin.train.stats_period=1", "--gin.train/utils.DatasetConfig.batch_size=2",
-        "--gin.train/utils.DatasetConfig.pack=False", "--gin.trainer.Trainer.num_microbatches=1",
-    ]  # fmt: skip
+        *program,
+        "t5x.train",
+        f"--gin_search_paths={tree},{scratch}",
+        "--gin_file=upstream.gin",
+        f"--tfds_data_dir={scratch}",
+        '--gin.network.T5Config.dtype="float32"',
+        "--gin.train.stats_period=1",
+        "--gin.train/utils.DatasetConfig.batch_size=2",
+        "--gin.train/utils.DatasetConfig.pack=False",
+        "--gin.trainer.Trainer.num_microbatches=1",
+    ]
     rosetta = [
-        *program, "rosetta.t5x.train", f"--gin_search_paths={ours}", f"--gin_file=rosetta/t5x/gin/t5_1_1/{size}.gin",
-        "--gin_file=rosetta/t5x/gin/runs/pretrain.gin", f'--gin.VOCAB="{vocab}"', f'--gin.DATA="text:{words}"', '--gin.DTYPE="float32"',
-        "--gin.BATCH_SIZE=2", "--gin.STATS_PERIOD=1", f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}", "--gin.DROPOUT_RATE=0.1",
-    ]  # fmt: skip
+        *program,
+        "rosetta.t5x.train",
+        f"--gin_search_paths={ours}",
+        f"--gin_file=rosetta/t5x/gin/t5_1_1/{size}.gin",
+        "--gin_file=rosetta/t5x/gin/runs/pretrain.gin",
+        f'--gin.VOCAB="{vocab}"',
+        f'--gin.DATA="text:{words}"',
+        '--gin.DTYPE="float32"',
+        "--gin.BATCH_SIZE=2",
+        "--gin.STATS_PERIOD=1",
+        f"--gin.TASK_FEATURE_LENGTHS={LENGTHS}",
+        "--gin.DROPOUT_RATE=0.1",
+    ]
     return {
         "upstream": (upstream, environment | {"PYTHONPATH": f"{tree}:{scratch}"}),
         "rosetta": (rosetta, environment | {"PYTHONPATH": f"{ours}:{tree}"}),
@@ -104,7 +126,9 @@ def once(argv: list[str], environment: dict[str, str], folder: Path) -> dict[str
     begin = time.perf_counter()
     tail: list[bytes] = []
     found: dict[str, float] = {}
-    with subprocess.Popen([*argv, *_both(folder)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+    with subprocess.Popen(
+        [*argv, *_both(folder)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as child:
         assert child.stdout is not None
         for line in child.stdout:
             tail = [*tail[-20:], line]
@@ -121,20 +145,34 @@ def once(argv: list[str], environment: dict[str, str], folder: Path) -> dict[str
     if "first step" not in found:
         sys.exit(f"no first step:\n{b''.join(tail).decode(errors='replace')}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return found | {"processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+    return found | {
+        "processor": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--env", type=Path, required=True, help="a baked T5X environment for the CPU")
+    parser.add_argument(
+        "--env", type=Path, required=True, help="a baked T5X environment for the CPU"
+    )
     parser.add_argument("--size", default="small", help="T5 1.1's (default: small)")
     parser.add_argument("--times", type=int, default=3, help="how often each (default: 3)")
-    parser.add_argument("--warm", action="store_true", help="with a compilation cache that a run before has filled")
-    parser.add_argument("--scratch", type=Path, help="a folder with room for a checkpoint (default: the temporary one)")
+    parser.add_argument(
+        "--warm", action="store_true", help="with a compilation cache that a run before has filled"
+    )
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        help="a folder with room for a checkpoint (default: the temporary one)",
+    )
     args = parser.parse_args()
     root = args.env.resolve() / "opt"
     python = root / "rosetta/env/bin/python"
-    vocab = next((root / "rosetta/env").glob("lib/python*/site-packages/seqio/test_data/sentencepiece/sentencepiece.model"))
+    vocab = next(
+        (root / "rosetta/env").glob(
+            "lib/python*/site-packages/seqio/test_data/sentencepiece/sentencepiece.model"
+        )
+    )
     samples: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=args.scratch) as made:
         scratch = Path(made)
@@ -153,10 +191,24 @@ def main() -> None:
                 print(name, samples[name][-1], file=sys.stderr, flush=True)
     pairs = list(zip(samples["upstream"], samples["rosetta"], strict=True))
     result: dict[str, Any] = {
-        "task": {"size": args.size, "lengths": LENGTHS, "batch": 2, "dtype": "float32", "warm": args.warm, "cores": os.cpu_count()},
-        "times_faster": statistics.median(theirs["first step"] / mine["first step"] for theirs, mine in pairs),
-        "times_less_processor": statistics.median(theirs["processor"] / mine["processor"] for theirs, mine in pairs),
-        "medians": {name: {key: statistics.median(each[key] for each in found) for key in found[0]} for name, found in samples.items()},
+        "task": {
+            "size": args.size,
+            "lengths": LENGTHS,
+            "batch": 2,
+            "dtype": "float32",
+            "warm": args.warm,
+            "cores": os.cpu_count(),
+        },
+        "times_faster": statistics.median(
+            theirs["first step"] / mine["first step"] for theirs, mine in pairs
+        ),
+        "times_less_processor": statistics.median(
+            theirs["processor"] / mine["processor"] for theirs, mine in pairs
+        ),
+        "medians": {
+            name: {key: statistics.median(each[key] for each in found) for key in found[0]}
+            for name, found in samples.items()
+        },
         "samples": samples,
     }
     print(json.dumps(result, indent=2))

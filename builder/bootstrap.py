@@ -46,7 +46,17 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
         python = _ensure(Path(root), offline="--offline" in arguments)
     except FatalError as error:
         if "--json" in arguments:
-            print(json.dumps({"schema": 1, "command": "", "ok": False, "result": None, "error": error.as_json()}))
+            print(
+                json.dumps(
+                    {
+                        "schema": 1,
+                        "command": "",
+                        "ok": False,
+                        "result": None,
+                        "error": error.as_json(),
+                    }
+                )
+            )
         print(f"rosetta: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -63,11 +73,19 @@ def _ensure(root: Path, *, offline: bool) -> Path:
     try:
         wanted = hashlib.sha256(lock.read_bytes() + base.encode()).hexdigest()
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror or error})", str(lock), "restore it: git checkout -- locks/builder.txt") from error
+        raise FatalError(
+            f"cannot be read ({error.strerror or error})",
+            str(lock),
+            "restore it: git checkout -- locks/builder.txt",
+        ) from error
     if _read(stamp) == wanted and python.exists():
         return python
     if sys.prefix == str(venv):
-        raise FatalError("build.py runs on the environment it must replace", str(venv), "leave it (deactivate) and run python3 build.py")
+        raise FatalError(
+            "build.py runs on the environment it must replace",
+            str(venv),
+            "leave it (deactivate) and run python3 build.py",
+        )
     with _locked(root / ".venv.lock"):
         if _read(stamp) == wanted and python.exists():
             return python
@@ -76,15 +94,43 @@ def _ensure(root: Path, *, offline: bool) -> Path:
         _remove(new)
         try:
             uv_program = _uv(lock, offline=offline)
-            run = {"offline": offline, "binary": str(uv_program), "where": "the builder's environment"}
-            uv.run("venv", "--quiet", "--relocatable", "--no-project", "--python", sys.executable, str(new), **run)  # type: ignore[arg-type]
+            run = {
+                "offline": offline,
+                "binary": str(uv_program),
+                "where": "the builder's environment",
+            }
+            uv.run(
+                "venv",
+                "--quiet",
+                "--relocatable",
+                "--no-project",
+                "--python",
+                sys.executable,
+                str(new),
+                **run,  # type: ignore[arg-type]
+            )
             target = ("--python", str(new / "bin" / "python"))
-            uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", "--compile-bytecode", str(lock), **run)  # type: ignore[arg-type]
+            uv.run(
+                "pip",
+                "sync",
+                "--quiet",
+                *target,
+                "--require-hashes",
+                "--only-binary",
+                ":all:",
+                "--compile-bytecode",
+                str(lock),
+                **run,  # type: ignore[arg-type]
+            )
             (new / "rosetta-stamp").write_text(wanted)
             _remove(venv)
             os.rename(new, venv)
         except OSError as error:
-            raise FatalError(f"cannot be made ({error.strerror})", str(venv), "free space or make the folder writable, then run again") from error
+            raise FatalError(
+                f"cannot be made ({error.strerror})",
+                str(venv),
+                "free space or make the folder writable, then run again",
+            ) from error
         finally:
             _remove(new)
     return python
@@ -98,23 +144,37 @@ def _uv(lock: Path, *, offline: bool) -> Path:
         raise FatalError("names no uv", str(lock), "restore it: git checkout -- locks/builder.txt")
     hashes = frozenset(re.findall(r"--hash=sha256:([0-9a-f]{64})", found[2]))
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        raise FatalError("is no Linux with glibc", platform.platform(), "use Debian, Ubuntu, Fedora or the like, or a container of one")
+        raise FatalError(
+            "is no Linux with glibc",
+            platform.platform(),
+            "use Debian, Ubuntu, Fedora or the like, or a container of one",
+        )
     cache = cachedir.prepare(cachedir.default_root())
     try:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
-        wheel = index.fetch("uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline)
+        wheel = index.fetch(
+            "uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline
+        )
         program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"
         if program.is_file():
             return program
         program.parent.mkdir(parents=True, exist_ok=True)
         temporary = program.with_name(f".tmp-{os.getpid()}")
-        with zipfile.ZipFile(wheel) as archive, archive.open(f"uv-{found[1]}.data/scripts/uv") as source, open(temporary, "wb") as out:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(f"uv-{found[1]}.data/scripts/uv") as source,
+            open(temporary, "wb") as out,
+        ):
             shutil.copyfileobj(source, out)
         temporary.chmod(stat.S_IRWXU)
         os.replace(temporary, program)
     except OSError as error:
-        raise FatalError(f"the cache cannot be written ({error.strerror})", str(cache), "free space, or set ROSETTA_CACHE to a folder of yours") from error
+        raise FatalError(
+            f"the cache cannot be written ({error.strerror})",
+            str(cache),
+            "free space, or set ROSETTA_CACHE to a folder of yours",
+        ) from error
     return program
 
 
@@ -125,7 +185,11 @@ def _locked(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
     except OSError as error:
-        raise FatalError(f"the checkout cannot be written ({error.strerror})", str(path.parent), "clone it to a folder of yours") from error
+        raise FatalError(
+            f"the checkout cannot be written ({error.strerror})",
+            str(path.parent),
+            "clone it to a folder of yours",
+        ) from error
 
 
 def _read(path: Path) -> str:

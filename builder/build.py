@@ -33,12 +33,34 @@ def here() -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)")
-    parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
-    parser.add_argument("--output", metavar="KIND:PLACE", default="", help=f"env:DIR, {output.FORMS} (default: env:build/NAME-ACCELERATOR)")
-    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="env: the Python it stands on (default: the line's own, else the newest at hand that fits)")
+    parser.add_argument(
+        "--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)"
+    )
+    parser.add_argument(
+        "--accelerator",
+        default="cpu",
+        choices=["cpu", "cuda12", "cuda13"],
+        help="what it will run on (default: cpu)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="KIND:PLACE",
+        default="",
+        help=f"env:DIR, {output.FORMS} (default: env:build/NAME-ACCELERATOR)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="VERSION|PATH",
+        default="",
+        help="env: the Python it stands on (default: the line's own, else the newest at hand that fits)",
+    )
     command.add_arguments(parser)
-    parser.add_argument("--since", metavar="LOCK", default="", help="bundle: leave out the layers of this lock.json or bundle.json, which the site has")
+    parser.add_argument(
+        "--since",
+        metavar="LOCK",
+        default="",
+        help="bundle: leave out the layers of this lock.json or bundle.json, which the site has",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
 
 
@@ -56,17 +78,33 @@ class Plan:
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     if not arguments.distribution:
-        raise FatalError("no distribution was named", "--distribution", f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}")
+        raise FatalError(
+            "no distribution was named",
+            "--distribution",
+            f"one of: {', '.join(manifest.load(context.manifest_path).distributions)}",
+        )
     if arguments.output and not arguments.output.startswith("env:"):
         return command.run(context, arguments)
     command.refuse_options(arguments)
-    plan_ = plan(context, arguments.distribution, arguments.accelerator, output_folder(arguments), arguments.python)
+    plan_ = plan(
+        context,
+        arguments.distribution,
+        arguments.accelerator,
+        output_folder(arguments),
+        arguments.python,
+    )
     if arguments.dry_run:
         return _dry_run(plan_)
     data = bake_environment(plan_)
     shown = ", ".join(data["changed"]) or "nothing had changed"
-    sources = "\n".join(f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}" for each in data["sources"])
-    return Result(data, f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: {python.command()} {context.root / 'build.py'} verify env:{data['output']}")
+    sources = "\n".join(
+        f"  {each['name']:<12} {each['commit'][:12]} patched {each['patched_commit'][:12]}"
+        for each in data["sources"]
+    )
+    return Result(
+        data,
+        f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: {python.command()} {context.root / 'build.py'} verify env:{data['output']}",
+    )
 
 
 def output_folder(arguments: argparse.Namespace) -> Path:
@@ -74,28 +112,51 @@ def output_folder(arguments: argparse.Namespace) -> Path:
     text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
-        raise FatalError(f"{text!r} is no kind of output", "--output", f"give env:DIR, {output.FORMS}")
+        raise FatalError(
+            f"{text!r} is no kind of output", "--output", f"give env:DIR, {output.FORMS}"
+        )
     path = Path(folder).absolute()
     output.require_folder_above(path, "--output")
     return path
 
 
-def plan(context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = "") -> Plan:
+def plan(
+    context: Context, distribution: str, accelerator: str, into: Path, asked_python: str = ""
+) -> Plan:
     """Check the request against the manifest and this machine; reads files, changes nothing."""
     loaded = manifest.load(context.manifest_path)
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(f"{distribution} is not built for {accelerator}", "--accelerator", f"one of: {', '.join(entry.accelerators)}")
+        raise FatalError(
+            f"{distribution} is not built for {accelerator}",
+            "--accelerator",
+            f"one of: {', '.join(entry.accelerators)}",
+        )
     architecture = here()
     if platform.system() != "Linux" or architecture not in entry.architectures:
-        raise FatalError(f"{distribution} does not run on {platform.system()} {platform.machine()}", "this machine", f"it runs on Linux {' and '.join(entry.architectures)}")
+        raise FatalError(
+            f"{distribution} does not run on {platform.system()} {platform.machine()}",
+            "this machine",
+            f"it runs on Linux {' and '.join(entry.architectures)}",
+        )
     line = loaded.lines[entry.line]
     if into.resolve().is_relative_to(context.cache.root.resolve()):
-        raise FatalError("lies inside the builder's cache, where it would be pruned", str(into), "give another --output env:DIR")
+        raise FatalError(
+            "lies inside the builder's cache, where it would be pruned",
+            str(into),
+            "give another --output env:DIR",
+        )
     interpreter = python.find(line.pythons, line.python, asked_python)
     locks = loaded.folder("locks")
     wanted = packages.Packages(
-        distribution, entry.line, accelerator, architecture, interpreter, locks / f"{distribution}-{accelerator}.txt", locks / "build.txt", loaded
+        distribution,
+        entry.line,
+        accelerator,
+        architecture,
+        interpreter,
+        locks / f"{distribution}-{accelerator}.txt",
+        locks / "build.txt",
+        loaded,
     )
     return Plan(distribution, loaded, wanted, source.access(context, loaded), into)
 
@@ -112,17 +173,29 @@ def bake_environment(plan_: Plan) -> dict[str, Any]:
         with bake.locked(plan_.output) as place:
             if not bake.is_current(place, wanted):
                 if bake.holds(place, wanted[0]):
-                    parts.refuse_hidden(packages.site_packages(place / wanted[0].path), trees, plan_.packages.lock.name)
+                    parts.refuse_hidden(
+                        packages.site_packages(place / wanted[0].path),
+                        trees,
+                        plan_.packages.lock.name,
+                    )
                 with log.stage(f"put together {plan_.output}"):
                     changed = bake.assemble(place, wanted)
     return {
-        "distribution": plan_.distribution, "accelerator": plan_.packages.accelerator, "python": plan_.packages.python.full, "output": str(plan_.output),
-        "packages": plan_.packages.key, "sources": [state.as_json() for state in sources.values()], "changed": changed,
-    }  # fmt: skip
+        "distribution": plan_.distribution,
+        "accelerator": plan_.packages.accelerator,
+        "python": plan_.packages.python.full,
+        "output": str(plan_.output),
+        "packages": plan_.packages.key,
+        "sources": [state.as_json() for state in sources.values()],
+        "changed": changed,
+    }
 
 
 def _patched(plan_: Plan) -> dict[str, PatchedSource]:
-    return {name: tree.patched(plan_.manifest.source(name), plan_.access) for name in plan_.manifest.distribution(plan_.distribution).sources}
+    return {
+        name: tree.patched(plan_.manifest.source(name), plan_.access)
+        for name in plan_.manifest.distribution(plan_.distribution).sources
+    }
 
 
 def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
@@ -148,10 +221,18 @@ def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
         return packages.site_packages(bake.output_of(into) / "opt/rosetta/env")
 
     def exported(each: Tree) -> Part:
-        return bake.Part(f"opt/{each.folder}", stage_key("tree", {"tree": each.key, "python": wanted.python.full}), lambda into: copy_tree(each.path(), into))
+        return bake.Part(
+            f"opt/{each.folder}",
+            stage_key("tree", {"tree": each.key, "python": wanted.python.full}),
+            lambda into: copy_tree(each.path(), into),
+        )
 
     return [
-        bake.Part("opt/rosetta/env", stage_key("env", {"packages": wanted.key, "paths": paths}), environment),
+        bake.Part(
+            "opt/rosetta/env",
+            stage_key("env", {"packages": wanted.key, "paths": paths}),
+            environment,
+        ),
         *(exported(each) for each in trees),
         *parts.of_rosetta(wanted.python, trees),
         *parts.of_record(parts.record(wanted, sources), plan_.manifest, wanted.pins(), site, trees),
@@ -167,8 +248,19 @@ def _dry_run(plan_: Plan) -> Result:
         steps.append({"stage": f"patch {name}", "done": tree.stamp(entry, plan_.access).is_file()})
     known = _parts(plan_, _patched(plan_)) if all(step["done"] for step in steps) else []
     current = bool(known) and bake.is_current(plan_.output, known)
-    steps.append({"stage": f"install {wanted.lock.name}", "done": bool(known) and bake.holds(plan_.output, known[0])})
+    steps.append(
+        {
+            "stage": f"install {wanted.lock.name}",
+            "done": bool(known) and bake.holds(plan_.output, known[0]),
+        }
+    )
     steps.append({"stage": f"put together {plan_.output}", "done": current})
     text = "\n".join(f"{'done ' if step['done'] else 'to do'}  {step['stage']}" for step in steps)
-    data: dict[str, Any] = {"distribution": plan_.distribution, "accelerator": wanted.accelerator, "python": wanted.python.full, "output": str(plan_.output), "steps": steps}
+    data: dict[str, Any] = {
+        "distribution": plan_.distribution,
+        "accelerator": wanted.accelerator,
+        "python": wanted.python.full,
+        "output": str(plan_.output),
+        "steps": steps,
+    }
     return Result(data, text)

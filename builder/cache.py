@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
     """Sha256 over the canonical JSON of a stage's inputs."""
-    text = json.dumps({"stage": stage, **inputs}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(
+        {"stage": stage, **inputs}, sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -50,7 +52,9 @@ class Cache:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise FatalError(
-                f"the cache cannot be written ({error.strerror})", str(folder), "set ROSETTA_CACHE to a folder of yours"
+                f"the cache cannot be written ({error.strerror})",
+                str(folder),
+                "set ROSETTA_CACHE to a folder of yours",
             ) from error
         return folder / name if name else folder
 
@@ -69,7 +73,9 @@ class Cache:
             try:
                 fcntl.flock(handle, kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info(f"waiting for {'the builds that use the cache' if alone else 'the cache to be pruned'}")
+                log.info(
+                    f"waiting for {'the builds that use the cache' if alone else 'the cache to be pruned'}"
+                )
                 fcntl.flock(handle, kind)
             yield
 
@@ -87,7 +93,15 @@ class Cache:
         finally:
             lock.release()
 
-    def folder(self, kind: str, name: str, make: Callable[[Path], None], *, grows: bool = False, contents: bool = True) -> Path:
+    def folder(
+        self,
+        kind: str,
+        name: str,
+        make: Callable[[Path], None],
+        *,
+        grows: bool = False,
+        contents: bool = True,
+    ) -> Path:
         """Return the finished folder `kind/name`; made by `make(temporary folder)` if it is not there, or not as it was made.
 
         Args:
@@ -104,7 +118,9 @@ class Cache:
             if final.is_dir() if grows else self._is_whole(final, contents=contents):
                 return final
             if final.exists():
-                log.info(f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is made again")
+                log.info(
+                    f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is made again"
+                )
             remove(final)
             temporary = final.with_name(f".tmp-{name}")
             remove(temporary)

@@ -26,11 +26,21 @@ def prepare(root: Path) -> Path:
     """Make the cache's folder, or make sure that it is one: never work, and above all never prune, among a person's own files."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        foreign = any(entry.name != TAG for entry in root.iterdir())  # before the tag: another build may be making both
+        foreign = any(
+            entry.name != TAG for entry in root.iterdir()
+        )  # before the tag: another build may be making both
         if not (root / TAG).is_file():
             if foreign:
-                raise FatalError("holds files that are not the builder's cache", str(root), "set ROSETTA_CACHE to a new or empty folder; nothing was touched")
+                raise FatalError(
+                    "holds files that are not the builder's cache",
+                    str(root),
+                    "set ROSETTA_CACHE to a new or empty folder; nothing was touched",
+                )
             (root / TAG).write_text(_TEXT, encoding="ascii")
     except OSError as error:
-        raise FatalError(f"the cache cannot be written ({error.strerror})", str(root), "set ROSETTA_CACHE to a folder of yours") from error
+        raise FatalError(
+            f"the cache cannot be written ({error.strerror})",
+            str(root),
+            "set ROSETTA_CACHE to a folder of yours",
+        ) from error
     return root

@@ -34,17 +34,29 @@ if TYPE_CHECKING:
 # verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and run(context, arguments) -> Result.
 VERBS = {
     "build": ("build", "bake a distribution (the verb may be left out)"),
-    "quickstart": ("quickstart", "bake, train and show the first distribution whose sources can be reached"),
+    "quickstart": (
+        "quickstart",
+        "bake, train and show the first distribution whose sources can be reached",
+    ),
     "verify": ("verify", "train a tiny model in what was baked"),
     "test": ("selfcheck", "run this repository's checks and tests"),
     "lock": ("lock", "resolve the packages of every line into hashed locks"),
     "patches": ("patches", "check, refresh, import and list the patches"),
     "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
     "bisect": ("bisect.command", "find the commit, patch or package that broke something"),
-    "wheel": ("wheel", "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one for login nodes"),
+    "wheel": (
+        "wheel",
+        "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one for login nodes",
+    ),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
-    "publish": ("publish.command", "bring an image into a registry whole, signed and described, then move tags"),
-    "verify-published": ("publish.check", "check a published image with nothing but the public key"),
+    "publish": (
+        "publish.command",
+        "bring an image into a registry whole, signed and described, then move tags",
+    ),
+    "verify-published": (
+        "publish.check",
+        "check a published image with nothing but the public key",
+    ),
     "promote": ("publish.promote", "let latest-verified point to a digest that a suite has passed"),
     "changelog": ("publish.changelog", "say what changed between two published images"),
     "nightly": ("nightly.command", "bump, build, train, publish and report, by one command"),
@@ -66,22 +78,49 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if message and (file is None or file is sys.stdout) and (lost := _print(message.rstrip("\n"))):
+        if (
+            message
+            and (file is None or file is sys.stdout)
+            and (lost := _print(message.rstrip("\n")))
+        ):
             raise lost
 
     def _names(self) -> list[str]:
         """Options, those of verbs below among them."""
-        below = [each for action in self._actions if isinstance(action.choices, dict) for parser in action.choices.values() for each in parser._names()]  # noqa: SLF001 (ours)
-        return [*below, *(name for action in self._actions for name in action.option_strings if name.startswith("--"))]
+        below = [
+            each
+            for action in self._actions
+            if isinstance(action.choices, dict)
+            for parser in action.choices.values()
+            for each in parser._names()  # noqa: SLF001 (ours)
+        ]
+        return [
+            *below,
+            *(
+                name
+                for action in self._actions
+                for name in action.option_strings
+                if name.startswith("--")
+            ),
+        ]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
-            self._refuse(f"no {' '.join([*action.option_strings[-1:], repr(value)])}", str(value), known, f"one of: {', '.join(known)}; ")
+            self._refuse(
+                f"no {' '.join([*action.option_strings[-1:], repr(value)])}",
+                str(value),
+                known,
+                f"one of: {', '.join(known)}; ",
+            )
 
     def _refuse(self, what: str, word: str, known: Sequence[str], otherwise: str = "") -> NoReturn:
         near = difflib.get_close_matches(word, known, 1)
-        raise FatalError(what, self.prog, (f"did you mean {near[0]}? " if near else otherwise) + f"{self.prog} --help says more")
+        raise FatalError(
+            what,
+            self.prog,
+            (f"did you mean {near[0]}? " if near else otherwise) + f"{self.prog} --help says more",
+        )
 
     def error(self, message: str) -> NoReturn:
         raise FatalError(message, self.prog, f"{self.prog} --help says more")
@@ -91,10 +130,31 @@ def common() -> argparse.ArgumentParser:
     """The options that every verb has, wherever on the line they stand."""
     options = Parser(add_help=False, allow_abbrev=False, prog="build.py")
     group = options.add_argument_group("common")
-    group.add_argument("--manifest", metavar="FILE", help="manifest to use (default: manifest.yaml beside build.py)")
-    group.add_argument("--offline", action="store_true", help="use what is in the cache and the mirrors; no network, no DNS")
-    group.add_argument("--mirror", metavar="DIR", action="append", default=[], help="folder with clones of the upstreams (may be repeated)")
-    group.add_argument("--allow-protocol", metavar="NAME", action="append", default=[], choices=["file"], help="also take sources by file:// URL")
+    group.add_argument(
+        "--manifest",
+        metavar="FILE",
+        help="manifest to use (default: manifest.yaml beside build.py)",
+    )
+    group.add_argument(
+        "--offline",
+        action="store_true",
+        help="use what is in the cache and the mirrors; no network, no DNS",
+    )
+    group.add_argument(
+        "--mirror",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder with clones of the upstreams (may be repeated)",
+    )
+    group.add_argument(
+        "--allow-protocol",
+        metavar="NAME",
+        action="append",
+        default=[],
+        choices=["file"],
+        help="also take sources by file:// URL",
+    )
     group.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return options
 
@@ -102,23 +162,41 @@ def common() -> argparse.ArgumentParser:
 def verb_parser(name: str) -> argparse.ArgumentParser:
     """The parser of a single verb: only its module is loaded, which keeps a build without work fast."""
     module = importlib.import_module(f"builder.{VERBS[name][0]}")
-    verb = Parser(prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()])
+    verb = Parser(
+        prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()]
+    )
     module.add_arguments(verb)
     return verb
 
 
 # What the user's machine and paths bring about, and not we.
 _MACHINE = {
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY,
-    errno.ENOTEMPTY, errno.EMLINK,
-}  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EBUSY,
+    errno.ENOTEMPTY,
+    errno.EMLINK,
+}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 def usage() -> str:
     lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
     lines += [f"  {name:<18}{text}" for name, (_, text) in VERBS.items()]
-    return "\n".join([*lines, "", "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator cpu|cuda12|cuda13] [--output env:DIR]"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator cpu|cuda12|cuda13] [--output env:DIR]",
+        ]
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -142,10 +220,18 @@ def _run(argv: list[str]) -> int:
     own = argv[: argv.index("--")] if "--" in argv else argv
     if verb != "test" and (secret := find_exposed(own)):
         do = "leave it out: give --key a file or env:NAME, and log in to registries with docker login"
-        return _fail(verb, FatalError(f"holds {secret}, which everyone on this machine can read", "build.py", do), as_json=as_json)
+        return _fail(
+            verb,
+            FatalError(f"holds {secret}, which everyone on this machine can read", "build.py", do),
+            as_json=as_json,
+        )
     if argv[0] != verb and not argv[0].startswith("-"):
         near = difflib.get_close_matches(argv[0], VERBS, 1)
-        do = f"did you mean {near[0]}?" if near else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
+        do = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"one of: {', '.join(VERBS)}; a distribution is named by --distribution"
+        )
         return _fail("", FatalError(f"no verb {argv[0]!r}", "build.py", do), as_json=as_json)
     os.umask(0o022)  # what is built must not depend on it, and others must be able to use it
     try:
@@ -162,7 +248,11 @@ def _run(argv: list[str]) -> int:
     except FatalError as error:
         return _fail(verb, error, as_json=as_json)
     except KeyboardInterrupt:
-        _fail(verb, FatalError("interrupted", do="what was finished is kept, a rerun continues"), as_json=as_json)
+        _fail(
+            verb,
+            FatalError("interrupted", do="what was finished is kept, a rerun continues"),
+            as_json=as_json,
+        )
         return 130
     except OSError as error:
         if problem := _machine_problem(error):
@@ -172,7 +262,13 @@ def _run(argv: list[str]) -> int:
         return _bug(verb, as_json=as_json)
     text = escape(redact(result.text))
     if as_json:
-        document = {"schema": 1, "command": verb, "ok": result.ok, "result": redact_document(result.data), "error": None}
+        document = {
+            "schema": 1,
+            "command": verb,
+            "ok": result.ok,
+            "result": redact_document(result.data),
+            "error": None,
+        }
         text = json.dumps(document, indent=1)
     if text and (lost := _print(text)):
         return _fail(verb, lost, as_json=False)
@@ -186,7 +282,11 @@ def _print(text: str) -> FatalError | None:
     except OSError as error:
         _discard(sys.stdout)
         if error.errno != errno.EPIPE:
-            return FatalError(f"the result cannot be written ({error.strerror})", "standard output", "give it another place and run again: what was finished is kept")
+            return FatalError(
+                f"the result cannot be written ({error.strerror})",
+                "standard output",
+                "give it another place and run again: what was finished is kept",
+            )
     return None
 
 
@@ -202,7 +302,9 @@ def _machine_problem(error: OSError) -> FatalError | None:
     Of a copy that finds no room the target is named, not the source.
     """
     number, place = error.errno, error.filename
-    if isinstance(error, shutil.Error) and isinstance(error.args[0], list) and error.args[0]:  # of copytree: (source, target, reason) for each file
+    if (
+        isinstance(error, shutil.Error) and isinstance(error.args[0], list) and error.args[0]
+    ):  # of copytree: (source, target, reason) for each file
         _, place, reason = error.args[0][0][:3]
         found = re.search(r"\[Errno (\d+)\]", str(reason))
         number = int(found[1]) if found else None
@@ -210,17 +312,25 @@ def _machine_problem(error: OSError) -> FatalError | None:
         place = error.filename2 or error.filename
     if number not in _MACHINE:
         return None
-    return FatalError(os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept")
+    return FatalError(
+        os.strerror(number), str(place or ""), "mend that and run again: what was finished is kept"
+    )
 
 
-_MAY_BE_EMPTY = ("--earlier",)  # the nightly workflow gives it a setting that a repository need not have
+_MAY_BE_EMPTY = (
+    "--earlier",
+)  # the nightly workflow gives it a setting that a repository need not have
 
 
 def _refuse_empty_values(argv: Sequence[str]) -> None:
     """Raise FatalError for an option whose value is empty, as from a variable of the shell that is not set."""
     own = argv[: argv.index("--")] if "--" in argv else argv
-    joined = [word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1]
-    apart = [option for option, value in itertools.pairwise(own) if option.startswith("--") and not value]
+    joined = [
+        word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1
+    ]
+    apart = [
+        option for option, value in itertools.pairwise(own) if option.startswith("--") and not value
+    ]
     for option in (*joined, *apart):
         if option not in _MAY_BE_EMPTY:
             raise FatalError("its value is empty", option, "give a value, or leave the option out")
@@ -232,14 +342,30 @@ def _context(arguments: argparse.Namespace) -> Context:
     mirrors = tuple(Path(folder).absolute() for folder in arguments.mirror)
     for folder in mirrors:
         if not folder.is_dir():
-            raise FatalError("no such folder", f"--mirror {folder}", "give the folder that holds the clones")
+            raise FatalError(
+                "no such folder", f"--mirror {folder}", "give the folder that holds the clones"
+            )
     protocols = ("https", "ssh", *arguments.allow_protocol)
-    return Context(root, manifest, Cache(cachedir.default_root()), arguments.offline, mirrors, protocols, arguments.json)
+    return Context(
+        root,
+        manifest,
+        Cache(cachedir.default_root()),
+        arguments.offline,
+        mirrors,
+        protocols,
+        arguments.json,
+    )
 
 
 def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
     if as_json:
-        document = {"schema": 1, "command": verb, "ok": False, "result": None, "error": {key: redact(text) for key, text in error.as_json().items()}}
+        document = {
+            "schema": 1,
+            "command": verb,
+            "ok": False,
+            "result": None,
+            "error": {key: redact(text) for key, text in error.as_json().items()},
+        }
         _print(json.dumps(document, indent=1))
     log.info(f"rosetta: {escape(str(error), keep='')}")
     return error.exit_code
@@ -248,8 +374,14 @@ def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
 def _bug(verb: str, *, as_json: bool) -> int:
     """Write what is needed for a report to a file; the screen gets one line."""
     report = f"rosetta builder {__version__}, {platform.platform()}, Python {platform.python_version()}\n{traceback.format_exc()}"
-    with tempfile.NamedTemporaryFile("w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8") as out:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"
+    ) as out:
         out.write(redact(report))
-    error = FatalError(f"a fault of ours: {redact(traceback.format_exc().strip().splitlines()[-1])}", verb, f"please report it with {out.name}")
+    error = FatalError(
+        f"a fault of ours: {redact(traceback.format_exc().strip().splitlines()[-1])}",
+        verb,
+        f"please report it with {out.name}",
+    )
     _fail(verb, error, as_json=as_json)
     return 3

@@ -29,7 +29,12 @@ _MARK = ".rosetta-context"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("distribution", metavar="NAME", help="t5x, pax or pax-1.4")
     parser.add_argument("folder", metavar="DIR", help="where the folders go")
-    parser.add_argument("--accelerator", default="cpu", choices=["cpu", "cuda12", "cuda13"], help="what it will run on (default: cpu)")
+    parser.add_argument(
+        "--accelerator",
+        default="cpu",
+        choices=["cpu", "cuda12", "cuda13"],
+        help="what it will run on (default: cpu)",
+    )
     command.add_arguments(parser)
 
 
@@ -40,11 +45,17 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     output.require_folder_above(folder, "context DIR")
     asked = command.request(context, arguments, output.Output("image", ""))
     if len(asked.architectures) != 1:
-        raise FatalError("a context is for one platform", "--platform", "give linux/amd64 or linux/arm64")
+        raise FatalError(
+            "a context is for one platform", "--platform", "give linux/amd64 or linux/arm64"
+        )
     built = images.build(asked)
     (image,) = built.index.images
     labels = json.loads(image.config)["config"]["Labels"]
-    with bake.locked(folder) as place, bake.exchanged(place) as fresh, log.stage(f"unpack the layers into {folder}"):
+    with (
+        bake.locked(folder) as place,
+        bake.exchanged(place) as fresh,
+        log.stage(f"unpack the layers into {folder}"),
+    ):
         for name in LAYERS:
             (fresh / name).mkdir(parents=True)
         for each in image.layers:
@@ -54,7 +65,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         (fresh / _MARK).touch()
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
     lines = f"{folder} is ready. An engine makes an image of it:\n  {build_command(folder, recipe, arguments.distribution)}"
-    return Result({"folder": str(folder), "recipe": str(recipe), "platform": f"linux/{image.architecture}", "labels": labels}, lines)
+    return Result(
+        {
+            "folder": str(folder),
+            "recipe": str(recipe),
+            "platform": f"linux/{image.architecture}",
+            "labels": labels,
+        },
+        lines,
+    )
 
 
 def label_lines(labels: Mapping[str, str]) -> str:
@@ -65,15 +84,28 @@ def label_lines(labels: Mapping[str, str]) -> str:
 def build_command(folder: Path, recipe: Path, distribution: str) -> str:
     """Return the shell command that makes an image of the folder: each line of the file `labels` is one argument."""
     argv = ["xargs", "-d", r"\n", "-a", f"{folder}/labels", "docker", "build", "-f", str(recipe)]
-    return shlex.join([*argv, "--build-arg", "BASE=my-base", "-t", f"my-{distribution}", str(folder)])
+    return shlex.join(
+        [*argv, "--build-arg", "BASE=my-base", "-t", f"my-{distribution}", str(folder)]
+    )
 
 
 def _refuse(folder: Path) -> None:
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()))):
-        raise FatalError("holds files that are no context of ours", str(folder), "give a new or an empty folder; nothing was touched")
+    if folder.is_symlink() or (
+        folder.exists()
+        and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARK).exists()))
+    ):
+        raise FatalError(
+            "holds files that are no context of ours",
+            str(folder),
+            "give a new or an empty folder; nothing was touched",
+        )
 
 
 def unpack(cache: Cache, each: Layer, into: Path) -> None:
     """The files of one layer below `into`, with their modes."""
-    with open(layer.blob(cache, each.digest), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+    with (
+        open(layer.blob(cache, each.digest), "rb") as packed,
+        compress.reader(packed) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as archive,
+    ):
         archives.extract_verified(archive, into, keep_modes=True)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FICLONE = 0x40049409  # of linux/fs.h: share the blocks of another file until one of the two is written
+_FICLONE = (
+    0x40049409  # of linux/fs.h: share the blocks of another file until one of the two is written
+)
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:

@@ -35,7 +35,9 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a page is not current")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 where a page is not current"
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -45,7 +47,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     current = page.is_file() and page.read_text(encoding="utf-8") == text
     if not current and not arguments.check:
         write_atomic(page, text)
-    return Result({"page": "docs/manifest.md", "current": current}, f"docs/manifest.md {'is current' if current else 'was not current'}", ok=current or not arguments.check)
+    return Result(
+        {"page": "docs/manifest.md", "current": current},
+        f"docs/manifest.md {'is current' if current else 'was not current'}",
+        ok=current or not arguments.check,
+    )
 
 
 def render() -> str:
@@ -54,13 +60,30 @@ def render() -> str:
 
 
 def _table(title: str, model: type[BaseModel]) -> str:
-    rows = [f"| `{field.alias or name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |" for name, field in model.model_fields.items()]
-    return "\n".join([f"## {title}", "", model.__doc__ or "", "", "| key | type | required | meaning |", "|---|---|---|---|", *rows, ""])
+    rows = [
+        f"| `{field.alias or name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(
+        [
+            f"## {title}",
+            "",
+            model.__doc__ or "",
+            "",
+            "| key | type | required | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
 
 
 def _type(annotation: Any) -> str:
     """A type in a person's words."""
-    origin, arguments = get_origin(annotation), [each for each in get_args(annotation) if each is not types.NoneType]
+    origin, arguments = (
+        get_origin(annotation),
+        [each for each in get_args(annotation) if each is not types.NoneType],
+    )
     if origin is types.UnionType or str(origin) == "typing.Union":
         return " or ".join(_type(each) for each in arguments)
     if origin is tuple:

@@ -30,7 +30,12 @@ def _pip_settings() -> dict[str, str]:
     """The [global] and [install] settings of pip's files, later ones over earlier ones, as pip reads them."""
     home = Path(os.path.expanduser("~"))
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf", config / "pip/pip.conf"]
+    files = [
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        config / "pip/pip.conf",
+    ]
     if own := os.environ.get("PIP_CONFIG_FILE"):
         files = [] if own == os.devnull else [*files, Path(own)]
     settings: dict[str, str] = {}
@@ -40,7 +45,9 @@ def _pip_settings() -> dict[str, str]:
             parser.read_string(file.read_text(encoding="utf-8"))
         for section in ("global", "install"):
             if parser.has_section(section):
-                settings |= {key.replace("_", "-"): value.strip() for key, value in parser.items(section)}
+                settings |= {
+                    key.replace("_", "-"): value.strip() for key, value in parser.items(section)
+                }
     return settings
 
 
@@ -73,13 +80,19 @@ def _open(url: str) -> tuple[bytes, str, str]:
     """The body of `url`, its content type and its final address."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "http", "file"):
-        raise FatalError(f"{parts.scheme!r} is no scheme of a package index", redact(url), "use https")
+        raise FatalError(
+            f"{parts.scheme!r} is no scheme of a package index", redact(url), "use https"
+        )
     headers = {"Accept": _ACCEPT, "User-Agent": "rosetta-builder"}
     if parts.username:
-        user = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        user = (
+            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        )
         headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
         url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    context = ssl.create_default_context(cafile=ca_bundle() or None) if parts.scheme == "https" else None
+    context = (
+        ssl.create_default_context(cafile=ca_bundle() or None) if parts.scheme == "https" else None
+    )
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
     with urllib.request.urlopen(request, timeout=60, context=context) as answer:  # noqa: S310
         length = answer.headers.get("Content-Length")
@@ -97,14 +110,30 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500:
-                raise FatalError(f"the index answered {error.code} for {what}", redact(url), "check the index settings") from error
+                raise FatalError(
+                    f"the index answered {error.code} for {what}",
+                    redact(url),
+                    "check the index settings",
+                ) from error
             problem = error
         except (OSError, EOFError, ValueError, http.client.HTTPException) as error:
             problem = error
-            if isinstance(getattr(error, "reason", None), (socket.gaierror, ssl.SSLCertVerificationError)):
+            if isinstance(
+                getattr(error, "reason", None), (socket.gaierror, ssl.SSLCertVerificationError)
+            ):
                 break
-    reason = redact(str(problem if isinstance(problem, urllib.error.HTTPError) else getattr(problem, "reason", problem)))
-    raise FatalError(f"{what} cannot be fetched ({reason})", redact(url), "check the network and the index settings, then run again") from problem
+    reason = redact(
+        str(
+            problem
+            if isinstance(problem, urllib.error.HTTPError)
+            else getattr(problem, "reason", problem)
+        )
+    )
+    raise FatalError(
+        f"{what} cannot be fetched ({reason})",
+        redact(url),
+        "check the network and the index settings, then run again",
+    ) from problem
 
 
 def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, str]:
@@ -113,48 +142,89 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
     body, kind, final = _get(page, f"the index page of {project}")
     try:
         if kind.endswith("json"):
-            found = [(entry["url"], entry.get("hashes", {}).get("sha256", "")) for entry in json.loads(body)["files"]]
+            found = [
+                (entry["url"], entry.get("hashes", {}).get("sha256", ""))
+                for entry in json.loads(body)["files"]
+            ]
         else:
             links = _Links()
             links.feed(body.decode("utf-8", "replace"))
-            found = [(href.partition("#")[0], href.partition("#sha256=")[2]) for href in links.hrefs]
+            found = [
+                (href.partition("#")[0], href.partition("#sha256=")[2]) for href in links.hrefs
+            ]
     except (ValueError, KeyError, TypeError) as error:
-        raise FatalError(f"the index page of {project} is not one (a login page or a proxy's answer?)", redact(page), "check the index settings") from error
+        raise FatalError(
+            f"the index page of {project} is not one (a login page or a proxy's answer?)",
+            redact(page),
+            "check the index settings",
+        ) from error
     for href, digest in found:
         url = urllib.parse.urljoin(final, href)
         name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
         if digest in hashes and part in name:
             return name, _with_credentials(url, page), digest
     shown = ", ".join(f"{digest[:12]}…" for digest in sorted(hashes)[:2])
-    raise FatalError(f"the index has no file of {project} with sha256 {shown}", redact(page), "check the pin and the index settings")
+    raise FatalError(
+        f"the index has no file of {project} with sha256 {shown}",
+        redact(page),
+        "check the pin and the index settings",
+    )
 
 
 def _with_credentials(url: str, page: str) -> str:
     """A file on the index's own host is asked for as its pages are."""
     there, here = urllib.parse.urlsplit(url), urllib.parse.urlsplit(page)
     same = (there.scheme, there.hostname, there.port) == (here.scheme, here.hostname, here.port)
-    return urllib.parse.urlunsplit(there._replace(netloc=here.netloc)) if same and here.username else url
+    return (
+        urllib.parse.urlunsplit(there._replace(netloc=here.netloc))
+        if same and here.username
+        else url
+    )
 
 
-def fetch(project: str, version: str, hashes: str | frozenset[str], into: Path, *, part: str = "", offline: bool = False) -> Path:
+def fetch(
+    project: str,
+    version: str,
+    hashes: str | frozenset[str],
+    into: Path,
+    *,
+    part: str = "",
+    offline: bool = False,
+) -> Path:
     """The file of `project` with this hash, in the folder `into`: from there if it is there and whole, else from the index.
 
     Of several `hashes` (a lock names every platform's file) the one counts whose file has `part` in its name.
     """
     wanted = frozenset({hashes}) if isinstance(hashes, str) else hashes
-    for known in sorted(path for digest in wanted for path in into.glob(f"{digest[:16]}/{digest}.name")):
+    for known in sorted(
+        path for digest in wanted for path in into.glob(f"{digest[:16]}/{digest}.name")
+    ):
         file = known.with_name(known.read_text(encoding="utf-8"))
-        if part in file.name and file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == known.stem:
+        if (
+            part in file.name
+            and file.is_file()
+            and hashlib.sha256(file.read_bytes()).hexdigest() == known.stem
+        ):
             return file
     if offline:
-        raise FatalError(f"{project} {version} is not in the cache", str(into), "run once without --offline")
+        raise FatalError(
+            f"{project} {version} is not in the cache", str(into), "run once without --offline"
+        )
     name, url, sha256 = _find(project, wanted, part)
     if not re.fullmatch(r"[A-Za-z0-9_.+!-]+\.(whl|zip|tgz|tar(\.(gz|bz2|xz))?)", name):
-        raise FatalError(f"the index gives {project} the file name {name!r}", redact(url), "check the index settings")
+        raise FatalError(
+            f"the index gives {project} the file name {name!r}",
+            redact(url),
+            "check the index settings",
+        )
     body, _, _ = _get(url, name)
     if (digest := hashlib.sha256(body).hexdigest()) != sha256:
         kind = "an HTML page" if body.lstrip()[:1] == b"<" else f"a file with sha256 {digest[:12]}…"
-        raise FatalError(f"{name} is not the pinned file: {kind} of {len(body)} bytes came", redact(url), "nothing was kept; run again, or check the index")
+        raise FatalError(
+            f"{name} is not the pinned file: {kind} of {len(body)} bytes came",
+            redact(url),
+            "nothing was kept; run again, or check the index",
+        )
     folder = into / sha256[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for target, data in ((folder / name, body), (folder / f"{sha256}.name", name.encode())):

@@ -34,11 +34,20 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can have: the same files m
 def written(root: Path) -> bytes:
     """Return the wheel of a checkout, the same bytes for the same files."""
     package = root / "rosetta"
-    files = {f"rosetta/{path.relative_to(package)}": path.read_bytes() for path in sorted(package.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
+    files = {
+        f"rosetta/{path.relative_to(package)}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     files |= {f"{_INFO}/{name}": text.encode("ascii") for name, text in _TEXTS.items()}
     files[f"{_INFO}/LICENSE"] = (root / "LICENSE").read_bytes()
-    record = [f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}" for name, data in files.items()]
-    files[f"{_INFO}/RECORD"] = "".join(f"{line}\n" for line in [*record, f"{_INFO}/RECORD,,"]).encode()
+    record = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}"
+        for name, data in files.items()
+    ]
+    files[f"{_INFO}/RECORD"] = "".join(
+        f"{line}\n" for line in [*record, f"{_INFO}/RECORD,,"]
+    ).encode()
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w") as out:
         for name, data in files.items():

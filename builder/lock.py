@@ -28,13 +28,22 @@ if TYPE_CHECKING:
     from builder.manifest import Manifest
     from builder.sources.source import Access
 
-_TOOL_PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # the builder runs on any of them, whatever the lines have
+_TOOL_PYTHONS = (
+    "3.11",
+    "3.12",
+    "3.13",
+    "3.14",
+)  # the builder runs on any of them, whatever the lines have
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("lines", nargs="*", metavar="LINE", help="lines of the manifest (default: all)")
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; say what is stale and end with status 1 if anything is"
+        "lines", nargs="*", metavar="LINE", help="lines of the manifest (default: all)"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; say what is stale and end with status 1 if anything is",
     )
     parser.add_argument(
         "--upgrade",
@@ -44,11 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let this project move ('all': every one); may be repeated",
     )
     parser.add_argument(
-        "--tools", action="store_true", help="make locks/build.txt and te-build.txt (what sdists are built with) instead"
+        "--tools",
+        action="store_true",
+        help="make locks/build.txt and te-build.txt (what sdists are built with) instead",
     )
-    parser.add_argument("--builder", action="store_true", help="make locks/builder.txt, the builder's own, instead")
     parser.add_argument(
-        "--base", action="store_true", help="lock today's Debian packages of the bases of these lines instead"
+        "--builder", action="store_true", help="make locks/builder.txt, the builder's own, instead"
+    )
+    parser.add_argument(
+        "--base",
+        action="store_true",
+        help="lock today's Debian packages of the bases of these lines instead",
     )
 
 
@@ -81,7 +96,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.tools or arguments.builder:
         return _tools(
             loaded,
-            [name for name, asked in (("build", arguments.tools), ("te-build", arguments.tools and loaded.transformer_engine), ("builder", arguments.builder)) if asked],
+            [
+                name
+                for name, asked in (
+                    ("build", arguments.tools),
+                    ("te-build", arguments.tools and loaded.transformer_engine),
+                    ("builder", arguments.builder),
+                )
+                if asked
+            ],
             context,
         )
     for line in arguments.lines:
@@ -89,11 +112,20 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             raise FatalError(f"no line {line!r}", "lock", f"one of: {', '.join(loaded.lines)}")
     lines = arguments.lines or list(loaded.lines)
     if arguments.base:
-        bases = debian.relock(loaded, lines, offline=context.offline) | headers.relock(loaded, offline=context.offline)
-        return Result({"locks": bases}, "\n".join(_shown(path, change) for path, change in bases.items()))
+        bases = debian.relock(loaded, lines, offline=context.offline) | headers.relock(
+            loaded, offline=context.offline
+        )
+        return Result(
+            {"locks": bases}, "\n".join(_shown(path, change) for path, change in bases.items())
+        )
     known = declared.load(loaded.folder(declared.RECORD))
     access = source.access(context, loaded)
-    names = [name for entry in loaded.distributions.values() if entry.line in lines for name in entry.sources]
+    names = [
+        name
+        for entry in loaded.distributions.values()
+        if entry.line in lines
+        for name in entry.sources
+    ]
     found = declared.read(loaded, access, dict.fromkeys(names), known)
     plans = [plan(loaded, line, found.declared) for line in lines]
     records = {
@@ -117,19 +149,36 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
         accelerator: common
         if accelerator == "cpu"
         else (*common, *read_in(loaded.folder(entry.common).with_name(f"{accelerator}.in")))
-        for accelerator in sorted({accelerator for each in distributions.values() for accelerator in each.accelerators})
+        for accelerator in sorted(
+            {accelerator for each in distributions.values() for accelerator in each.accelerators}
+        )
     }
     everywhere = marker.grid(
-        entry.pythons, {architecture for each in distributions.values() for architecture in each.architectures}
+        entry.pythons,
+        {architecture for each in distributions.values() for architecture in each.architectures},
     )
     everything = tuple(requirement for each in accelerated.values() for requirement in each)
-    parts = [(entry.common.removesuffix(".in") + ".txt", tuple(dict.fromkeys((*common, *everything))), everywhere)]
+    parts = [
+        (
+            entry.common.removesuffix(".in") + ".txt",
+            tuple(dict.fromkeys((*common, *everything))),
+            everywhere,
+        )
+    ]
     for name, each in distributions.items():
         ours = read_in(file) if (file := loaded.folder(f"locks/{name}.in")).exists() else ()
-        theirs = tuple(requirement for source in each.sources for requirement in found[source].requirements)
+        theirs = tuple(
+            requirement for source in each.sources for requirement in found[source].requirements
+        )
         for accelerator in each.accelerators:
             needs = tuple(dict.fromkeys((*accelerated[accelerator], *ours, *theirs)))
-            parts.append((f"locks/{name}-{accelerator}.txt", needs, marker.grid(entry.pythons, each.architectures)))
+            parts.append(
+                (
+                    f"locks/{name}-{accelerator}.txt",
+                    needs,
+                    marker.grid(entry.pythons, each.architectures),
+                )
+            )
     joint = Request(
         tuple(dict.fromkeys(requirement for _, needs, _ in parts for requirement in needs)),
         rules,
@@ -140,12 +189,22 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
     for path, needs, environments in parts:
         request = Request(needs, rules, environments, path)
         wanted.append(
-            Wanted(path, request, stage_key("lock", {"path": path, "joint": joint.inputs(), "own": request.inputs()}))
+            Wanted(
+                path,
+                request,
+                stage_key("lock", {"path": path, "joint": joint.inputs(), "own": request.inputs()}),
+            )
         )
     beside = []
     for path, needs in pinned.requests(loaded, line, read_in).items():
         request = Request(needs, rules, everywhere, path)
-        beside.append(Wanted(path, request, stage_key("lock", {"path": path, "fits": joint.inputs(), "own": request.inputs()})))
+        beside.append(
+            Wanted(
+                path,
+                request,
+                stage_key("lock", {"path": path, "fits": joint.inputs(), "own": request.inputs()}),
+            )
+        )
     return Plan(line, joint, tuple(wanted), tuple(beside))
 
 
@@ -155,7 +214,9 @@ def read_in(file: Path) -> tuple[str, ...]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise FatalError(f"cannot be read ({reason})", str(file), "write it: one requirement a line") from error
+        raise FatalError(
+            f"cannot be read ({reason})", str(file), "write it: one requirement a line"
+        ) from error
     return tuple(
         str(requirements.normal(text_, f"{file.name}:{number}", ""))
         for number, text_ in requirements.listed(text, file.name)
@@ -163,11 +224,21 @@ def read_in(file: Path) -> tuple[str, ...]:
 
 
 def _make(
-    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], upgrade: Sequence[str], *, offline: bool
+    loaded: Manifest,
+    plans: Sequence[Plan],
+    records: Mapping[str, str],
+    upgrade: Sequence[str],
+    *,
+    offline: bool,
 ) -> Result:
     texts = dict(records)
     changes: dict[str, list[str]] = {}
-    new = [wanted.path for each in plans for wanted in each.all if not (loaded.root / wanted.path).exists()]
+    new = [
+        wanted.path
+        for each in plans
+        for wanted in each.all
+        if not (loaded.root / wanted.path).exists()
+    ]
     for each in plans:
         for path, pins in resolved(loaded, each, upgrade, offline=offline).items():
             key = next(wanted.key for wanted in each.all if wanted.path == path)
@@ -176,7 +247,8 @@ def _make(
     for path, text in texts.items():
         write_changed(loaded.root / path, text)
     return Result(
-        {"locks": changes}, "\n".join(_shown(path, change, fresh=path in new) for path, change in changes.items())
+        {"locks": changes},
+        "\n".join(_shown(path, change, fresh=path in new) for path, change in changes.items()),
     )
 
 
@@ -184,7 +256,9 @@ def _shown(path: str, change: Sequence[str], *, fresh: bool = False) -> str:
     if fresh:
         return f"{path}: new, {len(change)} packages"
     return (
-        f"{path}: {len(change)} changes" + "".join(f"\n  {line}" for line in change) if change else f"{path}: as it was"
+        f"{path}: {len(change)} changes" + "".join(f"\n  {line}" for line in change)
+        if change
+        else f"{path}: as it was"
     )
 
 
@@ -196,9 +270,16 @@ def resolved(
     preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
     with log.stage(f"resolve line {each.line}"):
         constraints = resolve.joint(each.joint, preferred, offline=offline)
-        pins = {wanted.path: resolve.locked(wanted.request, constraints, offline=offline) for wanted in each.wanted}
+        pins = {
+            wanted.path: resolve.locked(wanted.request, constraints, offline=offline)
+            for wanted in each.wanted
+        }
         for wanted in each.beside:
-            kept = [] if "all" in upgrade else [pin for pin in existing(loaded.root / wanted.path) if pin.name not in upgrade]
+            kept = (
+                []
+                if "all" in upgrade
+                else [pin for pin in existing(loaded.root / wanted.path) if pin.name not in upgrade]
+            )
             fitting = resolve.joint(wanted.request, kept, constraints=constraints, offline=offline)
             pins[wanted.path] = resolve.locked(wanted.request, fitting, offline=offline)
     return pins
@@ -228,9 +309,17 @@ def write_changed(file: Path, text: str) -> None:
 
 
 def _check(
-    loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str], recorded: Sequence[str], access: Access
+    loaded: Manifest,
+    plans: Sequence[Plan],
+    records: Mapping[str, str],
+    recorded: Sequence[str],
+    access: Access,
 ) -> Result:
-    problems = lockcheck.files(loaded, plans, records) + debian.problems(loaded, [each.line for each in plans]) + headers.problems(loaded)
+    problems = (
+        lockcheck.files(loaded, plans, records)
+        + debian.problems(loaded, [each.line for each in plans])
+        + headers.problems(loaded)
+    )
     lost, unasked = _branches(loaded, access)
     problems += lost
     if not access.offline:
@@ -242,7 +331,8 @@ def _check(
                 ]
             problems += lockcheck.idle_overrides(loaded, each)
     notes = [
-        f"{name}: its source is not at hand, {declared.RECORD} was taken for what it declares" for name in recorded
+        f"{name}: its source is not at hand, {declared.RECORD} was taken for what it declares"
+        for name in recorded
     ]
     notes += [*unasked, *(["offline: nothing was resolved anew"] if access.offline else [])]
     counted = sum(len(each.all) for each in plans)
@@ -270,7 +360,9 @@ def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
             try:
                 track.check_on_branch(entry, access)
             except remote.UnreachableError as error:
-                unasked.append(f"{name}: whether its pin lies on {entry.track} could not be told ({error.what})")
+                unasked.append(
+                    f"{name}: whether its pin lies on {entry.track} could not be told ({error.what})"
+                )
             except FatalError as error:
                 lost.append(str(error))
     return lost, unasked
@@ -287,7 +379,14 @@ def _tools(loaded: Manifest, names: Sequence[str], context: Context) -> Result:
             path,
         )
         now = existing(loaded.root / path)
-        pins = resolve.locked(request, resolve.joint(request, now, offline=context.offline), offline=context.offline)
+        pins = resolve.locked(
+            request, resolve.joint(request, now, offline=context.offline), offline=context.offline
+        )
         changes[path] = lockfile.difference(now, pins)
-        write_changed(loaded.root / path, render(pins, stage_key("lock", {"path": path, "own": request.inputs()})))
-    return Result({"locks": changes}, "\n".join(_shown(path, change) for path, change in changes.items()))
+        write_changed(
+            loaded.root / path,
+            render(pins, stage_key("lock", {"path": path, "own": request.inputs()})),
+        )
+    return Result(
+        {"locks": changes}, "\n".join(_shown(path, change) for path, change in changes.items())
+    )

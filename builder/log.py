@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def info(text: str) -> None:
     """Print lines to stderr, without secrets and without characters that control a terminal."""
-    with contextlib.suppress(OSError):  # a reader that is gone, or a full disk: what is done does not depend on it
+    with contextlib.suppress(
+        OSError
+    ):  # a reader that is gone, or a full disk: what is done does not depend on it
         print(escape(redact(text)), file=sys.stderr, flush=True)
 
 

@@ -32,24 +32,40 @@ class Interpreter:
 
 def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
     """The Python `asked` for by version or path, else the line's own, else the newest of the line's that is at hand."""
-    wanted = sorted(pythons, key=lambda version: (version == preferred, tuple(map(int, version.split(".")))), reverse=True)
+    wanted = sorted(
+        pythons,
+        key=lambda version: (version == preferred, tuple(map(int, version.split(".")))),
+        reverse=True,
+    )
     if asked and os.sep in asked:
         found = _ask(Path(asked))
         if found.version not in pythons:
-            raise FatalError(f"is Python {found.version}, for which there are no locks", asked, f"give one of: {', '.join(sorted(pythons))}")
+            raise FatalError(
+                f"is Python {found.version}, for which there are no locks",
+                asked,
+                f"give one of: {', '.join(sorted(pythons))}",
+            )
         return found
     if asked:
         if asked not in pythons:
-            raise FatalError(f"there are no locks for Python {asked}", "--python", f"give one of: {', '.join(sorted(pythons))}")
+            raise FatalError(
+                f"there are no locks for Python {asked}",
+                "--python",
+                f"give one of: {', '.join(sorted(pythons))}",
+            )
         wanted = [asked]
     for version in wanted:
         for path in _candidates(version):
-            with contextlib.suppress(FatalError):  # a shim of a version manager that has no such Python
+            with contextlib.suppress(
+                FatalError
+            ):  # a shim of a version manager that has no such Python
                 if (found := _ask(path)).version == version:
                     return found
     need = " or ".join(sorted(wanted))
     raise FatalError(
-        f"no Python {need} at hand", "PATH", "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH"
+        f"no Python {need} at hand",
+        "PATH",
+        "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH",
     )
 
 
@@ -77,11 +93,24 @@ def _candidates(version: str) -> Iterator[Path]:
 def _ask(path: Path) -> Interpreter:
     if path == Path(sys._base_executable) and os.path.isfile(path):  # type: ignore[attr-defined]  # noqa: SLF001
         version = sys.version_info
-        return Interpreter(path, f"{version.major}.{version.minor}", f"{version.major}.{version.minor}.{version.micro}", str(sys.implementation.cache_tag))
+        return Interpreter(
+            path,
+            f"{version.major}.{version.minor}",
+            f"{version.major}.{version.minor}.{version.micro}",
+            str(sys.implementation.cache_tag),
+        )
     try:
-        done = subprocess.run([str(path), "-I", "-S", "-c", _ASK], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(
+            [str(path), "-I", "-S", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
         version_, full, tag = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         reason = output_end(getattr(error, "stderr", "") or str(error))
-        raise FatalError(f"does not run as a Python ({reason})", str(path), "give the path of a Python program") from error
+        raise FatalError(
+            f"does not run as a Python ({reason})", str(path), "give the path of a Python program"
+        ) from error
     return Interpreter(path.absolute(), version_, full, tag)

@@ -19,28 +19,53 @@ ORDER = ("t5x", "pax-1.4")  # pax-1.4 needs nothing but a package index
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (default: the first whose sources can be reached)")
-    parser.add_argument("--output", metavar="DIR", default="build/quickstart", help="where everything goes (default: build/quickstart)")
-    parser.add_argument("--python", metavar="VERSION|PATH", default="", help="the Python to stand on")
+    parser.add_argument(
+        "--distribution",
+        metavar="NAME",
+        default="",
+        help="t5x, pax or pax-1.4 (default: the first whose sources can be reached)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        default="build/quickstart",
+        help="where everything goes (default: build/quickstart)",
+    )
+    parser.add_argument(
+        "--python", metavar="VERSION|PATH", default="", help="the Python to stand on"
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     start = time.monotonic()
     folder = Path(arguments.output).absolute()
-    name, reason = (arguments.distribution, "") if arguments.distribution else choose(context, arguments.python)
+    name, reason = (
+        (arguments.distribution, "")
+        if arguments.distribution
+        else choose(context, arguments.python)
+    )
     plan = build.plan(context, name, "cpu", folder / name, arguments.python)
     built = build.bake_environment(plan)
     ready = time.monotonic()
     for old in (folder / f"{name}-run").glob("rosetta-selftest-*"):
         cache.remove(old)  # the runs of earlier quick starts
-    report = verify.verify(plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root)
+    report = verify.verify(
+        plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root
+    )
     curve = folder / f"{name}-loss.png"
     draw(report, curve, f"{name}: a tiny model on text made for it")
     data = {
-        "distribution": name, "reason": reason, "environment": str(plan.output), "loss_curve": str(curve), "run": report.get("workdir", str(folder / f"{name}-run")),
-        "bake_s": round(ready - start, 1), "train_s": round(time.monotonic() - ready, 1), "built": built, "report": report,
-    }  # fmt: skip
+        "distribution": name,
+        "reason": reason,
+        "environment": str(plan.output),
+        "loss_curve": str(curve),
+        "run": report.get("workdir", str(folder / f"{name}-run")),
+        "bake_s": round(ready - start, 1),
+        "train_s": round(time.monotonic() - ready, 1),
+        "built": built,
+        "report": report,
+    }
     return Result(data, _table(data), ok=bool(report["ok"]))
 
 
@@ -68,7 +93,9 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
         else:
             for earlier, problem in errors.items():
                 log.info(f"{earlier} cannot be built here: {problem}")
-            return name, "; ".join(f"{earlier}: {problem.what}" for earlier, problem in errors.items())
+            return name, "; ".join(
+                f"{earlier}: {problem.what}" for earlier, problem in errors.items()
+            )
     raise FatalError(
         "; ".join(f"{name}: {problem.what}" for name, problem in errors.items()),
         "no distribution can be built here",
@@ -85,11 +112,22 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for run_, style in zip(report["runs"], itertools.cycle(("-o", "--x", ":s"))):
-        losses = {int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()}
-        axes.plot(list(losses), list(losses.values()), style, label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}")
+        losses = {
+            int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()
+        }
+        axes.plot(
+            list(losses),
+            list(losses.values()),
+            style,
+            label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}",
+        )
         if run_["resumed_from"] is not None:  # a run that failed may not have come to it
             axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
-    axes.set(title=title, xlabel="step (dotted: restored from the checkpoint)", ylabel="training loss (nats per token)")
+    axes.set(
+        title=title,
+        xlabel="step (dotted: restored from the checkpoint)",
+        ylabel="training loss (nats per token)",
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     temporary = path.with_name(f".tmp-{path.name}")
@@ -100,7 +138,10 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
 
 def _table(data: dict[str, Any]) -> str:
     report, built = data["report"], data["built"]
-    sources = ", ".join(f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} patch{'es' * (len(each['patches']) != 1)}" for each in built["sources"])
+    sources = ", ".join(
+        f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} patch{'es' * (len(each['patches']) != 1)}"
+        for each in built["sources"]
+    )
     lines = [
         f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
         *([f"because     {data['reason']}"] if data["reason"] else []),
@@ -111,5 +152,3 @@ def _table(data: dict[str, Any]) -> str:
         f"time        {data['bake_s']} s to bake, {data['train_s']} s to train and check",
     ]
     return "\n".join(lines)
-
-

@@ -20,9 +20,13 @@ _NAMES = r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|SIGNATURE|CREDENTIAL"
 _SECRET_NAME = re.compile(rf"(?i)(?:.*[_-])?(?:{_NAMES})")
 _SETTING = re.compile(rf"(?i)\b((?:[A-Z0-9_]+[_-])?(?:{_NAMES}))=([^\s&'\"]+)")
 _HEADER = re.compile(r"(?i)\b(authorization: *(?:basic|bearer)) +\S+")
-_KEY_TEXT = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_KEY_TEXT = re.compile(
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
 _KEY_BODY = re.compile(r"\bM(?:I[A-P]|H[a-f])[A-Za-z0-9+/]{40,}={0,2}")
-_KIND = re.compile(r"[^A-Za-z0-9]*(?:--?[\w-]+=)?(?:(?:registry|image|oci|bundle|env|pkg):)*")  # what stands before a name
+_KIND = re.compile(
+    r"[^A-Za-z0-9]*(?:--?[\w-]+=)?(?:(?:registry|image|oci|bundle|env|pkg):)*"
+)  # what stands before a name
 _TOKEN = re.compile(r"[^\s'\"<>]*@[^\s'\"<>]*")
 _NOT_CREDENTIALS = re.compile(r"@(?=sha256:|[0-9a-f]{40}\b)")  # a digest or a commit follows
 _SHORTEST = 4  # characters of a value that is hidden wherever it stands: a shorter one is part of other words
@@ -37,7 +41,9 @@ def redact(text: str) -> str:
     for value in sorted(_values, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     text = _HEADER.sub(rf"\1 {HIDDEN}", text)
-    return _SETTING.sub(rf"\1={HIDDEN}", _TOKEN.sub(lambda token: _hide_credentials(token[0]), text))
+    return _SETTING.sub(
+        rf"\1={HIDDEN}", _TOKEN.sub(lambda token: _hide_credentials(token[0]), text)
+    )
 
 
 def redact_document(value: Any) -> Any:
@@ -45,7 +51,10 @@ def redact_document(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {redact(name) if isinstance(name, str) else name: redact_document(item) for name, item in value.items()}
+        return {
+            redact(name) if isinstance(name, str) else name: redact_document(item)
+            for name, item in value.items()
+        }
     return [redact_document(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
@@ -59,7 +68,9 @@ def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
     words = list(arguments)
     for word in words:
         _remember_text(word)
-    if any("-----BEGIN" in word for word in words):  # key text without quotes around it arrives as many words
+    if any(
+        "-----BEGIN" in word for word in words
+    ):  # key text without quotes around it arrives as many words
         _remember_key(" ".join(words))
 
 
@@ -70,7 +81,12 @@ def remember_login(user: str, password: str, token: str = "") -> None:
         data = secret.encode()
         forms = (base64.b64encode(data), base64.urlsafe_b64encode(data))
         for text in (secret, *(form.decode().rstrip("=") for form in forms)):
-            for form in (text, urllib.parse.quote(text), urllib.parse.quote(text, safe=""), urllib.parse.quote_plus(text)):
+            for form in (
+                text,
+                urllib.parse.quote(text),
+                urllib.parse.quote(text, safe=""),
+                urllib.parse.quote_plus(text),
+            ):
                 _remember_value(form)
 
 

@@ -27,24 +27,46 @@ if TYPE_CHECKING:
 # What must be the same before a rebuild can be: the place in lock.json, and how to come by it.
 _INPUTS = (
     ("builder", "check out the commit of rosetta that the image was built from"),
-    ("requirements.sha256", "check out the commit of rosetta that the image was built from: its locks are other ones"),
+    (
+        "requirements.sha256",
+        "check out the commit of rosetta that the image was built from: its locks are other ones",
+    ),
     ("base.digest", "give the same --base"),
     ("base.python", "give the same --base"),
-    ("transformer_engine.wheel_sha256", "bring that wheel: python build.py wheel transformer-engine --import FILE --sha256 ..."),
+    (
+        "transformer_engine.wheel_sha256",
+        "bring that wheel: python build.py wheel transformer-engine --import FILE --sha256 ...",
+    ),
 )
 _SOURCE = ("commit", "patched_commit", "exported_tree")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("image", metavar="IMAGE", help="oci:PATH, registry:HOST/NAME:TAG, or the name of an image in the engine")
-    parser.add_argument("--base", metavar="IMAGE", default="", help="what it stands on, where that was given by --base")
-    parser.add_argument("--engine", default="", choices=["docker", "buildah"], help="whose image it is, and what builds the base")
+    parser.add_argument(
+        "image",
+        metavar="IMAGE",
+        help="oci:PATH, registry:HOST/NAME:TAG, or the name of an image in the engine",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="IMAGE",
+        default="",
+        help="what it stands on, where that was given by --base",
+    )
+    parser.add_argument(
+        "--engine",
+        default="",
+        choices=["docker", "buildah"],
+        help="whose image it is, and what builds the base",
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     with (
-        tempfile.TemporaryDirectory(prefix=".tmp-reproduce-", dir=context.cache.path("blobs")) as scratch,
+        tempfile.TemporaryDirectory(
+            prefix=".tmp-reproduce-", dir=context.cache.path("blobs")
+        ) as scratch,
         inspect.find(arguments.image, arguments.engine, Path(scratch)) as found,
     ):
         locks = {image.architecture: found.lock(image) for image in found.images}
@@ -55,26 +77,56 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
             _same_inputs(record, resolved.record(architecture), architecture)
         with log.stage(f"build {asked.distribution}-{asked.accelerator} again"):
             built = images.build(fresh)
-        difference = _difference(context.cache, fresh.layers or context.cache, found, built.index.images)
+        difference = _difference(
+            context.cache, fresh.layers or context.cache, found, built.index.images
+        )
         digest = found.digest or found.images[0].config_digest
         same = not difference and found.digest in ("", built.index.digest)
-    data = {"image": arguments.image, "digest": digest, "rebuilt": built.index.digest, "same": same, "difference": difference}
+    data = {
+        "image": arguments.image,
+        "digest": digest,
+        "rebuilt": built.index.digest,
+        "same": same,
+        "difference": difference,
+    }
     if same:
         return Result(data, f"the same, byte for byte: {digest}")
-    return Result(data, f"not the same\n  image    {digest}\n  rebuilt  {built.index.digest}\n  first difference: {difference or 'the index itself'}", ok=False)
+    return Result(
+        data,
+        f"not the same\n  image    {digest}\n  rebuilt  {built.index.digest}\n  first difference: {difference or 'the index itself'}",
+        ok=False,
+    )
 
 
-def request(context: Context, arguments: argparse.Namespace, found: Found, locks: dict[str, dict[str, Any]]) -> images.Request:
+def request(
+    context: Context, arguments: argparse.Namespace, found: Found, locks: dict[str, dict[str, Any]]
+) -> images.Request:
     """The build that would give this image, by its lock."""
     record = next(iter(locks.values()))
     try:
-        name, accelerator, base, compression = (str(each) for each in (record["distribution"], record["accelerator"], record["base"]["name"], record["compression"]))
+        name, accelerator, base, compression = (
+            str(each)
+            for each in (
+                record["distribution"],
+                record["accelerator"],
+                record["base"]["name"],
+                record["compression"],
+            )
+        )
     except (KeyError, TypeError) as error:
-        raise FatalError(f"its lock.json has no {error}", arguments.image, "it is no image that this builder made") from error
+        raise FatalError(
+            f"its lock.json has no {error}",
+            arguments.image,
+            "it is no image that this builder made",
+        ) from error
     loaded = manifest.load(context.manifest_path)
     architectures = tuple(image.architecture for image in found.images)
     if compression not in compress.MEDIA_TYPE:
-        raise FatalError(f"its lock.json names the compression {compression[:20]!r}", arguments.image, "it is no image that this builder made")
+        raise FatalError(
+            f"its lock.json names the compression {compression[:20]!r}",
+            arguments.image,
+            "it is no image that this builder made",
+        )
     if replaced := max(images.count_replaced(each) for each in locks.values()):
         raise FatalError(
             f"was built with {replaced} Debian packages that are newer than the locked ones, which were gone",
@@ -83,7 +135,17 @@ def request(context: Context, arguments: argparse.Namespace, found: Found, locks
         )
     if base.startswith("bootstrap:"):
         base = "bootstrap"
-    asked = images.Request(context, loaded, name, accelerator, architectures, bool(record.get("transformer_engine")), compression, arguments.base or base, arguments.engine)
+    asked = images.Request(
+        context,
+        loaded,
+        name,
+        accelerator,
+        architectures,
+        bool(record.get("transformer_engine")),
+        compression,
+        arguments.base or base,
+        arguments.engine,
+    )
     images.check(asked)
     return asked
 
@@ -97,12 +159,29 @@ def _same_inputs(image: dict[str, Any], here: dict[str, Any], architecture: str)
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
-    places = [*_INPUTS, *((f"sources.{name}.{key}", "check out the commit of rosetta that the image was built from") for name in image.get("sources", {}) for key in _SOURCE)]
+    places = [
+        *_INPUTS,
+        *(
+            (
+                f"sources.{name}.{key}",
+                "check out the commit of rosetta that the image was built from",
+            )
+            for name in image.get("sources", {})
+            for key in _SOURCE
+        ),
+    ]
     for place, do in places:
         # A source's name may hold dots, its record does not.
-        one, other = (_source(record, place) if place.startswith("sources.") else at(record, place) for record in (image, here))
+        one, other = (
+            _source(record, place) if place.startswith("sources.") else at(record, place)
+            for record in (image, here)
+        )
         if one != other:
-            raise FatalError(f"{place} is {other} here and {one} in the image (linux/{architecture})", "lock.json", do)
+            raise FatalError(
+                f"{place} is {other} here and {one} in the image (linux/{architecture})",
+                "lock.json",
+                do,
+            )
 
 
 def _source(record: dict[str, Any], place: str) -> Any:
@@ -129,9 +208,18 @@ def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, 
     return ""
 
 
-def _entry(found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Cache, other: layer.Layer) -> str:
+def _entry(
+    found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Cache, other: layer.Layer
+) -> str:
     """The first path by which two layers differ, and how."""
-    mine = next((path for path in (layer.blob(each, other.digest) for each in (fresh, cache)) if path.is_file()), None)
+    mine = next(
+        (
+            path
+            for path in (layer.blob(each, other.digest) for each in (fresh, cache))
+            if path.is_file()
+        ),
+        None,
+    )
     if mine is None:
         return "other content"
     with found.open(image, one) as stream:
@@ -144,7 +232,16 @@ def _entry(found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Ca
                 return f"{path} is in the image only"
             if path not in theirs:
                 return f"{path} is in the rebuilt one only"
-            what = [name for name, a, b in zip(("type", "mode", "owner", "target", "size", "content", "time"), theirs[path], ours[path], strict=True) if a != b]
+            what = [
+                name
+                for name, a, b in zip(
+                    ("type", "mode", "owner", "target", "size", "content", "time"),
+                    theirs[path],
+                    ours[path],
+                    strict=True,
+                )
+                if a != b
+            ]
             return f"{path}: another {' and '.join(what)}"
     return "the order or the form of its entries"
 
@@ -154,4 +251,15 @@ def _rows(stream: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for member in archive:
             file = archive.extractfile(member) if member.isreg() else None
             digest = hashlib.file_digest(file, "sha256").hexdigest() if file else ""  # type: ignore[arg-type]
-            yield member.name, (member.type, member.mode, (member.uid, member.gid), member.linkname, member.size, digest, member.mtime)
+            yield (
+                member.name,
+                (
+                    member.type,
+                    member.mode,
+                    (member.uid, member.gid),
+                    member.linkname,
+                    member.size,
+                    digest,
+                    member.mtime,
+                ),
+            )

@@ -23,20 +23,35 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-lint", action="store_true", help="tests only")
     parser.add_argument("--only-lint", action="store_true", help="no tests")
-    parser.add_argument("--inside", metavar="env:DIR|lock:NAME", default="", help="run TESTs by another Python, with our pytest: that of a baked environment, or one with the locked packages of a distribution for the CPU, without its sources")
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)")
+    parser.add_argument(
+        "--inside",
+        metavar="env:DIR|lock:NAME",
+        default="",
+        help="run TESTs by another Python, with our pytest: that of a baked environment, or one with the locked packages of a distribution for the CPU, without its sources",
+    )
+    parser.add_argument(
+        "tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)"
+    )
 
 
 def shell_scripts(root: Path) -> list[str]:
     """Every shell script of the repository, by suffix or by its first line."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root, capture_output=True, check=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
     found = []
     for name in filter(None, listed.stdout.split("\0")):
         path = root / name
         if path.is_file() and not path.is_symlink():
             with open(path, "rb") as file:
                 first = file.readline(80)
-            if name.endswith((".sh", ".sub")) or (first.startswith(b"#!") and b"sh" in first and b"python" not in first):
+            if name.endswith((".sh", ".sub")) or (
+                first.startswith(b"#!") and b"sh" in first and b"python" not in first
+            ):
                 found.append(name)
     return found
 
@@ -51,11 +66,15 @@ def _python(context: Context, inside: str) -> list[str]:
     kind, _, name = inside.partition(":")
     if kind == "lock":
         wanted = build.plan(context, name, "cpu", context.root / "build").packages
-        program = packages.environment(context.cache, wanted, offline=context.offline) / "bin/python"
+        program = (
+            packages.environment(context.cache, wanted, offline=context.offline) / "bin/python"
+        )
     else:
         program = Path(name).absolute() / "bin/python"
         if kind != "env" or not program.is_file():
-            raise FatalError("is no baked environment", f"--inside {inside}", "give env:DIR, or lock:NAME")
+            raise FatalError(
+                "is no baked environment", f"--inside {inside}", "give env:DIR, or lock:NAME"
+            )
     return [str(program), "-c", _INSIDE, sysconfig.get_path("purelib")]
 
 
@@ -63,32 +82,68 @@ def _shellcheck(here: Path) -> str:
     """Ours, or on an architecture its publisher has no wheel for, the machine's."""
     found = shutil.which("shellcheck", path=f"{here}{os.pathsep}{os.environ.get('PATH', '')}")
     if not found:
-        raise FatalError("shellcheck is not installed", "test", "apt-get install shellcheck, or give --no-lint")
+        raise FatalError(
+            "shellcheck is not installed", "test", "apt-get install shellcheck, or give --no-lint"
+        )
     return found
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """The verb."""
     if arguments.no_lint and arguments.only_lint:
-        raise FatalError("with both there is nothing to do", "test --no-lint --only-lint", "give one of them, or neither")
+        raise FatalError(
+            "with both there is nothing to do",
+            "test --no-lint --only-lint",
+            "give one of them, or neither",
+        )
     here = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     jobs: dict[str, list[str]] = {}
     if not arguments.no_lint:
         jobs |= {"ruff": [str(here / "ruff"), "check", "."], "mypy": [str(here / "mypy")]}
         if scripts := shell_scripts(context.root):
-            jobs["shellcheck"] = [_shellcheck(here), "--external-sources", "--source-path=SCRIPTDIR", "--", *scripts]
+            jobs["shellcheck"] = [
+                _shellcheck(here),
+                "--external-sources",
+                "--source-path=SCRIPTDIR",
+                "--",
+                *scripts,
+            ]
     if not arguments.only_lint:
         # A framework's own deprecation warnings are no fault of ours.
         lenient = ["-o", "filterwarnings=default"] if arguments.inside else []
         # A file's tests share fixtures and engines' storage, so that it stays in one process; many wait for other programs, so that there is one process more than processors.
-        together = [] if arguments.inside or arguments.tests else ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
-        jobs["pytest"] = [*_python(context, arguments.inside), "-m", "pytest", "-q", *together, *lenient, *(arguments.tests or ["tests"])]
+        together = (
+            []
+            if arguments.inside or arguments.tests
+            else ["-n", str(min(len(os.sched_getaffinity(0)) + 1, 6)), "--dist", "loadfile"]
+        )
+        jobs["pytest"] = [
+            *_python(context, arguments.inside),
+            "-m",
+            "pytest",
+            "-q",
+            *together,
+            *lenient,
+            *(arguments.tests or ["tests"]),
+        ]
     status = {}
     for name, argv in jobs.items():
         log.info(f"== {name}")
         start = time.monotonic()
-        done = subprocess.run(argv, cwd=context.root, env=env, check=False, stdout=sys.stderr if context.json else None)
+        done = subprocess.run(
+            argv,
+            cwd=context.root,
+            env=env,
+            check=False,
+            stdout=sys.stderr if context.json else None,
+        )
         status[name] = done.returncode
-        log.info(f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, {time.monotonic() - start:.1f} s")
+        log.info(
+            f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, {time.monotonic() - start:.1f} s"
+        )
     return Result({"status": status}, "", ok=not any(status.values()))

@@ -51,17 +51,28 @@ def load(text: str, where: str) -> Document:
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             if getattr(event, "anchor", None):
-                raise _error(where, event.start_mark, "anchors and aliases are not allowed", "write the value out")
+                raise _error(
+                    where,
+                    event.start_mark,
+                    "anchors and aliases are not allowed",
+                    "write the value out",
+                )
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _error(where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax") from error
+        raise _error(
+            where, mark, f"not valid YAML: {error.problem or error.context}", "mend the syntax"
+        ) from error
     except RecursionError as error:
         raise FatalError("is nested too deeply", where, "write it flat") from error
     except yaml.YAMLError as error:
-        raise FatalError(f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax") from error
+        raise FatalError(
+            f"not valid YAML: {str(error).splitlines()[0]}", where, "mend the syntax"
+        ) from error
     if len(nodes) != 1:
-        raise FatalError(f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one")
+        raise FatalError(
+            f"{len(nodes)} YAML documents where one belongs", where, "keep exactly one"
+        )
     lines: dict[Path, int] = {}
     return Document(_build(nodes[0], (), lines, where), lines, where)
 
@@ -76,23 +87,45 @@ def _build(node: Any, path: Path, lines: dict[Path, int], where: str) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         if node.tag != _TAG + "map":
-            raise _error(where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path)
+            raise _error(
+                where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
+            )
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
-                raise _error(where, key_node.start_mark, "merge keys (<<) are not allowed", "write the keys out", path)
+                raise _error(
+                    where,
+                    key_node.start_mark,
+                    "merge keys (<<) are not allowed",
+                    "write the keys out",
+                    path,
+                )
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _TAG + "str":
                 shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a collection"
-                raise _error(where, key_node.start_mark, f"key {shown} is not a string", "put it in quotes", path)
+                raise _error(
+                    where,
+                    key_node.start_mark,
+                    f"key {shown} is not a string",
+                    "put it in quotes",
+                    path,
+                )
             key = key_node.value
             if key in result:
-                raise _error(where, key_node.start_mark, f"duplicate key {key!r}", "keep one of them", (*path, key))
+                raise _error(
+                    where,
+                    key_node.start_mark,
+                    f"duplicate key {key!r}",
+                    "keep one of them",
+                    (*path, key),
+                )
             lines[(*path, key)] = key_node.start_mark.line + 1
             result[key] = _build(value_node, (*path, key), lines, where)
         return result
     if isinstance(node, yaml.SequenceNode):
         if node.tag != _TAG + "seq":
-            raise _error(where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path)
+            raise _error(
+                where, node.start_mark, f"tag {node.tag} is not allowed", "remove it", path
+            )
         return [_build(item, (*path, index), lines, where) for index, item in enumerate(node.value)]
     return _scalar(node, path, where)
 
@@ -113,4 +146,10 @@ def _scalar(node: Any, path: Path, where: str) -> Any:
         "bool": "write true or false, or put it in quotes",
         "timestamp": "put it in quotes",
     }
-    raise _error(where, node.start_mark, f"{value!r} is read as a {tag}", hints.get(tag, "put it in quotes"), path)
+    raise _error(
+        where,
+        node.start_mark,
+        f"{value!r} is read as a {tag}",
+        hints.get(tag, "put it in quotes"),
+        path,
+    )

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 2  # 1 was one hash over names, sizes and times
-Facts = list[int | str]  # a folder: [mode]; a link: [its target]; a file: [mode, size, time in ns], and [.., sha256] where it was read
+Facts = list[
+    int | str
+]  # a folder: [mode]; a link: [its target]; a file: [mode, size, time in ns], and [.., sha256] where it was read
 
 
 def record(folder: Path) -> dict[str, Facts]:
@@ -36,13 +38,23 @@ def differences(folder: Path, known: dict[str, Facts], *, contents: bool) -> lis
     except OSError as error:
         return [f"cannot be read ({error.strerror})"]
     lines = [f"{path}: is missing" for path in sorted(known.keys() - found.keys())]
-    lines += [f"{path}: was not there when it was made" for path in sorted(found.keys() - known.keys())]
-    lines += [f"{path or '.'}: {_name(found[path], known[path])}" for path in sorted(found.keys() & known.keys()) if found[path] != known[path][:3]]
+    lines += [
+        f"{path}: was not there when it was made" for path in sorted(found.keys() - known.keys())
+    ]
+    lines += [
+        f"{path or '.'}: {_name(found[path], known[path])}"
+        for path in sorted(found.keys() & known.keys())
+        if found[path] != known[path][:3]
+    ]
     if lines or not contents:
         return lines
     files = [path for path, facts in known.items() if len(facts) == 4]
     try:
-        return [f"{path}: its content is not what it was" for path, digest in zip(files, _hash(folder, files), strict=True) if digest != known[path][3]]
+        return [
+            f"{path}: its content is not what it was"
+            for path, digest in zip(files, _hash(folder, files), strict=True)
+            if digest != known[path][3]
+        ]
     except OSError as error:
         return [f"{error.filename}: cannot be read ({error.strerror})"]
 
@@ -68,7 +80,9 @@ def read(file: Path) -> dict[str, Facts] | None:
         known = document["files"] if document["format"] == FORMAT else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(known, dict) or not all(isinstance(facts, list) and facts for facts in known.values()):
+    if not isinstance(known, dict) or not all(
+        isinstance(facts, list) and facts for facts in known.values()
+    ):
         return None
     return known
 

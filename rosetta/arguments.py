@@ -30,9 +30,36 @@ def share(text: str) -> float:
     return number
 
 
-def shape(parser: argparse.ArgumentParser, *, size: str, sizes: str = "", inputs: int = 512, targets: int = 128, dropout: float = 0.0) -> None:
+def shape(
+    parser: argparse.ArgumentParser,
+    *,
+    size: str,
+    sizes: str = "",
+    inputs: int = 512,
+    targets: int = 128,
+    dropout: float = 0.0,
+) -> None:
     """Add --size, --inputs, --targets and --dropout with these defaults. `sizes`: which there are, if one can say."""
-    parser.add_argument("--size", default=size, help=f"{f'one of {sizes}' if sizes else 'of the model'} (default {size})")
-    parser.add_argument("--inputs", type=positive, default=inputs, help=f"input tokens of a sequence (default {inputs})")
-    parser.add_argument("--targets", type=positive, default=targets, help=f"target tokens of a sequence (default {targets})")
-    parser.add_argument("--dropout", type=share, default=dropout, help=f"rate (default {dropout:g}; cuDNN's attention has none)")
+    parser.add_argument(
+        "--size",
+        default=size,
+        help=f"{f'one of {sizes}' if sizes else 'of the model'} (default {size})",
+    )
+    parser.add_argument(
+        "--inputs",
+        type=positive,
+        default=inputs,
+        help=f"input tokens of a sequence (default {inputs})",
+    )
+    parser.add_argument(
+        "--targets",
+        type=positive,
+        default=targets,
+        help=f"target tokens of a sequence (default {targets})",
+    )
+    parser.add_argument(
+        "--dropout",
+        type=share,
+        default=dropout,
+        help=f"rate (default {dropout:g}; cuDNN's attention has none)",
+    )

@@ -9,7 +9,9 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIMIT = 16 << 20  # bytes of a file that people write: presets and descriptions of runs have some thousand
+LIMIT = (
+    16 << 20
+)  # bytes of a file that people write: presets and descriptions of runs have some thousand
 
 
 def read_text(path: Path, where: str) -> str:

@@ -36,14 +36,25 @@ class Parser(argparse.ArgumentParser):
         found, left = super().parse_known_args(args, namespace)
         if left:  # said here and not by the parser above, which has other options and another page of help
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
-            self._refuse(f"unrecognized arguments: {' '.join(left)}", odd, [name for action in self._actions for name in action.option_strings if name.startswith("--")])
+            self._refuse(
+                f"unrecognized arguments: {' '.join(left)}",
+                odd,
+                [
+                    name
+                    for action in self._actions
+                    for name in action.option_strings
+                    if name.startswith("--")
+                ],
+            )
         return found, left
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """See argparse, which does not say what was nearly written."""
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
-            named = action.option_strings[-1:] or ([str(action.metavar).lower()] if action.metavar else [])
+            named = action.option_strings[-1:] or (
+                [str(action.metavar).lower()] if action.metavar else []
+            )
             what = f"there is no {' '.join([*named, repr(value)])}"
             self._refuse(what, str(value), known, f"choose one of: {', '.join(known)};")
 
@@ -54,7 +65,12 @@ class Parser(argparse.ArgumentParser):
 
     def _flags_first(self, words: list[str]) -> list[str]:
         """The words, with options and their values before the others."""
-        valued = {name for action in self._actions if action.nargs is None for name in action.option_strings}
+        valued = {
+            name
+            for action in self._actions
+            if action.nargs is None
+            for name in action.option_strings
+        }
         first, rest = list[str](), list[str]()
         while words:
             word = words.pop(0)
@@ -74,7 +90,13 @@ class _Version(argparse.Action):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "nargs": 0})
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None) -> NoReturn:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> NoReturn:
         """See argparse."""
         del namespace, values, option
         status.say(_version())
@@ -95,37 +117,69 @@ def _version() -> str:
 def _devices(text: str) -> tuple[int, ...]:
     counts = tuple(arguments.whole(part) or 0 for part in text.split(","))
     if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
-        raise argparse.ArgumentTypeError(f"it is {text!r}: give different numbers from 1 to 64, separated by commas")
+        raise argparse.ArgumentTypeError(
+            f"it is {text!r}: give different numbers from 1 to 64, separated by commas"
+        )
     return counts
 
 
 def _steps(text: str) -> int:
     steps = arguments.whole(text) or 0
     if steps < 15 or steps % 5:
-        raise argparse.ArgumentTypeError("must be a multiple of 5, at least 15: the loss is reported every 5 steps")
+        raise argparse.ArgumentTypeError(
+            "must be a multiple of 5, at least 15: the loss is reported every 5 steps"
+        )
     return steps
 
 
 def parser(command: str | None = None) -> Parser:
     """Return the command line's grammar; for a command of another room, that room's alone, which is the faster."""
-    top = Parser(prog="rosetta", description="What is baked into this environment, and does it work.")
-    top.add_argument("--version", action=_Version, help="print the version of rosetta, and what it was baked for")
+    top = Parser(
+        prog="rosetta", description="What is baked into this environment, and does it work."
+    )
+    top.add_argument(
+        "--version", action=_Version, help="print the version of rosetta, and what it was baked for"
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="one JSON document on stdout")
     about = commands.add_parser("info", parents=[common], help="say what this environment is")
-    about.add_argument("--licences", "--licenses", action="store_true", help="the licence of everything that is in it")
-    commands.add_parser("te", parents=[common], help="the version of Transformer Engine; status 2 and the reason where there is none")
-    profile = commands.add_parser("profile", help="run a command under Nsight Systems, which has to be at hand")
-    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
-    profile.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
-    test = commands.add_parser(
-        "selftest", parents=[common], help="import everything, train a tiny model on the CPU, restore it, go on"
+    about.add_argument(
+        "--licences",
+        "--licenses",
+        action="store_true",
+        help="the licence of everything that is in it",
     )
-    test.add_argument("--framework", choices=("t5x", "pax"), help="default: the one this environment was baked for")
-    test.add_argument("--steps", type=_steps, default=20, help="steps before the restore (default 20)")
+    commands.add_parser(
+        "te",
+        parents=[common],
+        help="the version of Transformer Engine; status 2 and the reason where there is none",
+    )
+    profile = commands.add_parser(
+        "profile", help="run a command under Nsight Systems, which has to be at hand"
+    )
+    profile.add_argument("-o", dest="output", metavar="FILE", help="where the profile goes")
+    profile.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run"
+    )
+    test = commands.add_parser(
+        "selftest",
+        parents=[common],
+        help="import everything, train a tiny model on the CPU, restore it, go on",
+    )
     test.add_argument(
-        "--devices", type=_devices, default=(1, 4), help="numbers of virtual CPU devices, a run each (default 1,4)"
+        "--framework",
+        choices=("t5x", "pax"),
+        help="default: the one this environment was baked for",
+    )
+    test.add_argument(
+        "--steps", type=_steps, default=20, help="steps before the restore (default 20)"
+    )
+    test.add_argument(
+        "--devices",
+        type=_devices,
+        default=(1, 4),
+        help="numbers of virtual CPU devices, a run each (default 1,4)",
     )
     test.add_argument(
         "--workdir",
@@ -133,10 +187,16 @@ def parser(command: str | None = None) -> Parser:
         help="where to work (default: a temporary folder), and where checkpoints and logs stay",
     )
     part = test.add_mutually_exclusive_group()
-    part.add_argument("--imports-only", action="store_true", help="import everything, train nothing")
+    part.add_argument(
+        "--imports-only", action="store_true", help="import everything, train nothing"
+    )
     part.add_argument("--no-imports", action="store_true", help="train, import nothing")
-    test.add_argument("--keep", action="store_true", help="keep the temporary folder when all is well")
-    test.add_argument("--jobs", type=arguments.positive, help="processes at once (default: one a core, at most 3)")
+    test.add_argument(
+        "--keep", action="store_true", help="keep the temporary folder when all is well"
+    )
+    test.add_argument(
+        "--jobs", type=arguments.positive, help="processes at once (default: one a core, at most 3)"
+    )
     for module in _rooms(command):
         module.add(commands, common)
     return top
@@ -164,14 +224,24 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     if te.asked():
         te.require()
-        raise UserError("the self-test does not train with Transformer Engine in this release", "ENABLE_TE", "set ENABLE_TE=0")
-    distribution = lock.read().get("distribution") if args.framework is None or lock.path().exists() else None
+        raise UserError(
+            "the self-test does not train with Transformer Engine in this release",
+            "ENABLE_TE",
+            "set ENABLE_TE=0",
+        )
+    distribution = (
+        lock.read().get("distribution") if args.framework is None or lock.path().exists() else None
+    )
     framework = args.framework or (lock.framework(distribution) if distribution else None)
     if framework is None:
-        raise UserError("the lock names no distribution", str(lock.path()), "name one with --framework")
+        raise UserError(
+            "the lock names no distribution", str(lock.path()), "name one with --framework"
+        )
     if distribution and lock.framework(distribution) != framework:
         raise UserError(
-            f"this environment is of {distribution}, not of {framework}", "selftest --framework", "leave the option out"
+            f"this environment is of {distribution}, not of {framework}",
+            "selftest --framework",
+            "leave the option out",
         )
     options = check.Options(
         framework=framework,
@@ -222,7 +292,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _document(command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None) -> str:
+def _document(
+    command: str | None, *, ok: bool, result: Any = None, error: dict[str, str] | None = None
+) -> str:
     document = {"schema": 1, "command": command, "ok": ok, "result": result, "error": error}
     text = json.dumps(document, indent=2, ensure_ascii=False)
     # A file's name may hold bytes that are not UTF-8: JSON has them as escapes.
@@ -239,7 +311,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     first = next((word for word in words if not word.startswith("-")), None)
-    known = COMMANDS | {name: function for room in _rooms(first) for name, function in room.RUN.items()}
+    known = COMMANDS | {
+        name: function for room in _rooms(first) for name, function in room.RUN.items()
+    }
     command = next((word for word in words if word in known), None)
     # Whoever ends us by SIGTERM wants the children gone as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -250,7 +324,10 @@ def _run(words: list[str]) -> int:
         status.say(_document(command, ok=ok, result=result) if as_json else text)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
         code, failure = status.failure(error, command or "rosetta")
-        print(failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}", file=sys.stderr)
+        print(
+            failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}",
+            file=sys.stderr,
+        )
         if as_json:
             with contextlib.suppress(UserError, SystemExit):
                 status.say(_document(command, ok=False, error=failure.as_json()))

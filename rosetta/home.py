@@ -87,7 +87,11 @@ def _apart() -> Path:
                 path.mkdir(mode=0o700)
             except FileExistsError:
                 state = os.lstat(path)
-                ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.getuid() and os.stat(place).st_mode & stat.S_ISVTX
+                ours = (
+                    stat.S_ISDIR(state.st_mode)
+                    and state.st_uid == os.getuid()
+                    and os.stat(place).st_mode & stat.S_ISVTX
+                )
                 if not ours:
                     return Path(tempfile.mkdtemp(prefix="rosetta-", dir=place))
                 path.chmod(0o700)
@@ -95,5 +99,7 @@ def _apart() -> Path:
         except OSError:
             continue
     raise UserError(
-        "nothing can be written: neither HOME nor /tmp", "ROSETTA_HOME", "start the container with --tmpfs /tmp, or set it to a mounted folder"
+        "nothing can be written: neither HOME nor /tmp",
+        "ROSETTA_HOME",
+        "start the container with --tmpfs /tmp, or set it to a mounted folder",
     )

@@ -43,7 +43,11 @@ def installed() -> dict[str, str]:
 def trees() -> dict[str, str]:
     """Return upstream package -> the folder it is imported from."""
     specs = {name: importlib.util.find_spec(name) for name in UPSTREAM}
-    return {n: next(iter(s.submodule_search_locations)) for n, s in specs.items() if s and s.submodule_search_locations}
+    return {
+        n: next(iter(s.submodule_search_locations))
+        for n, s in specs.items()
+        if s and s.submodule_search_locations
+    }
 
 
 def info() -> dict[str, Any]:
@@ -54,12 +58,18 @@ def info() -> dict[str, Any]:
             "url": source.get("url"),
             "commit": source.get("commit"),
             "patched_commit": source.get("patched_commit"),
-            "patches": [{"name": p.get("name"), "outcome": p.get("outcome")} for p in source.get("patches") or []],
+            "patches": [
+                {"name": p.get("name"), "outcome": p.get("outcome")}
+                for p in source.get("patches") or []
+            ],
         }
         for name, source in (known.get("sources") or {}).items()
     }
     return {
-        **{key: known.get(key) for key in ("distribution", "line", "accelerator", "architecture", "builder")},
+        **{
+            key: known.get(key)
+            for key in ("distribution", "line", "accelerator", "architecture", "builder")
+        },
         "python": platform.python_version(),
         "requirements": known.get("requirements"),
         "sources": sources,
@@ -90,7 +100,9 @@ def _beside(name: str, member: str, missing: list[Any] | None = None) -> list[An
     try:
         found = json.loads(where.read_text(encoding="utf-8"))[member]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot be read: {error}", str(where), "bake the environment again") from None
+        raise UserError(
+            f"cannot be read: {error}", str(where), "bake the environment again"
+        ) from None
     if not isinstance(found, list):
         raise UserError(f"its {member} is no list", str(where), "bake the environment again")
     return found
@@ -99,7 +111,10 @@ def _beside(name: str, member: str, missing: list[Any] | None = None) -> list[An
 def licence_table(rows: list[dict[str, Any]]) -> str:
     """Return `licences()` as lines for people."""
     width = max((len(f"{row['name']} {row['version']}") for row in rows), default=0)
-    lines = [f"{row['name']} {row['version']}".ljust(width) + f"  {row['licence'] or 'not declared'}" for row in rows]
+    lines = [
+        f"{row['name']} {row['version']}".ljust(width) + f"  {row['licence'] or 'not declared'}"
+        for row in rows
+    ]
     lines.append(f"texts in {lock.path().parent / 'LICENSES'}")
     if lock.read().get("base"):
         lines.append("those of the operating system's packages: /usr/share/doc/*/copyright")
@@ -119,12 +134,21 @@ def table(result: dict[str, Any]) -> str:
     for name, source in result["sources"].items():
         rows.append((name, f"{_text(source['commit'])}  {source['url'] or ''}".rstrip()))
         rows.append(("  patched", _text(source["patched_commit"])))
-        rows.extend(("  patch", f"{_text(p['name'])}: {_text(p['outcome'])}") for p in source["patches"])
+        rows.extend(
+            ("  patch", f"{_text(p['name'])}: {_text(p['outcome'])}") for p in source["patches"]
+        )
     if base := result["base"]:
         rows.append(("base", f"{base.get('name')}  {base.get('digest')}"))
     rows.extend(result["packages"].items())
-    rows.append(("Transformer Engine", result["transformer_engine"] or f"none: {result['transformer_engine_reason']}"))
+    rows.append(
+        (
+            "Transformer Engine",
+            result["transformer_engine"] or f"none: {result['transformer_engine_reason']}",
+        )
+    )
     rows.extend((f"{name} from", where) for name, where in result["trees"].items())
-    rows.extend(("known issue", f"{each['line']} ({each['see']})") for each in result["known_issues"])
+    rows.extend(
+        ("known issue", f"{each['line']} ({each['see']})") for each in result["known_issues"]
+    )
     width = max(len(key) for key, _ in rows)
     return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)

@@ -27,12 +27,16 @@ def read() -> dict[str, Any]:
             "run the `rosetta` of an environment that build.py baked",
         ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the lock: {error}", str(where), "bake the environment again") from None
+        raise UserError(
+            f"cannot read the lock: {error}", str(where), "bake the environment again"
+        ) from None
     if not isinstance(lock, dict):
         raise UserError("the lock is no JSON object", str(where), "bake the environment again")
     if lock.get("schema", 1) != 1:
         raise UserError(
-            f"the lock has schema {lock['schema']!r}, this rosetta reads 1", str(where), "bake the environment again"
+            f"the lock has schema {lock['schema']!r}, this rosetta reads 1",
+            str(where),
+            "bake the environment again",
         )
     return lock
 

@@ -28,10 +28,19 @@ def find(places: Sequence[str] = PLACES) -> Path:
         for path in (Path(asked), Path(asked, "bin", "nsys"), Path(asked, "nsys")):
             if path.is_file() and os.access(path, os.X_OK):
                 return path.absolute()
-        raise UserError(f"{asked} is no program and holds none", "NSYS", "name nsys itself, or the folder of Nsight Systems")
+        raise UserError(
+            f"{asked} is no program and holds none",
+            "NSYS",
+            "name nsys itself, or the folder of Nsight Systems",
+        )
     if on_path := shutil.which("nsys"):
         return Path(on_path)
-    found = [path for place in places for path in glob.glob(place) if os.access(path, os.X_OK) and os.path.isfile(path)]
+    found = [
+        path
+        for place in places
+        for path in glob.glob(place)
+        if os.access(path, os.X_OK) and os.path.isfile(path)
+    ]
     if found:
         return Path(max(found, key=_release))
     raise UserError(
@@ -48,6 +57,10 @@ def _release(path: str) -> tuple[list[int], str]:
 def command(words: Sequence[str], output: str | None, *, marked: bool = False) -> list[str]:
     """Return the command line that profiles `words`, or only what they mark by CUDA's profiler calls; UserError where there is no nsys or nothing to run."""
     if not words:
-        raise UserError("no command was given", "rosetta profile", "write it after --, as in: rosetta profile -o FILE -- python -m t5x.train ...")
+        raise UserError(
+            "no command was given",
+            "rosetta profile",
+            "write it after --, as in: rosetta profile -o FILE -- python -m t5x.train ...",
+        )
     limits = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if marked else []
     return [str(find()), "profile", *limits, *(["-o", output] if output else []), *words]

@@ -23,8 +23,13 @@ HIDDEN = "..."
 _NAMES = r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|SIGNATURE|CREDENTIAL"
 _SECRET_NAME = re.compile(rf"(.*[_-])?({_NAMES})", re.IGNORECASE)
 # USER:PASSWORD@ or TOKEN@ of an address. A path object has made one slash of two. The password may hold a slash; a port and a path are not one.
-_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|https?:/)(?P<secret>[^\s/'\"@:]*:(?!\d+/)[^\s'\"]*|[^\s/'\"]+)@(?!sha256:)")
-_SETTING = re.compile(rf"(?P<name>\b(?:[A-Za-z0-9]+[_-])+(?:{_NAMES})|\b(?:TOKEN|SECRET|PASSWORD|PASSWD|SIGNATURE)|[?&](?:SIG|KEY))=(?P<secret>[^\s&'\"]+)", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|https?:/)(?P<secret>[^\s/'\"@:]*:(?!\d+/)[^\s'\"]*|[^\s/'\"]+)@(?!sha256:)"
+)
+_SETTING = re.compile(
+    rf"(?P<name>\b(?:[A-Za-z0-9]+[_-])+(?:{_NAMES})|\b(?:TOKEN|SECRET|PASSWORD|PASSWD|SIGNATURE)|[?&](?:SIG|KEY))=(?P<secret>[^\s&'\"]+)",
+    re.IGNORECASE,
+)
 _SHORTEST = 4  # characters of a value that is hidden wherever it stands: a shorter one is part of other words
 _SHORTEST_VARIABLE = 8  # the same of a variable that is secret by its name: "true" is not a secret
 _values: set[str] = set()

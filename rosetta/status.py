@@ -26,12 +26,26 @@ def failure(error: BaseException, where: str) -> tuple[int, UserError]:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, UserError("interrupted", where, "run it again")
     if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] != "rosetta":
-        return USER, UserError(f"{sys.executable} has no module {error.name!r}", where, "run it in a baked environment or an image")
+        return USER, UserError(
+            f"{sys.executable} has no module {error.name!r}",
+            where,
+            "run it in a baked environment or an image",
+        )
     if isinstance(error, OSError):
-        return USER, UserError(error.strerror or str(error), str(error.filename or where), "make room or name another folder")
+        return USER, UserError(
+            error.strerror or str(error),
+            str(error.filename or where),
+            "make room or name another folder",
+        )
     if os.environ.get("ROSETTA_DEBUG"):
-        traceback.print_exception(type(error), error, error.__traceback__)  # Python 3.9 wants all three
-    return OURS, UserError(f"{type(error).__name__}: {error}", where, "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1")
+        traceback.print_exception(
+            type(error), error, error.__traceback__
+        )  # Python 3.9 wants all three
+    return OURS, UserError(
+        f"{type(error).__name__}: {error}",
+        where,
+        "this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
+    )
 
 
 def say(text: str) -> None:
@@ -44,7 +58,13 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more when Python ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # what is left in the buffer would fail once more when Python ends
         if isinstance(error, BrokenPipeError):
             raise SystemExit(CLOSED) from None
-        raise UserError(error.strerror or str(error), "stdout", "write it to where there is room, and read it to its end") from None
+        raise UserError(
+            error.strerror or str(error),
+            "stdout",
+            "write it to where there is room, and read it to its end",
+        ) from None

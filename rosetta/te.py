@@ -27,14 +27,20 @@ def reason() -> str | None:
     known = lock.read() if lock.path().exists() else {}
     if known.get("transformer_engine"):
         return "lock.json lists it, but it is not installed any more"
-    return str(known.get("transformer_engine_reason") or "not asked for when this environment was built")
+    return str(
+        known.get("transformer_engine_reason") or "not asked for when this environment was built"
+    )
 
 
 def require() -> str:
     """Return its version; UserError with the reason where there is none."""
     found = version()
     if found is None:
-        raise UserError(f"not in this environment: {reason()}", "Transformer Engine", "set ENABLE_TE=0, or use an image that has it")
+        raise UserError(
+            f"not in this environment: {reason()}",
+            "Transformer Engine",
+            "set ENABLE_TE=0, or use an image that has it",
+        )
     return found
 
 

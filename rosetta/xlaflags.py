@@ -17,39 +17,92 @@ if TYPE_CHECKING:
 # Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens now anyway, or what does not exist any more.
 # Where another name follows, XLA has it from the next jaxlib on.
 GONE = {
-    **dict.fromkeys((
-        "xla_gpu_simplify_all_fp_conversions", "xla_gpu_enable_async_all_gather", "xla_gpu_enable_async_all_reduce", "xla_gpu_enable_async_all_to_all",
-        "xla_gpu_enable_async_collective_broadcast", "xla_gpu_enable_async_collective_permute", "xla_gpu_enable_async_reduce_scatter",
-        "xla_gpu_enable_async_collectives", "xla_gpu_all_reduce_contiguous", "xla_gpu_enable_bf16_3way_gemm", "xla_gpu_enable_cudnn_frontend",
-        "xla_gpu_enable_dot_strength_reduction", "xla_gpu_enable_mlir_emitters", "xla_gpu_enable_xla_runtime_executable", "xla_gpu_dump_autotuned_triton_fusions",
-        "xla_gpu_graph_eviction_timeout_seconds", "xla_gpu_graph_num_runs_to_instantiate", "xla_gpu_max_mlir_kernels", "xla_gpu_skip_mlir_kernels",
-        "xla_gpu_normalize_layouts", "xla_gpu_triton_fusion_level",
-    ), "0.4.26"),
+    **dict.fromkeys(
+        (
+            "xla_gpu_simplify_all_fp_conversions",
+            "xla_gpu_enable_async_all_gather",
+            "xla_gpu_enable_async_all_reduce",
+            "xla_gpu_enable_async_all_to_all",
+            "xla_gpu_enable_async_collective_broadcast",
+            "xla_gpu_enable_async_collective_permute",
+            "xla_gpu_enable_async_reduce_scatter",
+            "xla_gpu_enable_async_collectives",
+            "xla_gpu_all_reduce_contiguous",
+            "xla_gpu_enable_bf16_3way_gemm",
+            "xla_gpu_enable_cudnn_frontend",
+            "xla_gpu_enable_dot_strength_reduction",
+            "xla_gpu_enable_mlir_emitters",
+            "xla_gpu_enable_xla_runtime_executable",
+            "xla_gpu_dump_autotuned_triton_fusions",
+            "xla_gpu_graph_eviction_timeout_seconds",
+            "xla_gpu_graph_num_runs_to_instantiate",
+            "xla_gpu_max_mlir_kernels",
+            "xla_gpu_skip_mlir_kernels",
+            "xla_gpu_normalize_layouts",
+            "xla_gpu_triton_fusion_level",
+        ),
+        "0.4.26",
+    ),
     "xla_gpu_enable_address_computation_fusion": "0.4.31",
-    **dict.fromkeys(("xla_gpu_lhs_enable_gpu_async_tracker", "xla_gpu_enable_triton_softmax_fusion", "xla_gpu_enable_bf16_6way_gemm", "xla_gpu_asm_extra_flags"), "0.4.35"),
-    **dict.fromkeys((
-        "xla_gpu_enable_nccl_per_stream_comms", "xla_gpu_ensure_minor_dot_contraction_dims", "xla_gpu_enable_pipelined_collectives",
-        "xla_gpu_enable_custom_fusions_re", "xla_gpu_enable_priority_fusion", "xla_gpu_enable_reduction_epilogue_fusion", "xla_gpu_enable_shared_constants",
-        "xla_gpu_triton_gemm_disable_reduced_precision_reduction",
-    ), "0.5.3"),
+    **dict.fromkeys(
+        (
+            "xla_gpu_lhs_enable_gpu_async_tracker",
+            "xla_gpu_enable_triton_softmax_fusion",
+            "xla_gpu_enable_bf16_6way_gemm",
+            "xla_gpu_asm_extra_flags",
+        ),
+        "0.4.35",
+    ),
+    **dict.fromkeys(
+        (
+            "xla_gpu_enable_nccl_per_stream_comms",
+            "xla_gpu_ensure_minor_dot_contraction_dims",
+            "xla_gpu_enable_pipelined_collectives",
+            "xla_gpu_enable_custom_fusions_re",
+            "xla_gpu_enable_priority_fusion",
+            "xla_gpu_enable_reduction_epilogue_fusion",
+            "xla_gpu_enable_shared_constants",
+            "xla_gpu_triton_gemm_disable_reduced_precision_reduction",
+        ),
+        "0.5.3",
+    ),
     **dict.fromkeys(("xla_gpu_enable_custom_fusions", "xla_gpu_graph_level"), "0.6.2"),
-    **dict.fromkeys(("xla_gpu_redzone_scratch_max_megabytes", "xla_gpu_enable_triton_hopper"), "0.7.2"),
+    **dict.fromkeys(
+        ("xla_gpu_redzone_scratch_max_megabytes", "xla_gpu_enable_triton_hopper"), "0.7.2"
+    ),
     "xla_gpu_enable_split_k_autotuning": "0.9.2",
-    **dict.fromkeys(("xla_gpu_fused_attention_use_cudnn_rng", "xla_gpu_enable_llvm_module_compilation_parallelism", "xla_gpu_experimental_enable_nvshmem"), "0.10.2"),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            "xla_gpu_fused_attention_use_cudnn_rng",
+            "xla_gpu_enable_llvm_module_compilation_parallelism",
+            "xla_gpu_experimental_enable_nvshmem",
+        ),
+        "0.10.2",
+    ),
+}
 RENAMED = {"xla_gpu_enable_address_computation_fusion": "xla_gpu_enable_dynamic_slice_fusion"}
 LOCKED = "0.10.2"  # the jaxlib that is meant where none is at hand
-PIPELINED = ("xla_gpu_enable_pipelined_all_gather", "xla_gpu_enable_pipelined_all_reduce", "xla_gpu_enable_pipelined_reduce_scatter")
+PIPELINED = (
+    "xla_gpu_enable_pipelined_all_gather",
+    "xla_gpu_enable_pipelined_all_reduce",
+    "xla_gpu_enable_pipelined_reduce_scatter",
+)
 # XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to ...=default"; they are deprecated from this jaxlib on.
 PIPELINE_FROM = (0, 12)
 _LAST = "xla_rosetta_is_the_last"
 CACHE_MODE = "xla_gpu_experimental_autotune_cache_mode"
-CACHE_MODES = {"1": "AUTOTUNE_CACHE_MODE_UPDATE", "2": "AUTOTUNE_CACHE_MODE_READ"}  # by number, which XLA took once
+CACHE_MODES = {
+    "1": "AUTOTUNE_CACHE_MODE_UPDATE",
+    "2": "AUTOTUNE_CACHE_MODE_READ",
+}  # by number, which XLA took once
 
 
 def written(options: Mapping[str, object]) -> list[str]:
     """Return options as XLA_FLAGS has them: a truth value as true or false."""
-    return [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
+    return [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in options.items()
+    ]
 
 
 def split(text: str) -> list[str]:
@@ -67,7 +120,10 @@ def split(text: str) -> list[str]:
 def joined(flags: Iterable[str]) -> str:
     """Return flags as one variable, as XLA splits it: what has a space in it is quoted after its name."""
     parts = (flag.partition("=") for flag in flags)
-    return " ".join(f"{name}='{value}'" if re.search(r"\s", value) else f"{name}{equals}{value}" for name, equals, value in parts)
+    return " ".join(
+        f"{name}='{value}'" if re.search(r"\s", value) else f"{name}{equals}{value}"
+        for name, equals, value in parts
+    )
 
 
 def value(flags: Iterable[str], name: str) -> str | None:
@@ -95,7 +151,9 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version.partition("+")[0]))
 
 
-def today(text: str, version: str | None = None, where: str = "XLA_FLAGS") -> tuple[list[str], tuple[str, ...]]:
+def today(
+    text: str, version: str | None = None, where: str = "XLA_FLAGS"
+) -> tuple[list[str], tuple[str, ...]]:
     """Return flags as the XLA of a jaxlib takes them, and a line for each that is another there.
 
     Args:
@@ -111,7 +169,10 @@ def today(text: str, version: str | None = None, where: str = "XLA_FLAGS") -> tu
         now = _today(flag, version or LOCKED)
         flags += now
         if now != [flag]:
-            said.append(f"{flag} of {where}: " + (f"{' '.join(now)} today" if now else "left out, XLA has it no more"))
+            said.append(
+                f"{flag} of {where}: "
+                + (f"{' '.join(now)} today" if now else "left out, XLA has it no more")
+            )
     return flags, tuple(said)
 
 
@@ -123,12 +184,22 @@ def _today(flag: str, version: str) -> list[str]:
     if name == CACHE_MODE and given in CACHE_MODES and numbers(version) > (0, 4, 31):
         given = CACHE_MODES[given]
     if name in PIPELINED and numbers(version) >= PIPELINE_FROM:
-        return [f"--{name.replace('enable_pipelined', 'pipeline')}={'default' if given == 'false' else 'on'}"] if given in ("true", "false", "") else [flag]
+        return (
+            [
+                f"--{name.replace('enable_pipelined', 'pipeline')}={'default' if given == 'false' else 'on'}"
+            ]
+            if given in ("true", "false", "")
+            else [flag]
+        )
     if name in GONE and numbers(version) > numbers(GONE[name]):
         if name == "xla_gpu_graph_level":
             return ["--xla_gpu_enable_command_buffer="] if given == "0" else []
         if name == "xla_gpu_enable_pipelined_collectives":
-            return [each for wanted in PIPELINED for each in _today(f"--{wanted}={given or 'true'}", version)]
+            return [
+                each
+                for wanted in PIPELINED
+                for each in _today(f"--{wanted}={given or 'true'}", version)
+            ]
         if name not in RENAMED:
             return []
         name = RENAMED[name]
@@ -151,16 +222,37 @@ def refused(flags: Sequence[str], python: str) -> Refused | None:
       LookupError: that interpreter has no JAX, or cannot be asked.
     """
     # An old XLA stops reading at a value that it does not take, and says nothing: a last flag that there is not says whether it came so far.
-    environment = {"XLA_FLAGS": joined([*flags, f"--{_LAST}"]), "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    environment = {
+        "XLA_FLAGS": joined([*flags, f"--{_LAST}"]),
+        "JAX_PLATFORMS": "cpu",
+        "PATH": "/usr/bin:/bin",
+    }
     try:
-        done = subprocess.run([python, "-P", "-c", "import jax; jax.devices()"], env=environment, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            [python, "-P", "-c", "import jax; jax.devices()"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LookupError(str(error)) from None
-    if bad := re.search(r"Couldn't interpret value (?P<value>\S*) for flag (?P<name>\S+?)\.?$|Illegal value for --(?P<set>\S+) '(?P<word>.*)'$", done.stderr, re.MULTILINE):
-        return _value_refused(bad["name"] or bad["set"], bad["word"] if bad["set"] else bad["value"])
+    if bad := re.search(
+        r"Couldn't interpret value (?P<value>\S*) for flag (?P<name>\S+?)\.?$|Illegal value for --(?P<set>\S+) '(?P<word>.*)'$",
+        done.stderr,
+        re.MULTILINE,
+    ):
+        return _value_refused(
+            bad["name"] or bad["set"], bad["word"] if bad["set"] else bad["value"]
+        )
     if unknown := re.search(r"Unknown flags? in XLA_FLAGS: (\S+)", done.stderr):
         name = unknown[1].lstrip("-").partition("=")[0]
-        return None if name == _LAST else Refused(name, f"XLA has no flag {unknown[1]}", _nearest(unknown[1]))
+        return (
+            None
+            if name == _LAST
+            else Refused(name, f"XLA has no flag {unknown[1]}", _nearest(unknown[1]))
+        )
     if done.returncode and "Flag parsing failed" not in done.stderr:
         raise LookupError((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
     if len(flags) > 1:  # there is one, and XLA does not say which
@@ -170,7 +262,9 @@ def refused(flags: Sequence[str], python: str) -> Refused | None:
 
 
 def _value_refused(name: str, value: str) -> Refused:
-    return Refused(name, f"XLA takes no {value!r} for {name}", "give another value, or leave the flag out")
+    return Refused(
+        name, f"XLA takes no {value!r} for {name}", "give another value, or leave the flag out"
+    )
 
 
 def require_known(flags: Sequence[str], python: str) -> None:
@@ -184,5 +278,11 @@ def require_known(flags: Sequence[str], python: str) -> None:
 
 
 def _nearest(flag: str) -> str:
-    near = difflib.get_close_matches(flag.lstrip("-").partition("=")[0], [*RENAMED.values(), *PIPELINED], 1, 0.85)
-    return f"write --{near[0]}, or leave it out" if near else "leave it out: one such flag ends the process"
+    near = difflib.get_close_matches(
+        flag.lstrip("-").partition("=")[0], [*RENAMED.values(), *PIPELINED], 1, 0.85
+    )
+    return (
+        f"write --{near[0]}, or leave it out"
+        if near
+        else "leave it out: one such flag ends the process"
+    )

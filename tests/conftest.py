@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _own_home(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
     """No test reads or writes the caches and settings of the person who runs it; those on real upstreams use the builder's own cache."""
     if "upstream" in request.keywords:
         return

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from builder.verb import Context
 
 _EMPTY = 1024  # bytes of a tar that holds nothing
-_KEPT = re.compile(r"(?!PATH=|NVIDIA_|PYTHON|PIP_|XLA_|JAX_|TF_|NCCL_)\w+=.*")  # ENV of a base that may stay: what is ours to set, or the launcher's, may not
+_KEPT = re.compile(
+    r"(?!PATH=|NVIDIA_|PYTHON|PIP_|XLA_|JAX_|TF_|NCCL_)\w+=.*"
+)  # ENV of a base that may stay: what is ours to set, or the launcher's, may not
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,18 @@ class _Asked:
         return debs.load(self.manifest, self.name, self.architecture)
 
 
-def resolve(context: Context, manifest: Manifest, line: str, asked: str, architectures: Sequence[str], engine: str, compression: str, *, make: bool = True, allow_current: bool = False) -> dict[str, Base]:
+def resolve(
+    context: Context,
+    manifest: Manifest,
+    line: str,
+    asked: str,
+    architectures: Sequence[str],
+    engine: str,
+    compression: str,
+    *,
+    make: bool = True,
+    allow_current: bool = False,
+) -> dict[str, Base]:
     """The base of a line's images, per architecture, made or fetched where the cache lacks it; and that of this machine, whose Python compiles for all.
 
     Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker", "buildah", or "" for the first that answers.
@@ -85,12 +98,19 @@ def resolve(context: Context, manifest: Manifest, line: str, asked: str, archite
     """
     entry = manifest.lines[line]
     if entry.base is None:
-        raise FatalError("has no base, so there are no images of it", f"line {line}", f"name one in the manifest: {', '.join(manifest.bases)}")
+        raise FatalError(
+            "has no base, so there are no images of it",
+            f"line {line}",
+            f"name one in the manifest: {', '.join(manifest.bases)}",
+        )
     here = bootstrap.MACHINES.get(platform.machine(), "")
     wanted = [*architectures] if here in architectures or not here else [*architectures, here]
     others = sorted(entry.pythons, key=lambda each: int(each[2:]), reverse=True)
     pythons = tuple(dict.fromkeys([entry.python, *others]))
-    requests = [_Asked(context, manifest, entry.base, each, engine, compression, pythons, make) for each in wanted]
+    requests = [
+        _Asked(context, manifest, entry.base, each, engine, compression, pythons, make)
+        for each in wanted
+    ]
     try:
         found = {each.architecture: _one(each, asked) for each in requests}
     except debs.SupersededError as error:
@@ -98,8 +118,14 @@ def resolve(context: Context, manifest: Manifest, line: str, asked: str, archite
             raise
         log.info(str(error).partition(" -> ")[0])
         found = {each.architecture: _one(replace(each, current=True), asked) for each in requests}
-    if unlike := {base.python_full for base in found.values()} - {found[architectures[0]].python_full}:
-        raise FatalError(f"the base has Python {found[architectures[0]].python_full} and {', '.join(unlike)} on different architectures", asked or entry.base, "give a --base that has the same everywhere")
+    if unlike := {base.python_full for base in found.values()} - {
+        found[architectures[0]].python_full
+    }:
+        raise FatalError(
+            f"the base has Python {found[architectures[0]].python_full} and {', '.join(unlike)} on different architectures",
+            asked or entry.base,
+            "give a --base that has the same everywhere",
+        )
     return found
 
 
@@ -114,7 +140,12 @@ def _one(request: _Asked, asked: str) -> Base:
                 return found
             if not request.make:
                 raise NotMadeError("no packages are locked for the base yet", request.name)
-            lock = debian.record(request.manifest, request.name, request.architecture, offline=request.context.offline)
+            lock = debian.record(
+                request.manifest,
+                request.name,
+                request.architecture,
+                offline=request.context.offline,
+            )
         return _bootstrapped(request, lock)
     return _of_image(request, asked or image, recorded.get(asked or image, ""))
 
@@ -127,12 +158,17 @@ def _bootstrapped(request: _Asked, lock: BaseLock) -> Base:
         _report_replaced(lock, replaced)
     if not request.make and not bootstrap.at_hand(request.cache, lock, debs.ROOT):
         raise NotMadeError("the base is not made yet", name)
-    made = bootstrap.layers(request.cache, lock, debs.ROOT, request.compression, offline=request.context.offline)
+    made = bootstrap.layers(
+        request.cache, lock, debs.ROOT, request.compression, offline=request.context.offline
+    )
     return replace(_described(request, name, lock.digest, made, ()), replaced=replaced)
 
 
 def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
-    versions = ", ".join(f"{package.name} {package.locked or 'none'} -> {package.taken or 'none'}" for package in replaced)
+    versions = ", ".join(
+        f"{package.name} {package.locked or 'none'} -> {package.taken or 'none'}"
+        for package in replaced
+    )
     log.warn(
         f"Debian has superseded locked packages of {lock.suite} for {lock.architecture}; this local build takes the current versions "
         f"and records them in lock.json: {versions}"
@@ -142,25 +178,44 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
 def _of_layout(request: _Asked, place: Path) -> Base:
     """An OCI layout as it is: no engine adds anything to it."""
     read = layout.read(place, blobs=False)
-    found = next((image for image in read.index.images if image.architecture == request.architecture), None)
+    found = next(
+        (image for image in read.index.images if image.architecture == request.architecture), None
+    )
     if found is None:
-        raise FatalError(f"holds no image for {request.architecture}", str(place), "give another --base or --platform")
+        raise FatalError(
+            f"holds no image for {request.architecture}",
+            str(place),
+            "give another --base or --platform",
+        )
 
     def taken(each: Layer) -> Layer:
-        return layer.from_tar(request.cache, _layer_key(each.diff_id), "base", request.compression, lambda: open(layout.blob(place, each), "rb"), change=pycache.tie_to_hashes)
+        return layer.from_tar(
+            request.cache,
+            _layer_key(each.diff_id),
+            "base",
+            request.compression,
+            lambda: open(layout.blob(place, each), "rb"),
+            change=pycache.tie_to_hashes,
+        )
 
-    if not request.make and not all(bootstrap.has(request.cache, _layer_key(each.diff_id)) for each in found.layers):
+    if not request.make and not all(
+        bootstrap.has(request.cache, _layer_key(each.diff_id)) for each in found.layers
+    ):
         raise NotMadeError("the base is not taken in yet", str(place))
     made = [taken(each) for each in found.layers]
     settings = json.loads(found.config).get("config") or {}
-    return _described(request, read.name or "an OCI layout", found.digest, made, settings.get("Env") or ())
+    return _described(
+        request, read.name or "an OCI layout", found.digest, made, settings.get("Env") or ()
+    )
 
 
 def _of_registry(request: _Asked, image: str) -> Base | None:
     """Where nothing is locked yet: the manifest's image, if an engine is here and has it or can fetch it."""
     engine = None if request.context.offline or not request.make else engines.find(request.engine)
     if engine is None:
-        log.info(f"{image} cannot be had without an engine: the base is made from Debian's packages")
+        log.info(
+            f"{image} cannot be had without an engine: the base is made from Debian's packages"
+        )
         return None
     try:
         _digest(engine, image, request.architecture)
@@ -174,7 +229,11 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
     """An image of a registry or of the engine, with what Dockerfile.base adds. A known digest needs no engine where the cache has the result."""
     pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
     if reference.startswith("-") or not re.fullmatch(r"[\w.][\w./:@-]*", reference):
-        raise FatalError(f"{reference[:80]!r} is no name of an image", "--base", "give bootstrap, NAME:TAG, NAME@sha256:DIGEST or oci:DIR")
+        raise FatalError(
+            f"{reference[:80]!r} is no name of an image",
+            "--base",
+            "give bootstrap, NAME:TAG, NAME@sha256:DIGEST or oci:DIR",
+        )
     digest = pinned[2] if pinned else digest
     repository = pinned[1] if pinned else re.sub(r":[\w.-]+$", "", reference)
     if digest and (known := _known(request, digest)):
@@ -191,9 +250,20 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
         if known := _known(request, digest):
             return _described(request, reference, digest, *known)
         if local:
-            log.info(f"{reference} is an image of {engine.name}'s own: no other machine can make the same")
+            log.info(
+                f"{reference} is an image of {engine.name}'s own: no other machine can make the same"
+            )
         elif reference == request.manifest.bases[request.name].image:
-            debian.write(request.manifest, replace(request.lock, images=((reference, digest), *(pair for pair in request.lock.images if pair[0] != reference))))
+            debian.write(
+                request.manifest,
+                replace(
+                    request.lock,
+                    images=(
+                        (reference, digest),
+                        *(pair for pair in request.lock.images if pair[0] != reference),
+                    ),
+                ),
+            )
         else:
             log.info(f"{reference} is {digest} today: give --base {on} to have the same again")
     return _described(request, reference, digest, *_built(request, engine, on, digest))
@@ -215,16 +285,34 @@ def _layer_key(diff_id: str) -> str:
 
 
 def _key(request: _Asked, digest: str) -> str:
-    return stage_key("base", {"image": digest, "architecture": request.architecture, "recipe": step.recipe(debs.ROOT), "version": 1, "bytecode": pycache.RULES})
+    return stage_key(
+        "base",
+        {
+            "image": digest,
+            "architecture": request.architecture,
+            "recipe": step.recipe(debs.ROOT),
+            "version": 1,
+            "bytecode": pycache.RULES,
+        },
+    )
 
 
-def _built(request: _Asked, engine: Engine, on: str, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+def _built(
+    request: _Asked, engine: Engine, on: str, digest: str
+) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
     """The layers of the image, written again our way, and that of Dockerfile.base; and the image's ENV."""
     cache, key = request.cache, _key(request, digest)
     with step.build_base(engine, cache, debs.ROOT, on, request.architecture) as exported:
         keys = [_layer_key(diff_id) for diff_id in exported.diff_ids[: exported.below]]
-        below = [layer.from_tar(cache, each, "base", request.compression, opened, change=pycache.tie_to_hashes) for each, opened in zip(keys, exported.layers, strict=False)]
-        above = normalise.os_layer(cache, stage_key("os", {"base": key}), request.compression, exported)
+        below = [
+            layer.from_tar(
+                cache, each, "base", request.compression, opened, change=pycache.tie_to_hashes
+            )
+            for each, opened in zip(keys, exported.layers, strict=False)
+        ]
+        above = normalise.os_layer(
+            cache, stage_key("os", {"base": key}), request.compression, exported
+        )
         env = exported.env
     layers = (*below, *([above] if above.unpacked > _EMPTY else []))
     record = {"layers": [[each.name, each.key] for each in layers], "env": env}
@@ -239,17 +327,34 @@ def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, 
     if record is None:
         return None
     try:
-        found = [bootstrap.either(cache, key, name, request.compression) for name, key in record["layers"]]
+        found = [
+            bootstrap.either(cache, key, name, request.compression)
+            for name, key in record["layers"]
+        ]
         layers = tuple(each for each in found if each is not None)
         return (layers, tuple(record["env"])) if len(layers) == len(found) else None
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _described(request: _Asked, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]) -> Base:
+def _described(
+    request: _Asked, name: str, digest: str, layers: Sequence[Layer], env: Sequence[str]
+) -> Base:
     """With its facts: from the cache, else from a look into the layers."""
     cache = request.cache
-    file = cache.path("stamps", "facts-" + stage_key("facts", {"layers": [each.diff_id for each in layers], "pythons": request.pythons, "glibc": check.GLIBC}) + ".json")
+    file = cache.path(
+        "stamps",
+        "facts-"
+        + stage_key(
+            "facts",
+            {
+                "layers": [each.diff_id for each in layers],
+                "pythons": request.pythons,
+                "glibc": check.GLIBC,
+            },
+        )
+        + ".json",
+    )
     try:
         facts = Facts(**(read_stamp(file) or {}))
     except TypeError:
@@ -257,4 +362,13 @@ def _described(request: _Asked, name: str, digest: str, layers: Sequence[Layer],
         facts = check.facts(shown, name, request.architecture, request.pythons)
         write_stamp(file, asdict(facts))
     kept: Any = tuple(line for line in env if _KEPT.fullmatch(line))
-    return Base(request.architecture, name, digest, tuple(layers), kept, facts.python, facts.python_full, facts.glibc)
+    return Base(
+        request.architecture,
+        name,
+        digest,
+        tuple(layers),
+        kept,
+        facts.python,
+        facts.python_full,
+        facts.glibc,
+    )

@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 _SCRIPT = "docker/install-packages"
 _VERSION = 3  # of what is done here: another number makes other layers
 # As Debian's own slim images: no manuals, translations and documents, but every copyright file.
-_SLIM = (*(f"path-exclude=/usr/share/{each}/*" for each in ("man", "info", "doc", "locale", "lintian", "linda", "groff")), "path-include=/usr/share/doc/*/copyright")
+_SLIM = (
+    *(
+        f"path-exclude=/usr/share/{each}/*"
+        for each in ("man", "info", "doc", "locale", "lintian", "linda", "groff")
+    ),
+    "path-include=/usr/share/doc/*/copyright",
+)
 _SOURCES = "usr/share/doc/apt/examples/"  # Debian's own example of its sources, in the package apt
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -45,12 +51,23 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 def keys(lock: BaseLock, root: Path) -> dict[str, str]:
     """The keys of the layers "base" and "os": of the packages, and of the script that installs them."""
-    script = hashlib.sha256((root / _SCRIPT).read_bytes() + (root / debs.PACKAGES).read_bytes()).hexdigest()
-    inputs = {"debs": lock.digest, "script": script, "slim": _SLIM, "version": _VERSION, "rules": normalise.RULES, "epoch": EPOCH}
+    script = hashlib.sha256(
+        (root / _SCRIPT).read_bytes() + (root / debs.PACKAGES).read_bytes()
+    ).hexdigest()
+    inputs = {
+        "debs": lock.digest,
+        "script": script,
+        "slim": _SLIM,
+        "version": _VERSION,
+        "rules": normalise.RULES,
+        "epoch": EPOCH,
+    }
     return {name: stage_key("bootstrap", {"layer": name, **inputs}) for name in ("base", "os")}
 
 
-def layers(cache: Cache, lock: BaseLock, root: Path, compression: str, *, offline: bool = False) -> tuple[Layer, Layer]:
+def layers(
+    cache: Cache, lock: BaseLock, root: Path, compression: str, *, offline: bool = False
+) -> tuple[Layer, Layer]:
     """The layers "base" and "os" of a locked base. `root` is the repository, for docker/. FatalError with what is missing on this machine."""
     wanted = keys(lock, root)
     if known := _known(cache, wanted, compression):
@@ -65,7 +82,9 @@ def layers(cache: Cache, lock: BaseLock, root: Path, compression: str, *, offlin
         remove(scratch)
         scratch.mkdir()
         try:
-            with log.stage(f"make Debian {lock.suite} for {lock.architecture} from {len(lock.packages)} packages"):
+            with log.stage(
+                f"make Debian {lock.suite} for {lock.architecture} from {len(lock.packages)} packages"
+            ):
                 lower, upper = _run(scratch, folder, lock, root)
             return _write(cache, wanted, compression, lock, scratch, lower, upper)
         finally:
@@ -76,9 +95,15 @@ def layers(cache: Cache, lock: BaseLock, root: Path, compression: str, *, offlin
 def _refuse_mounts(scratch: Path) -> None:
     """FatalError where something is mounted below a folder that is about to be deleted."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        below = sorted(line.split()[4] for line in file if line.split()[4].startswith(f"{scratch.resolve()}/"))
+        below = sorted(
+            line.split()[4] for line in file if line.split()[4].startswith(f"{scratch.resolve()}/")
+        )
     if below:
-        raise FatalError(f"a killed run left {len(below)} mounts there", str(scratch), f"umount --lazy {' '.join(reversed(below))}, then run again")
+        raise FatalError(
+            f"a killed run left {len(below)} mounts there",
+            str(scratch),
+            f"umount --lazy {' '.join(reversed(below))}, then run again",
+        )
 
 
 def at_hand(cache: Cache, lock: BaseLock, root: Path) -> bool:
@@ -101,15 +126,23 @@ def _known(cache: Cache, wanted: Mapping[str, str], compression: str) -> tuple[L
 def either(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
     """The layer of this key, written again if the cache has it in the other compression only; None where it has none."""
     other = "gzip" if compression == "zstd" else "zstd"
-    if (made := layer.find(cache, key, name, compression)) or not (known := layer.find(cache, key, name, other)):
+    if (made := layer.find(cache, key, name, compression)) or not (
+        known := layer.find(cache, key, name, other)
+    ):
         return made
-    return layer.from_tar(cache, key, name, compression, lambda: open(layer.blob(cache, known.digest), "rb"))
+    return layer.from_tar(
+        cache, key, name, compression, lambda: open(layer.blob(cache, known.digest), "rb")
+    )
 
 
 def _able(lock: BaseLock) -> None:
     """One clear refusal before anything is fetched."""
     if not shutil.which("mmdebstrap"):
-        raise FatalError("mmdebstrap is not here, and the base is made with it", f"Debian {lock.suite}", "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image")
+        raise FatalError(
+            "mmdebstrap is not here, and the base is made with it",
+            f"Debian {lock.suite}",
+            "apt-get install mmdebstrap, or give --base IMAGE to stand on a registry's image",
+        )
     here = MACHINES.get(platform.machine(), platform.machine())
     if here != lock.architecture:
         _check_emulation(lock, here)
@@ -124,18 +157,25 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
     if not shutil.which("arch-test"):  # mmdebstrap calls it; Debian only recommends it
         missing.append("arch-test")
     if missing:
-        why = f"it registers qemu-{machine}" if "binfmt-support" in missing else "mmdebstrap asks it what this machine runs"
+        why = (
+            f"it registers qemu-{machine}"
+            if "binfmt-support" in missing
+            else "mmdebstrap asks it what this machine runs"
+        )
         raise FatalError(
-            f"programs for {lock.architecture} do not run on this {here} machine, and the packages of its base run some", f"Debian {lock.suite}",
+            f"programs for {lock.architecture} do not run on this {here} machine, and the packages of its base run some",
+            f"Debian {lock.suite}",
             f"apt-get install {' '.join(missing)} ({why}), or leave {lock.architecture} out with --platform linux/{here}",
-        )  # fmt: skip
+        )
 
 
 def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:
     """The tar of the minimal system, and of that with the OS packages."""
     # In user namespaces (without root) the maker is another user, who must be able to read and write here.
     scratch.chmod(0o755)
-    lower, upper, temporary, repository = (scratch / name for name in ("base.tar", "all.tar", "tmp", "debs"))
+    lower, upper, temporary, repository = (
+        scratch / name for name in ("base.tar", "all.tar", "tmp", "debs")
+    )
     temporary.mkdir()
     temporary.chmod(0o1777)
     lower.touch()
@@ -150,21 +190,51 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
     hook.write_text(_hook(scratch, lower), encoding="utf-8")
     hook.chmod(0o755)
     argv = [
-        "mmdebstrap", "--variant=minbase", f"--architectures={lock.architecture}", "--format=tar", "--skip=chroot/policy-rc.d,chroot/start-stop-daemon",
-        *(f"--dpkgopt={option}" for option in _SLIM), f"--customize-hook={hook}", "--", "", str(upper), f"deb [trusted=yes] copy:{repository} ./",
-    ]  # fmt: skip
+        "mmdebstrap",
+        "--variant=minbase",
+        f"--architectures={lock.architecture}",
+        "--format=tar",
+        "--skip=chroot/policy-rc.d,chroot/start-stop-daemon",
+        *(f"--dpkgopt={option}" for option in _SLIM),
+        f"--customize-hook={hook}",
+        "--",
+        "",
+        str(upper),
+        f"deb [trusted=yes] copy:{repository} ./",
+    ]
     if os.geteuid() == 0 and shutil.which("setpriv") and shutil.which("unshare"):
         # Nothing of it survives this process, neither a program nor a mount: a rerun would meet it, and delete through /proc and /sys.
-        argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", *argv]
-    env = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin", "LC_ALL": "C.UTF-8", "TZ": "UTC", "TMPDIR": str(temporary), "HOME": str(temporary), "SOURCE_DATE_EPOCH": str(EPOCH)}
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, env=env, umask=0o022)
+        argv = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child=KILL",
+            *argv,
+        ]
+    env = {
+        "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "TMPDIR": str(temporary),
+        "HOME": str(temporary),
+        "SOURCE_DATE_EPOCH": str(EPOCH),
+    }
+    done = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", check=False, env=env, umask=0o022
+    )
     if done.returncode:
         own = [line for line in done.stderr.splitlines() if line.startswith("rosetta: ")]
         reason = output_end("\n".join(own) or done.stderr, prefer=("E: ",) if not own else ())
         report = scratch.with_name(f"bootstrap-{lock.suite}-{lock.architecture}.log")
         report.write_text(redact(done.stderr), encoding="utf-8")
         do = "free some space and run again" if "No space left" in done.stderr else f"see {report}"
-        raise FatalError(f"mmdebstrap failed: {reason}", f"Debian {lock.suite} for {lock.architecture}", do)
+        raise FatalError(
+            f"mmdebstrap failed: {reason}", f"Debian {lock.suite} for {lock.architecture}", do
+        )
     return lower, upper
 
 
@@ -181,23 +251,42 @@ rm -rf "$1/run/rosetta"
 """
 
 
-def _write(cache: Cache, wanted: Mapping[str, str], compression: str, lock: BaseLock, scratch: Path, lower: Path, upper: Path) -> tuple[Layer, Layer]:
+def _write(
+    cache: Cache,
+    wanted: Mapping[str, str],
+    compression: str,
+    lock: BaseLock,
+    scratch: Path,
+    lower: Path,
+    upper: Path,
+) -> tuple[Layer, Layer]:
     own = _own(scratch / "debs", lock)
     with open(lower, "rb") as one, tar.spooled(one, scratch / "spool") as minimal:
         below = _normal(minimal, own)
         _as_locked(below, [deb for deb in lock.packages if deb.layer == "base"], lock)
         base = layer.write(cache, wanted["base"], "base", compression, lambda: below)
-    with open(upper, "rb") as other, tar.spooled(other, scratch / "spool") as everything, open(lower, "wb") as out:
+    with (
+        open(upper, "rb") as other,
+        tar.spooled(other, scratch / "spool") as everything,
+        open(lower, "wb") as out,
+    ):
         above = _normal(everything, own)
         _as_locked(above, lock.packages, lock)
         tar.write([*above, *rootfs.gone(below, above)], tar.Plain(out))
-    made = Exported({}, (), (lambda: open(layer.blob(cache, base.digest), "rb"), lambda: open(lower, "rb")), below=1)  # noqa: SIM115 - its reader closes it
+    made = Exported(
+        {},
+        (),
+        (lambda: open(layer.blob(cache, base.digest), "rb"), lambda: open(lower, "rb")),  # noqa: SIM115 - its reader closes it
+        below=1,
+    )
     return base, normalise.os_layer(cache, wanted["os"], compression, made)
 
 
 def _normal(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
     """A system without what differs from run to run or names this machine, and with what every one has from us."""
-    found = {entry.path: entry for entry in entries if not rootfs.dropped(entry)} | {entry.path: entry for entry in own}
+    found = {entry.path: entry for entry in entries if not rootfs.dropped(entry)} | {
+        entry.path: entry for entry in own
+    }
     return [found[path] for path in sorted(found)]
 
 
@@ -205,24 +294,55 @@ def _own(folder: Path, lock: BaseLock) -> list[Entry]:
     """Debian's sources as Debian's own apt package shows them, so that apt works inside; and what is left out of later packages too."""
     apt = next((deb for deb in lock.packages if deb.name == "apt"), None)
     if apt is None:
-        raise FatalError("the list lacks apt", f"Debian {lock.suite}", "python build.py lock --base")
-    result = [empty("dev"), empty("proc"), empty("sys"), file("etc/dpkg/dpkg.cfg.d/rosetta", "".join(f"{option}\n" for option in _SLIM))]
-    content = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(folder / apt.file)], stdout=subprocess.PIPE)
+        raise FatalError(
+            "the list lacks apt", f"Debian {lock.suite}", "python build.py lock --base"
+        )
+    result = [
+        empty("dev"),
+        empty("proc"),
+        empty("sys"),
+        file("etc/dpkg/dpkg.cfg.d/rosetta", "".join(f"{option}\n" for option in _SLIM)),
+    ]
+    content = subprocess.Popen(
+        ["dpkg-deb", "--fsys-tarfile", str(folder / apt.file)], stdout=subprocess.PIPE
+    )
     with content as packed:
         for entry, data in tar.read(packed.stdout) if packed.stdout else ():
             name = entry.path.removeprefix(_SOURCES)
-            if data is not None and entry.path.startswith(_SOURCES) and name in ("debian.sources", "sources.list"):
-                result.append(file("etc/apt/sources.list.d/debian.sources" if name == "debian.sources" else "etc/apt/sources.list", data.read()))
+            if (
+                data is not None
+                and entry.path.startswith(_SOURCES)
+                and name in ("debian.sources", "sources.list")
+            ):
+                result.append(
+                    file(
+                        "etc/apt/sources.list.d/debian.sources"
+                        if name == "debian.sources"
+                        else "etc/apt/sources.list",
+                        data.read(),
+                    )
+                )
     return result
 
 
 def _as_locked(entries: Iterable[Entry], packages: Iterable[debs.Deb], lock: BaseLock) -> None:
     """The system says itself what is installed: exactly the list, or there is no layer."""
-    status = next((rootfs.content(entry).decode() for entry in entries if entry.path == "var/lib/dpkg/status"), "")
+    status = next(
+        (
+            rootfs.content(entry).decode()
+            for entry in entries
+            if entry.path == "var/lib/dpkg/status"
+        ),
+        "",
+    )
     found = set()
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"(?m)^(Package|Version|Status): (.+)$", stanza))
         if fields.get("Status", "").endswith(" installed"):
             found.add(f"{fields['Package']}={fields['Version']}")
     if other := found ^ {f"{deb.name}={deb.version}" for deb in packages}:
-        raise FatalError(f"what was installed is not what was locked: {' '.join(sorted(other)[:6])}", f"Debian {lock.suite} for {lock.architecture}", "python build.py lock --base")
+        raise FatalError(
+            f"what was installed is not what was locked: {' '.join(sorted(other)[:6])}",
+            f"Debian {lock.suite} for {lock.architecture}",
+            "python build.py lock --base",
+        )

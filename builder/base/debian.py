@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from builder.manifest import Manifest
 
-_KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.pgp", "/usr/share/keyrings/debian-archive-keyring.gpg")
+_KEYRINGS = (
+    "/usr/share/keyrings/debian-archive-keyring.pgp",
+    "/usr/share/keyrings/debian-archive-keyring.gpg",
+)
 
 
 def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
@@ -32,22 +35,43 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
         env = _apt(scratch, suite, architecture)
         archives = _archives(env)
-        essential = sorted({fields["Package"] for fields in archives if fields.get("Essential") == "yes" or fields.get("Priority") == "required"} | {"apt"})
+        essential = sorted(
+            {
+                fields["Package"]
+                for fields in archives
+                if fields.get("Essential") == "yes" or fields.get("Priority") == "required"
+            }
+            | {"apt"}
+        )
         minimal = _chosen(env, essential)
         everything = _chosen(env, [*essential, *debs.wanted()])
     if changed := set(minimal) - set(everything):
-        raise FatalError(f"the packages of {debs.PACKAGES} do not go with {' '.join(sorted(name for name, *_ in changed))}", suite, f"change {debs.PACKAGES}")
+        raise FatalError(
+            f"the packages of {debs.PACKAGES} do not go with {' '.join(sorted(name for name, *_ in changed))}",
+            suite,
+            f"change {debs.PACKAGES}",
+        )
     by_name: dict[tuple[str, str, str], Deb] = {}
     for fields in archives:
         chosen = (fields["Package"], fields["Version"], fields["Architecture"])
         # The archive proper before the one of security updates: it keeps its files longer.
-        if chosen in everything and (chosen not in by_name or by_name[chosen].filename.startswith("pool/updates/")):
+        if chosen in everything and (
+            chosen not in by_name or by_name[chosen].filename.startswith("pool/updates/")
+        ):
             layer = "base" if chosen in minimal else "os"
-            by_name[chosen] = Deb(*chosen, fields["Filename"], fields["SHA256"], int(fields["Size"]), layer)
+            by_name[chosen] = Deb(
+                *chosen, fields["Filename"], fields["SHA256"], int(fields["Size"]), layer
+            )
     if lost := set(everything) - set(by_name):
-        raise FatalError(f"apt's lists name no file of {' '.join(sorted(name for name, *_ in lost))}", suite, "check the Debian mirror, then run again")
+        raise FatalError(
+            f"apt's lists name no file of {' '.join(sorted(name for name, *_ in lost))}",
+            suite,
+            "check the Debian mirror, then run again",
+        )
     packages = tuple(sorted(by_name.values(), key=lambda deb: deb.name))
-    return BaseLock(base, suite, architecture, debs.inputs(manifest, base, architecture), (), packages, today())
+    return BaseLock(
+        base, suite, architecture, debs.inputs(manifest, base, architecture), (), packages, today()
+    )
 
 
 def today() -> str:
@@ -64,7 +88,9 @@ class Replacement:
     taken: str
 
 
-def resolve_current(manifest: Manifest, locked: BaseLock) -> tuple[BaseLock, tuple[Replacement, ...]]:
+def resolve_current(
+    manifest: Manifest, locked: BaseLock
+) -> tuple[BaseLock, tuple[Replacement, ...]]:
     """Choose today's packages of a lock's suite, because Debian superseded a locked one.
 
     All packages are chosen anew, from lists with Debian's signature: a newer version may need
@@ -78,9 +104,14 @@ def resolve_current(manifest: Manifest, locked: BaseLock) -> tuple[BaseLock, tup
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = lock(manifest, locked.base, locked.architecture, Path(scratch))
-    old, new = ({deb.name: deb.version for deb in packages} for packages in (locked.packages, current.packages))
+    old, new = (
+        {deb.name: deb.version for deb in packages}
+        for packages in (locked.packages, current.packages)
+    )
     replaced = tuple(
-        Replacement(name, old.get(name, ""), new.get(name, "")) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+        Replacement(name, old.get(name, ""), new.get(name, ""))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
     )
     for package in replaced:
         refuse_older(package, f"Debian {locked.suite} for {locked.architecture}")
@@ -91,7 +122,12 @@ def refuse_older(package: Replacement, where: str) -> None:
     """Raise FatalError if the mirror has an older version than the lock: it is out of date, or lacks security updates."""
     if not (package.locked and package.taken):
         return
-    if subprocess.run(["dpkg", "--compare-versions", package.taken, "lt", package.locked], check=False).returncode == 0:
+    if (
+        subprocess.run(
+            ["dpkg", "--compare-versions", package.taken, "lt", package.locked], check=False
+        ).returncode
+        == 0
+    ):
         raise FatalError(
             f"the Debian mirror has {package.name} {package.taken}, which is older than the locked {package.locked}",
             where,
@@ -103,17 +139,46 @@ def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | Non
     """The package `name` that `suite` has today; None where it has none. `scratch` is an empty folder."""
     with log.stage(f"look {name} up in {suite} for {architecture}"):
         env = _apt(scratch, suite, architecture)
-        candidate = re.search(r"(?m)^Version: (.+)$", _run(env, "apt-cache", "show", "--no-all-versions", "--", name)) if name in _run(env, "apt-cache", "pkgnames", name).split() else None
-        found = [fields for fields in _archives(env) if candidate and (fields["Package"], fields["Version"]) == (name, candidate[1])]
+        candidate = (
+            re.search(
+                r"(?m)^Version: (.+)$",
+                _run(env, "apt-cache", "show", "--no-all-versions", "--", name),
+            )
+            if name in _run(env, "apt-cache", "pkgnames", name).split()
+            else None
+        )
+        found = [
+            fields
+            for fields in _archives(env)
+            if candidate and (fields["Package"], fields["Version"]) == (name, candidate[1])
+        ]
     # The archive proper before the one of security updates, as above.
     found.sort(key=lambda fields: fields["Filename"].startswith("pool/updates/"))
-    return next((Deb(name, each["Version"], each["Architecture"], each["Filename"], each["SHA256"], int(each["Size"]), "os") for each in found), None)
+    return next(
+        (
+            Deb(
+                name,
+                each["Version"],
+                each["Architecture"],
+                each["Filename"],
+                each["SHA256"],
+                int(each["Size"]),
+                "os",
+            )
+            for each in found
+        ),
+        None,
+    )
 
 
 def record(manifest: Manifest, base: str, architecture: str, *, offline: bool = False) -> BaseLock:
     """Make the list anew and write it to locks/, the digests of images that stand there kept."""
     if offline:
-        raise FatalError(f"Debian's packages are not locked yet for {base} on {architecture}", debs.path(manifest, base, architecture).name, "python build.py lock --base, without --offline")
+        raise FatalError(
+            f"Debian's packages are not locked yet for {base} on {architecture}",
+            debs.path(manifest, base, architecture).name,
+            "python build.py lock --base, without --offline",
+        )
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         made = lock(manifest, base, architecture, Path(scratch))
     before = debs.load(manifest, base, architecture, current=False)
@@ -131,7 +196,12 @@ def write(manifest: Manifest, made: BaseLock) -> BaseLock:
 
 def of_lines(manifest: Manifest, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Base and architecture of every lock that these lines need."""
-    wanted = {(base, architecture) for each in manifest.distributions.values() if each.line in lines and (base := manifest.lines[each.line].base) for architecture in each.architectures}
+    wanted = {
+        (base, architecture)
+        for each in manifest.distributions.values()
+        if each.line in lines and (base := manifest.lines[each.line].base)
+        for architecture in each.architectures
+    }
     return sorted(wanted)
 
 
@@ -139,9 +209,18 @@ def relock(manifest: Manifest, lines: Sequence[str], *, offline: bool) -> dict[s
     """`build.py lock --base`: what changed in each lock, a line a package."""
     changes = {}
     for base, architecture in of_lines(manifest, lines):
-        before = {f"{deb.name} {deb.version}" for deb in debs.load(manifest, base, architecture, current=False).packages}
-        after = {f"{deb.name} {deb.version}" for deb in record(manifest, base, architecture, offline=offline).packages}
-        changes[f"locks/{debs.path(manifest, base, architecture).name}"] = [*(f"- {each}" for each in sorted(before - after)), *(f"+ {each}" for each in sorted(after - before))]
+        before = {
+            f"{deb.name} {deb.version}"
+            for deb in debs.load(manifest, base, architecture, current=False).packages
+        }
+        after = {
+            f"{deb.name} {deb.version}"
+            for deb in record(manifest, base, architecture, offline=offline).packages
+        }
+        changes[f"locks/{debs.path(manifest, base, architecture).name}"] = [
+            *(f"- {each}" for each in sorted(before - after)),
+            *(f"+ {each}" for each in sorted(after - before)),
+        ]
     return changes
 
 
@@ -155,7 +234,9 @@ def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
             found.append(str(error))
         else:
             if not known.packages and not known.images:
-                found.append(f"locks/{debs.path(manifest, base, architecture).name}: is missing -> python build.py lock --base")
+                found.append(
+                    f"locks/{debs.path(manifest, base, architecture).name}: is missing -> python build.py lock --base"
+                )
     return found
 
 
@@ -163,27 +244,59 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
     """The environment of an apt with an empty system of its own, after an update. Of the machine's settings it has those of how to fetch."""
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
-        raise FatalError("Debian's keys are not here, so nothing of it can be checked", _KEYRINGS[1], "apt-get install apt debian-archive-keyring")
+        raise FatalError(
+            "Debian's keys are not here, so nothing of it can be checked",
+            _KEYRINGS[1],
+            "apt-get install apt debian-archive-keyring",
+        )
     known = mirrors.find_mirrors()
-    lines = [f"deb [signed-by={keyring}] {known['debian']} {name} main" for name in (suite, f"{suite}-updates")]
+    lines = [
+        f"deb [signed-by={keyring}] {known['debian']} {name} main"
+        for name in (suite, f"{suite}-updates")
+    ]
     if "security" in known:
         lines.append(f"deb [signed-by={keyring}] {known['security']} {suite}-security main")
     else:
-        log.warn(f"no mirror of Debian's security updates is known here (set {mirrors.SECURITY}): the list is made without them")
+        log.warn(
+            f"no mirror of Debian's security updates is known here (set {mirrors.SECURITY}): the list is made without them"
+        )
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     (scratch / "sources.list").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    asked = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
-    fetching = "\n".join(line for line in asked.splitlines() if line.startswith("Acquire::") and not line.startswith(("Acquire::Languages", "Acquire::IndexTargets")))
+    asked = subprocess.run(
+        ["apt-config", "dump"], capture_output=True, text=True, check=False
+    ).stdout
+    fetching = "\n".join(
+        line
+        for line in asked.splitlines()
+        if line.startswith("Acquire::")
+        and not line.startswith(("Acquire::Languages", "Acquire::IndexTargets"))
+    )
     own = {
-        "Dir::Etc::main": "/dev/null", "Dir::Etc::parts": "/dev/null", "Dir::Etc::sourcelist": scratch / "sources.list", "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferences": "/dev/null", "Dir::Etc::preferencesparts": "/dev/null", "Dir::State::lists": scratch / "lists", "Dir::State::status": "/dev/null",
-        "Dir::State::extended_states": "/dev/null", "Dir::Cache": scratch / "cache", "APT::Architecture": architecture, "APT::Sandbox::User": "root",
-        "Acquire::Languages": "none", "APT::Install-Recommends": "false",
-    }  # fmt: skip
+        "Dir::Etc::main": "/dev/null",
+        "Dir::Etc::parts": "/dev/null",
+        "Dir::Etc::sourcelist": scratch / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Dir::State::lists": scratch / "lists",
+        "Dir::State::status": "/dev/null",
+        "Dir::State::extended_states": "/dev/null",
+        "Dir::Cache": scratch / "cache",
+        "APT::Architecture": architecture,
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "APT::Install-Recommends": "false",
+    }
     config = scratch / "apt.conf"
     config.touch(mode=0o600)
-    config.write_text(fetching + "\n" + "".join(f'{name} "{value}";\n' for name, value in own.items()) + f'APT::Architectures {{ "{architecture}"; }};\n', encoding="utf-8")
+    config.write_text(
+        fetching
+        + "\n"
+        + "".join(f'{name} "{value}";\n' for name, value in own.items())
+        + f'APT::Architectures {{ "{architecture}"; }};\n',
+        encoding="utf-8",
+    )
     env = {**os.environ, "APT_CONFIG": str(config), "LC_ALL": "C.UTF-8"}
     # "Error-Mode=any": an index that cannot be had is an error, not a warning.
     _run(env, "apt-get", "update", "-q", "-o", "APT::Update::Error-Mode=any")
@@ -192,24 +305,41 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
 
 def _run(env: dict[str, str], *argv: str) -> str:
     if not shutil.which(argv[0], path=env.get("PATH")):
-        raise FatalError(f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu")
+        raise FatalError(
+            f"{argv[0]} is not here", argv[0], "make the lists of a base on Debian or Ubuntu"
+        )
     do = f"check the Debian mirror ({mirrors.MIRROR}) and the network"
-    return programs.run(argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env)
+    return programs.run(
+        argv, where="lock --base", what="apt failed", do=do, prefer=("E: ",), env=env
+    )
 
 
 def _archives(env: dict[str, str]) -> list[dict[str, str]]:
     """The fields of every package that the indexes name."""
-    files = _run(env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages").split()
-    return [fields for file in files for fields in _stanzas(_run(env, "/usr/lib/apt/apt-helper", "cat-file", file))]
+    files = _run(
+        env, "apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"
+    ).split()
+    return [
+        fields
+        for file in files
+        for fields in _stanzas(_run(env, "/usr/lib/apt/apt-helper", "cat-file", file))
+    ]
 
 
 def _stanzas(text: str) -> Iterator[dict[str, str]]:
     for stanza in text.split("\n\n"):
-        if fields := dict(re.findall(r"(?m)^(Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256): (.+)$", stanza)):
+        if fields := dict(
+            re.findall(
+                r"(?m)^(Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256): (.+)$",
+                stanza,
+            )
+        ):
             yield fields
 
 
 def _chosen(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
     """Name, version and architecture of all that apt would install for these names on an empty system."""
-    shown = _run(env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names)
+    shown = _run(
+        env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names
+    )
     return set(re.findall(r"(?m)^Inst (\S+) \((\S+) .*\[(\w+)\]\)", shown))

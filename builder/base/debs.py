@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 
     from builder.manifest import Manifest
 
-ROOT = Path(__file__).resolve().parents[2]  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
+ROOT = (
+    Path(__file__).resolve().parents[2]
+)  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
 PACKAGES = "docker/packages"  # the OS packages of an image, for people, Dockerfile.base and the locks alike
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _DATE = r"(\d{4}-\d{2}-\d{2})?"
 _HELPER = "/usr/lib/apt/apt-helper"
 _FIELDS = {
-    "name": r"[a-z0-9][a-z0-9+.-]+", "version": r"[A-Za-z0-9.+:~-]+", "architecture": r"all|amd64|arm64", "sha256": r"[0-9a-f]{64}", "layer": r"base|os",
+    "name": r"[a-z0-9][a-z0-9+.-]+",
+    "version": r"[A-Za-z0-9.+:~-]+",
+    "architecture": r"all|amd64|arm64",
+    "sha256": r"[0-9a-f]{64}",
+    "layer": r"base|os",
     "filename": r"(?!.*\.\.)pool/[A-Za-z0-9+._~/%-]+/[A-Za-z0-9+._~%-]+\.deb",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,13 @@ class BaseLock:
     @property
     def digest(self) -> str:
         """What stands for an image's digest where there is none: the sha256 of the package list."""
-        rows = [[deb.name, deb.version, deb.architecture, deb.sha256, deb.layer] for deb in self.packages]
-        return "sha256:" + stage_key("debs", {"suite": self.suite, "architecture": self.architecture, "packages": rows})
+        rows = [
+            [deb.name, deb.version, deb.architecture, deb.sha256, deb.layer]
+            for deb in self.packages
+        ]
+        return "sha256:" + stage_key(
+            "debs", {"suite": self.suite, "architecture": self.architecture, "packages": rows}
+        )
 
     @property
     def key(self) -> str:
@@ -92,19 +103,32 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FatalError("cannot be read", str(file), "restore it: git checkout -- docker/packages") from error
+        raise FatalError(
+            "cannot be read", str(file), "restore it: git checkout -- docker/packages"
+        ) from error
     names = []
     for number, line in enumerate(lines, 1):
         if name := line.partition("#")[0].strip():
             if not re.fullmatch(_FIELDS["name"], name):
-                raise FatalError(f"{name[:60]!r} is not the name of a Debian package", f"{PACKAGES}:{number}", "one name a line")
+                raise FatalError(
+                    f"{name[:60]!r} is not the name of a Debian package",
+                    f"{PACKAGES}:{number}",
+                    "one name a line",
+                )
             names.append(name)
     return tuple(names)
 
 
 def inputs(manifest: Manifest, base: str, architecture: str) -> str:
     """The key of what a package list is made from: another list is due where it differs from the lock's."""
-    return stage_key("base-lock", {"suite": manifest.bases[base].bootstrap, "architecture": architecture, "packages": sorted(wanted())})
+    return stage_key(
+        "base-lock",
+        {
+            "suite": manifest.bases[base].bootstrap,
+            "architecture": architecture,
+            "packages": sorted(wanted()),
+        },
+    )
 
 
 def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
@@ -115,21 +139,45 @@ def load(manifest: Manifest, base: str, architecture: str, *, current: bool = Tr
     except FileNotFoundError:
         return BaseLock(base, suite, architecture)
     except (OSError, ValueError, RecursionError) as error:
-        raise FatalError("is not a lock of a base", str(file), "git checkout it, or python build.py lock --base") from error
+        raise FatalError(
+            "is not a lock of a base", str(file), "git checkout it, or python build.py lock --base"
+        ) from error
     try:
         images = tuple(sorted(data["images"].items()))
         packages = tuple(checked(row) for row in data["packages"])
-        lock = BaseLock(data["base"], data["suite"], data["architecture"], data["inputs"], images, packages, checked_date(data.get("date", "")))
-        if data["schema"] != 1 or (lock.base, lock.architecture) != (base, architecture) or (current and lock.suite != suite):
+        lock = BaseLock(
+            data["base"],
+            data["suite"],
+            data["architecture"],
+            data["inputs"],
+            images,
+            packages,
+            checked_date(data.get("date", "")),
+        )
+        if (
+            data["schema"] != 1
+            or (lock.base, lock.architecture) != (base, architecture)
+            or (current and lock.suite != suite)
+        ):
             raise ValueError(file.name)
-        if not all(isinstance(name, str) and re.fullmatch(_DIGEST, digest) for name, digest in images):
+        if not all(
+            isinstance(name, str) and re.fullmatch(_DIGEST, digest) for name, digest in images
+        ):
             raise ValueError(file.name)
         if len({deb.file for deb in packages}) != len(packages):
             raise ValueError(file.name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError(f"is not the lock of {base} ({suite}) for {architecture}", str(file), "git checkout it, or python build.py lock --base") from error
+        raise FatalError(
+            f"is not the lock of {base} ({suite}) for {architecture}",
+            str(file),
+            "git checkout it, or python build.py lock --base",
+        ) from error
     if current and packages and lock.inputs != inputs(manifest, base, architecture):
-        raise FatalError(f"was made for other packages than {PACKAGES} names", str(file), "python build.py lock --base")
+        raise FatalError(
+            f"was made for other packages than {PACKAGES} names",
+            str(file),
+            "python build.py lock --base",
+        )
     return lock
 
 
@@ -153,10 +201,24 @@ def checked_date(date: Any) -> str:
 
 def render(lock: BaseLock) -> str:
     """The file's text: nothing of the machine that made it."""
-    head: dict[str, Any] = {"schema": 1, "base": lock.base, "suite": lock.suite, "architecture": lock.architecture, "inputs": lock.inputs}
+    head: dict[str, Any] = {
+        "schema": 1,
+        "base": lock.base,
+        "suite": lock.suite,
+        "architecture": lock.architecture,
+        "inputs": lock.inputs,
+    }
     head |= ({"date": lock.date} if lock.date else {}) | {"images": dict(lock.images)}
-    rows = ",\n".join("  " + json.dumps(vars(deb)) for deb in sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture)))
-    return json.dumps(head, indent=1)[:-2] + ',\n "packages": [' + (f"\n{rows}\n ]" if rows else "]") + "\n}\n"
+    rows = ",\n".join(
+        "  " + json.dumps(vars(deb))
+        for deb in sorted(lock.packages, key=lambda deb: (deb.name, deb.architecture))
+    )
+    return (
+        json.dumps(head, indent=1)[:-2]
+        + ',\n "packages": ['
+        + (f"\n{rows}\n ]" if rows else "]")
+        + "\n}\n"
+    )
 
 
 def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
@@ -167,9 +229,15 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
         with cache.lock("debs"):
             missing = [deb for deb in lock.packages if not _whole(kept / f"{deb.sha256}.deb", deb)]
             if missing and offline:
-                raise FatalError(f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not in the cache", str(kept), "run once without --offline")
+                raise FatalError(
+                    f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not in the cache",
+                    str(kept),
+                    "run once without --offline",
+                )
             if missing:
-                with log.stage(f"fetch {len(missing)} Debian packages ({sum(deb.size for deb in missing) / 1e6:.0f} MB)"):
+                with log.stage(
+                    f"fetch {len(missing)} Debian packages ({sum(deb.size for deb in missing) / 1e6:.0f} MB)"
+                ):
                     _download(missing, kept, lock.date)
         index = []
         for deb in sorted(lock.packages, key=lambda deb: deb.file):
@@ -205,7 +273,11 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
         FatalError: A package cannot be fetched for another reason.
     """
     if not os.access(_HELPER, os.X_OK):
-        raise FatalError("Debian packages are fetched by apt, which is not here", _HELPER, "build on Debian or Ubuntu, or give --base IMAGE")
+        raise FatalError(
+            "Debian packages are fetched by apt, which is not here",
+            _HELPER,
+            "build on Debian or Ubuntu, or give --base IMAGE",
+        )
     urls = find_mirrors()
     failed = _fetch_files({deb: mirror_url(urls, deb.filename) for deb in missing}, kept)
     if not failed:
@@ -230,10 +302,14 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
 
 def _fetch_from_snapshot(gone: Sequence[Deb], kept: Path, date: str) -> str:
     """Fetch superseded packages as of the lock's day. Returns why this failed, or ""."""
-    log.info(f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot service of {date}")
+    log.info(
+        f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot service of {date}"
+    )
     # One file first: where the service cannot be reached, the others need not wait for it too.
     for part in (gone[:1], gone[1:]):
-        failed = _fetch_files({deb: snapshot_url(date, deb.filename) for deb in part}, kept, patient=False)
+        failed = _fetch_files(
+            {deb: snapshot_url(date, deb.filename) for deb in part}, kept, patient=False
+        )
         if failed:
             return next(iter(failed.values()))
     return ""
@@ -245,18 +321,34 @@ def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> d
         return {}
     new = kept / ".tmp-new"
     new.mkdir(exist_ok=True)
-    limits = ["Acquire::Retries=3"] if patient else ["Acquire::Retries=0", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20"]
-    argv = [_HELPER, "-o", "APT::Sandbox::User=root", *(word for limit in limits for word in ("-o", limit)), "download-file"]
+    limits = (
+        ["Acquire::Retries=3"]
+        if patient
+        else ["Acquire::Retries=0", "Acquire::http::Timeout=20", "Acquire::https::Timeout=20"]
+    )
+    argv = [
+        _HELPER,
+        "-o",
+        "APT::Sandbox::User=root",
+        *(word for limit in limits for word in ("-o", limit)),
+        "download-file",
+    ]
     for deb, url in urls.items():
         argv += [url, str(new / deb.sha256), f"SHA256:{deb.sha256}"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
-    messages = [line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))] or ["no message"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    messages = [
+        line[3:].strip() for line in done.stderr.splitlines() if line.startswith(("E: ", "W: "))
+    ] or ["no message"]
     failed = {}
     for deb, url in urls.items():
         if _whole(new / deb.sha256, deb):
             os.replace(new / deb.sha256, kept / f"{deb.sha256}.deb")
         else:
-            message = next((line for line in messages if unquote(url) in unquote(line)), messages[0])  # apt writes %2b for +
+            message = next(
+                (line for line in messages if unquote(url) in unquote(line)), messages[0]
+            )  # apt writes %2b for +
             failed[deb] = redact(re.sub(r"\s+", " ", message))[:300]
     remove(new)
     return failed
@@ -273,8 +365,20 @@ def _count_packages(packages: Sequence[Deb]) -> str:
 
 def _stanza(file: Path, deb: Deb) -> str:
     """A package's entry in the index. What belongs to the minimal system is marked required, whatever the archive's editors say of it today."""
-    done = subprocess.run(["dpkg-deb", "-f", str(file)], capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    done = subprocess.run(
+        ["dpkg-deb", "-f", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )
     fields = re.sub(r"(?m)^Priority:.*\n", "", done.stdout)
-    if done.returncode or f"Package: {deb.name}\n" not in fields or f"Version: {deb.version}\n" not in fields:
-        raise FatalError(f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base")
+    if (
+        done.returncode
+        or f"Package: {deb.name}\n" not in fields
+        or f"Version: {deb.version}\n" not in fields
+    ):
+        raise FatalError(
+            f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base"
+        )
     return f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"

@@ -32,29 +32,61 @@ def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
     bases = found if isinstance(found, dict) else {found.architecture: found}
     here = MACHINES.get(platform.machine(), platform.machine())
     if here not in bases:
-        raise FatalError(f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine", "--platform", f"add linux/{here} to --platform")
+        raise FatalError(
+            f"the base's Python runs on {' and '.join(bases)}, not on this {here} machine",
+            "--platform",
+            f"add linux/{here} to --platform",
+        )
     base = bases[here]
-    key = stage_key("base-python", {"layers": [each.diff_id for each in base.layers], "python": base.python, "wrapper": _WRAPPER})
+    key = stage_key(
+        "base-python",
+        {
+            "layers": [each.diff_id for each in base.layers],
+            "python": base.python,
+            "wrapper": _WRAPPER,
+        },
+    )
     made = cache.folder("base", f"python-{key}", lambda folder: _make(cache, base, folder))
-    return python.Interpreter(made / "python", base.python, base.python_full, f"cpython-{base.python.replace('.', '')}")
+    return python.Interpreter(
+        made / "python", base.python, base.python_full, f"cpython-{base.python.replace('.', '')}"
+    )
 
 
 def _make(cache: Cache, base: Base, folder: Path) -> None:
-    wanted = re.compile(rf"usr/bin/python{re.escape(base.python)}|usr/lib/python{re.escape(base.python)}/(?!.*\.pyc$).*|{_LIBRARY}")
-    shown = rootfs.view([layer.blob(cache, each.digest) for each in base.layers], lambda entry: bool(wanted.fullmatch(entry.path)))
+    wanted = re.compile(
+        rf"usr/bin/python{re.escape(base.python)}|usr/lib/python{re.escape(base.python)}/(?!.*\.pyc$).*|{_LIBRARY}"
+    )
+    shown = rootfs.view(
+        [layer.blob(cache, each.digest) for each in base.layers],
+        lambda entry: bool(wanted.fullmatch(entry.path)),
+    )
     program = rootfs.resolve(shown, f"usr/bin/python{base.python}")
     data = shown[program].data if program else None
     named = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]+\.so\.\d", data or b"")
     loader = rootfs.resolve(shown, named[0].decode()) if named else ""
     if not loader:
-        raise FatalError(f"Python {base.python} of the base has no loader that could start it", base.name, "give another --base")
+        raise FatalError(
+            f"Python {base.python} of the base has no loader that could start it",
+            base.name,
+            "give another --base",
+        )
     libraries = {path.rpartition("/")[0] for path in shown if re.fullmatch(_LIBRARY, path)}
-    kept = {path: entry for path, entry in shown.items() if wanted.fullmatch(path) or (entry.kind == "link" and re.fullmatch(r"lib\w*", path))}
+    kept = {
+        path: entry
+        for path, entry in shown.items()
+        if wanted.fullmatch(path) or (entry.kind == "link" and re.fullmatch(r"lib\w*", path))
+    }
     rootfs.unpack(kept, folder / "root")
     listed = ":".join(f"$here/{each}" for each in sorted(libraries))
     wrapper = folder / "python"
-    wrapper.write_text(_WRAPPER.format(loader=loader, libraries=listed, program=program), encoding="ascii")
+    wrapper.write_text(
+        _WRAPPER.format(loader=loader, libraries=listed, program=program), encoding="ascii"
+    )
     wrapper.chmod(0o755)
     full = python.find([base.python], base.python, str(wrapper)).full
     if full != base.python_full:
-        raise FatalError(f"its Python says it is {full}, not {base.python_full}", base.name, "report it with the name of the base")
+        raise FatalError(
+            f"its Python says it is {full}, not {base.python_full}",
+            base.name,
+            "report it with the name of the base",
+        )

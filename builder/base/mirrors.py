@@ -111,7 +111,9 @@ def _labels_of_sources() -> dict[str, str]:
         (lists / "partial").mkdir(parents=True)
         options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={scratch}/cache"]
         options += ["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
-        for target in re.findall(r"(?m)^(Acquire::IndexTargets::\w+::[^:\s]+) ", _run("apt-config", "dump")):
+        for target in re.findall(
+            r"(?m)^(Acquire::IndexTargets::\w+::[^:\s]+) ", _run("apt-config", "dump")
+        ):
             options += ["-o", f"{target}::DefaultEnabled=false"]
         planned = _apt_get(*options, "--print-uris", "update")
         _apt_get(*options, "update")
@@ -125,9 +127,14 @@ def _labels_of_sources() -> dict[str, str]:
 
 def _read_label(in_release: Path) -> str:
     """Return the label of an archive from its InRelease file, or from Release beside it."""
-    for file in (in_release, in_release.with_name(in_release.name.removesuffix("InRelease") + "Release")):
+    for file in (
+        in_release,
+        in_release.with_name(in_release.name.removesuffix("InRelease") + "Release"),
+    ):
         if file.is_file():
-            found = re.search(r"(?m)^Label: *(.+)$", file.read_text(encoding="utf-8", errors="replace"))
+            found = re.search(
+                r"(?m)^Label: *(.+)$", file.read_text(encoding="utf-8", errors="replace")
+            )
             return found[1].strip() if found else ""
     return ""
 

@@ -41,7 +41,12 @@ def content(entry: Entry) -> bytes:
 def gone(lower: Iterable[Entry], upper: Iterable[Entry]) -> list[Entry]:
     """Whiteouts for what `lower` has and `upper` has no more; one for a whole folder."""
     above = {entry.path for entry in upper}
-    return [whiteout(entry.path) for entry in lower if entry.path not in above and (not (folder := entry.path.rpartition("/")[0]) or folder in above)]
+    return [
+        whiteout(entry.path)
+        for entry in lower
+        if entry.path not in above
+        and (not (folder := entry.path.rpartition("/")[0]) or folder in above)
+    ]
 
 
 def whiteout(path: str) -> Entry:
@@ -120,7 +125,14 @@ def unpack(shown: Mapping[str, Entry], folder: Path) -> None:
         if entry.kind == "dir":
             os.makedirs(target, exist_ok=True)
         elif entry.kind == "link":
-            os.symlink(os.path.relpath(os.path.join(folder, entry.target.lstrip("/")), os.path.dirname(target)) if entry.target.startswith("/") else entry.target, target)
+            os.symlink(
+                os.path.relpath(
+                    os.path.join(folder, entry.target.lstrip("/")), os.path.dirname(target)
+                )
+                if entry.target.startswith("/")
+                else entry.target,
+                target,
+            )
         elif entry.kind == "hard":
             os.link(os.path.join(folder, entry.target), target)
         elif entry.kind == "file" and entry.data is not None:

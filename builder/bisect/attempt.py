@@ -73,7 +73,9 @@ class Bench:
             if error.where == _COMMAND or end:
                 raise
             answer, why = "skip", f"it cannot be built: {error}"
-        self.journal.add(Trial(wanted.key, what, answer, why, round(time.monotonic() - start, 1), end))
+        self.journal.add(
+            Trial(wanted.key, what, answer, why, round(time.monotonic() - start, 1), end)
+        )
         log.info(f"bisect: {answer}{f' ({why})' if why else ''}")
         return answer
 
@@ -99,12 +101,37 @@ class Bench:
 
     def _environment(self, shipped: Manifest, build: Build) -> None:
         """By the builder as a person starts it; for rosetta/ of another commit, by a copy of the builder that has it beside it."""
-        root = self._builder(build.ours, self.ours) if build.ours and self.ours else self.context.root
+        root = (
+            self._builder(build.ours, self.ours) if build.ours and self.ours else self.context.root
+        )
         request = self.journal.request
-        argv = [sys.executable, "-I", "-c", _BUILDER, str(root), "build", "--distribution", build.distribution, "--accelerator", build.accelerator]
-        argv += ["--output", f"env:{self.environment}", "--manifest", str(shipped.root / "manifest.yaml"), "--json", *(["--offline"] if self.context.offline else [])]
+        argv = [
+            sys.executable,
+            "-I",
+            "-c",
+            _BUILDER,
+            str(root),
+            "build",
+            "--distribution",
+            build.distribution,
+            "--accelerator",
+            build.accelerator,
+        ]
+        argv += [
+            "--output",
+            f"env:{self.environment}",
+            "--manifest",
+            str(shipped.root / "manifest.yaml"),
+            "--json",
+            *(["--offline"] if self.context.offline else []),
+        ]
         argv += ["--python", request.python] if request.python else []
-        argv += [part for name in self.context.protocols if name not in ("https", "ssh") for part in ("--allow-protocol", name)]
+        argv += [
+            part
+            for name in self.context.protocols
+            if name not in ("https", "ssh")
+            for part in ("--allow-protocol", name)
+        ]
         with open(self.work / "build.log", "wb") as said:
             done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=said, check=False)
         if done.returncode == 130:
@@ -113,7 +140,11 @@ class Bench:
             return
         if done.returncode != 2:
             end = output_end((self.work / "build.log").read_bytes())
-            raise FatalError(f"the builder ended with status {done.returncode}: {end}", _COMMAND, f"mend what it names, then run again ({said.name} has all of its message)")
+            raise FatalError(
+                f"the builder ended with status {done.returncode}: {end}",
+                _COMMAND,
+                f"mend what it names, then run again ({said.name} has all of its message)",
+            )
         raise FatalError(**json.loads(done.stdout)["error"])
 
     def _builder(self, commit: str, ours: Repository) -> Path:
@@ -121,7 +152,11 @@ class Bench:
         if (own / "commit").is_file() and (own / "commit").read_text(encoding="ascii") == commit:
             return own
         remove(own)
-        shutil.copytree(self.context.root / "builder", own / "builder", ignore=shutil.ignore_patterns("__pycache__", ".tmp-*"))
+        shutil.copytree(
+            self.context.root / "builder",
+            own / "builder",
+            ignore=shutil.ignore_patterns("__pycache__", ".tmp-*"),
+        )
         shutil.copyfile(self.context.root / "LICENSE", own / "LICENSE")
         ours.write(commit, ["rosetta"], own)
         write_atomic(own / "commit", commit)
@@ -131,25 +166,57 @@ class Bench:
         answers = [self._once() for _ in range(self.journal.request.repeat)]
         if len({answer for answer, _ in answers}) > 1:
             said = ", ".join(answer for answer, _ in answers)
-            raise FatalError(f"answers in two ways for one build: {said}", _COMMAND, "give a command that depends on the build alone")
+            raise FatalError(
+                f"answers in two ways for one build: {said}",
+                _COMMAND,
+                "give a command that depends on the build alone",
+            )
         return answers[-1]
 
     def _once(self) -> tuple[Answer, str]:
         path = f"{self.environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         command = self.journal.request.command
         try:  # what it prints goes to stderr: stdout is for the document
-            done = subprocess.run(command, env={**os.environ, "PATH": path, "ROSETTA_ENV": str(self.environment)}, stdin=subprocess.DEVNULL, stdout=2, check=False)
+            done = subprocess.run(
+                command,
+                env={**os.environ, "PATH": path, "ROSETTA_ENV": str(self.environment)},
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                check=False,
+            )
         except OSError as error:
-            raise FatalError(f"{command[0]!r} cannot be started ({error.strerror})", _COMMAND, "give a program and its arguments after --") from error
+            raise FatalError(
+                f"{command[0]!r} cannot be started ({error.strerror})",
+                _COMMAND,
+                "give a program and its arguments after --",
+            ) from error
         status = done.returncode
         if status < 0 or status >= _ABORT:
-            ended = f"was ended by signal {-status}" if status < 0 else f"gave up with status {status}"
-            raise FatalError(f"{ended} in {self.environment}", _COMMAND, "mend it and run again: no answer is lost; only 0 (good), 1 to 124 (bad) and 125 (skip) are answers")
-        return ("good", "") if status == 0 else ("skip", "the command said so") if status == _SKIP else ("bad", f"status {status}")
+            ended = (
+                f"was ended by signal {-status}" if status < 0 else f"gave up with status {status}"
+            )
+            raise FatalError(
+                f"{ended} in {self.environment}",
+                _COMMAND,
+                "mend it and run again: no answer is lost; only 0 (good), 1 to 124 (bad) and 125 (skip) are answers",
+            )
+        return (
+            ("good", "")
+            if status == 0
+            else ("skip", "the command said so")
+            if status == _SKIP
+            else ("bad", f"status {status}")
+        )
 
 
 def refuse(work: Path) -> None:
     """FatalError where the folder of the builds holds something else. What a kill left of the mark is no such thing."""
-    foreign = work.is_dir() and not (work / _MARK).is_file() and any(not entry.name.startswith(".tmp-") for entry in work.iterdir())
+    foreign = (
+        work.is_dir()
+        and not (work / _MARK).is_file()
+        and any(not entry.name.startswith(".tmp-") for entry in work.iterdir())
+    )
     if foreign or work.is_symlink() or (work.exists() and not work.is_dir()):
-        raise FatalError("holds what no bisect made", str(work), "give another --work DIR; nothing was touched")
+        raise FatalError(
+            "holds what no bisect made", str(work), "give another --work DIR; nothing was touched"
+        )

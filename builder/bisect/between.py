@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from builder.stack.cause import Cause
 
 _ORDER = ""  # the name of the change that is the order of a series
-Kind = Literal["source", "commit", "move", "patch", "overlay", "package", "tools", "python", "rosetta"]
+Kind = Literal[
+    "source", "commit", "move", "patch", "overlay", "package", "tools", "python", "rosetta"
+]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,11 @@ class Unit:
 
     def needs(self, earlier: Unit) -> bool:
         """Whether a build that has this change must have an earlier one of the list too: a commit has those before it."""
-        return self.kind == earlier.kind and self.kind in ("commit", "rosetta") and self.place == earlier.place
+        return (
+            self.kind == earlier.kind
+            and self.kind in ("commit", "rosetta")
+            and self.place == earlier.place
+        )
 
 
 @dataclass(frozen=True)
@@ -55,24 +61,59 @@ class Between:
 
     def closure(self, index: int) -> frozenset[int]:
         """A change, and those that it cannot be without."""
-        return frozenset({index, *(each for each in range(index) if self.units[index].needs(self.units[each]))})
+        return frozenset(
+            {index, *(each for each in range(index) if self.units[index].needs(self.units[each]))}
+        )
 
     def mix(self, chosen: frozenset[int], at: Mapping[str, str] | None = None) -> Build:
         """The good build with these changes of the bad one; with `at`, these sources stand on those commits whatever was chosen."""
         if not at and len(chosen) in (0, len(self.units)):
             return self.bad if chosen else self.good
         units = [self.units[each] for each in sorted(chosen)]
-        names = _mixed([part.name for part in self.good.parts], [part.name for part in self.bad.parts], _taken(units, "source", ""))
+        names = _mixed(
+            [part.name for part in self.good.parts],
+            [part.name for part in self.bad.parts],
+            _taken(units, "source", ""),
+        )
         old, new = ({part.name: part for part in side.parts} for side in (self.good, self.bad))
-        parts = tuple(self._part(name, old[name], new[name], units, (at or {}).get(name)) if name in old and name in new else {**new, **old}[name] for name in names)
+        parts = tuple(
+            self._part(name, old[name], new[name], units, (at or {}).get(name))
+            if name in old and name in new
+            else {**new, **old}[name]
+            for name in names
+        )
         kinds = {unit.kind for unit in units}
-        tools, line = (self.bad if "tools" in kinds else self.good).tools, (self.bad if "python" in kinds else self.good).line
-        rules = {key: _joined(self.good.rules.get(key, []), self.bad.rules.get(key, [])) for key in ("sdists", "strip", "overrides")}
-        rosetta = next((unit.step.state if unit.step else self.bad.ours for unit in reversed(units) if unit.kind == "rosetta"), self.good.ours)
+        tools, line = (
+            (self.bad if "tools" in kinds else self.good).tools,
+            (self.bad if "python" in kinds else self.good).line,
+        )
+        rules = {
+            key: _joined(self.good.rules.get(key, []), self.bad.rules.get(key, []))
+            for key in ("sdists", "strip", "overrides")
+        }
+        rosetta = next(
+            (
+                unit.step.state if unit.step else self.bad.ours
+                for unit in reversed(units)
+                if unit.kind == "rosetta"
+            ),
+            self.good.ours,
+        )
         lock, pins = self._lock(units)
-        return replace(self.good, line=line, rules=rules, parts=parts, lock=lock, pins=pins, tools=tools, ours=rosetta)
+        return replace(
+            self.good,
+            line=line,
+            rules=rules,
+            parts=parts,
+            lock=lock,
+            pins=pins,
+            tools=tools,
+            ours=rosetta,
+        )
 
-    def _part(self, name: str, old: Part, new: Part, units: Sequence[Unit], pin: str | None) -> Part:
+    def _part(
+        self, name: str, old: Part, new: Part, units: Sequence[Unit], pin: str | None
+    ) -> Part:
         mine = [unit for unit in units if unit.place == name]
         entry, there = old.entry, False
         steps = [unit for unit in self.units if unit.place == name and unit.kind == "commit"]
@@ -83,20 +124,37 @@ class Between:
             entry = {**old.entry, "commit": taken[-1].step.state}
         if pin:
             entry, there = {**old.entry, "commit": pin}, False
-        return Part(name, entry, _patches(old, new, _taken(mine, "patch", name), newer=there), _overlay(old, new, _taken(mine, "overlay", name)))
+        return Part(
+            name,
+            entry,
+            _patches(old, new, _taken(mine, "patch", name), newer=there),
+            _overlay(old, new, _taken(mine, "overlay", name)),
+        )
 
     def _lock(self, units: Iterable[Unit]) -> tuple[str, tuple[Pin, ...]]:
-        names, every = ({unit.name for unit in some if unit.kind == "package"} for some in (units, self.units))
+        names, every = (
+            {unit.name for unit in some if unit.kind == "package"} for some in (units, self.units)
+        )
         if not names:
             return self.good.lock, self.good.pins
         if names == every:
             return self.bad.lock, self.bad.pins
         old, new = (_by_name(side.pins) for side in (self.good, self.bad))
-        pins = tuple(pin for name in sorted(old.keys() | new.keys()) for pin in (new if name in names else old).get(name, []))
+        pins = tuple(
+            pin
+            for name in sorted(old.keys() | new.keys())
+            for pin in (new if name in names else old).get(name, [])
+        )
         return "".join(pin.lines() for pin in pins), pins
 
 
-def between(good: Build, bad: Build, here: Callable[[Pin], bool], access: Access, stack: contextlib.ExitStack) -> Between:
+def between(
+    good: Build,
+    bad: Build,
+    here: Callable[[Pin], bool],
+    access: Access,
+    stack: contextlib.ExitStack,
+) -> Between:
     """What leads from `good` to `bad`, sources first. `here` tells which locked packages hold on this machine.
 
     Histories of upstreams stay open until `stack` closes. Commits of rosetta/ are added by `with_ours`.
@@ -107,21 +165,47 @@ def between(good: Build, bad: Build, here: Callable[[Pin], bool], access: Access
     old, new = ({part.name: part for part in side.parts} for side in (good, bad))
     for name in _merged(list(old), list(new)):
         if name not in old or name not in new:
-            units.append(Unit("source", "", name, f"the source {name} {'is new' if name in new else 'is gone'}"))
+            units.append(
+                Unit(
+                    "source",
+                    "",
+                    name,
+                    f"the source {name} {'is new' if name in new else 'is gone'}",
+                )
+            )
             continue
         units += _pin_units(old[name], new[name], ways, notes, access, stack)
         units += _patch_units(old[name], new[name])
         units += _overlay_units(old[name], new[name])
     if good.line.get("python") != bad.line.get("python"):
-        units.append(Unit("python", "", "python", f"Python {good.line.get('python')} -> {bad.line.get('python')}"))
+        units.append(
+            Unit(
+                "python",
+                "",
+                "python",
+                f"Python {good.line.get('python')} -> {bad.line.get('python')}",
+            )
+        )
     if good.tools != bad.tools:
-        units.append(Unit("tools", "", "locks/build.txt", "the tools that build sdists (locks/build.txt)"))
+        units.append(
+            Unit("tools", "", "locks/build.txt", "the tools that build sdists (locks/build.txt)")
+        )
     if good.lock != bad.lock:
-        held = [{name: frozenset(filter(here, pins)) for name, pins in _by_name(side.pins).items()} for side in (good, bad)]
+        held = [
+            {name: frozenset(filter(here, pins)) for name, pins in _by_name(side.pins).items()}
+            for side in (good, bad)
+        ]
         for name in sorted(held[0].keys() | held[1].keys()):
             one, other = (each.get(name, frozenset()) for each in held)
             if one != other:
-                units.append(Unit("package", "", name, f"{name} {_versions(one) or 'not there'} -> {_versions(other) or 'gone'}"))
+                units.append(
+                    Unit(
+                        "package",
+                        "",
+                        name,
+                        f"{name} {_versions(one) or 'not there'} -> {_versions(other) or 'gone'}",
+                    )
+                )
     return Between(good, bad, tuple(units), ways, tuple(notes))
 
 
@@ -129,19 +213,42 @@ def with_ours(found: Between, log: Sequence[Cause] | None) -> Between:
     """`found` with the commits that changed rosetta/ at its end, oldest first; None where they are no line: then all of it is one change."""
     if log is None:
         added: tuple[Unit, ...] = (Unit("rosetta", "", "rosetta", "rosetta/ as a whole"),)
-        return replace(found, units=found.units + added, notes=(*found.notes, "rosetta: the bad revision does not follow the good one: its commits are not split"))
+        return replace(
+            found,
+            units=found.units + added,
+            notes=(
+                *found.notes,
+                "rosetta: the bad revision does not follow the good one: its commits are not split",
+            ),
+        )
     if not log:
         return replace(found, bad=replace(found.bad, ours=found.good.ours))
-    added = tuple(Unit("rosetta", "", one.commit, f"rosetta {one}", history.Step(one.commit, one)) for one in log)
+    added = tuple(
+        Unit("rosetta", "", one.commit, f"rosetta {one}", history.Step(one.commit, one))
+        for one in log
+    )
     return replace(found, units=found.units + added)
 
 
-def _pin_units(old: Part, new: Part, ways: dict[str, Way], notes: list[str], access: Access, stack: contextlib.ExitStack) -> list[Unit]:
-    one, other = ({key: value for key, value in each.entry.items() if key != "track"} for each in (old, new))
+def _pin_units(
+    old: Part,
+    new: Part,
+    ways: dict[str, Way],
+    notes: list[str],
+    access: Access,
+    stack: contextlib.ExitStack,
+) -> list[Unit]:
+    one, other = (
+        {key: value for key, value in each.entry.items() if key != "track"} for each in (old, new)
+    )
     if one == other:
         return []
     pins = [str(each.get("commit") or each.get("wheel")) for each in (one, other)]
-    what = f"{pins[0]} -> {pins[1]}" if pins[0] != pins[1] else "what is never exported, or its address"
+    what = (
+        f"{pins[0]} -> {pins[1]}"
+        if pins[0] != pins[1]
+        else "what is never exported, or its address"
+    )
     move = Unit("move", old.name, old.name, what)
     if pins[0] == pins[1] or not one.get("git") or one.get("git") != other.get("git"):
         return [move]
@@ -155,7 +262,9 @@ def _pin_units(old: Part, new: Part, ways: dict[str, Way], notes: list[str], acc
 
 def commit_unit(source: str, step: Step) -> Unit:
     """The change that a commit of an upstream is."""
-    return Unit("commit", source, step.cause.commit, f"{'without ' if step.back else ''}{step.cause}", step)
+    return Unit(
+        "commit", source, step.cause.commit, f"{'without ' if step.back else ''}{step.cause}", step
+    )
 
 
 def _patch_units(old: Part, new: Part) -> list[Unit]:
@@ -164,9 +273,15 @@ def _patch_units(old: Part, new: Part) -> list[Unit]:
     if [name for name in one if name in other] != [name for name in other if name in one]:
         units.append(Unit("patch", old.name, _ORDER, "the order of its patches"))
     for name in _merged(list(one), list(other)):
-        if name in one and name in other and (one[name] == other[name] or refreshed(name, one[name][0], other[name][0])):
+        if (
+            name in one
+            and name in other
+            and (one[name] == other[name] or refreshed(name, one[name][0], other[name][0]))
+        ):
             continue
-        what = "changed" if name in one and name in other else "added" if name in other else "removed"
+        what = (
+            "changed" if name in one and name in other else "added" if name in other else "removed"
+        )
         units.append(Unit("patch", old.name, name, f"patch {name} {what}"))
     return units
 
@@ -177,22 +292,43 @@ def refreshed(name: str, one: bytes, other: bytes) -> bool:
 
 
 def _overlay_units(old: Part, new: Part) -> list[Unit]:
-    one, other = ({file.path: (file.mode, file.blob) for file in each.overlay} for each in (old, new))
+    one, other = (
+        {file.path: (file.mode, file.blob) for file in each.overlay} for each in (old, new)
+    )
     return [
-        Unit("overlay", old.name, path, f"our file {path} {'changed' if path in one and path in other else 'added' if path in other else 'removed'}")
-        for path in sorted(one.keys() | other.keys()) if one.get(path) != other.get(path)
-    ]  # fmt: skip
+        Unit(
+            "overlay",
+            old.name,
+            path,
+            f"our file {path} {'changed' if path in one and path in other else 'added' if path in other else 'removed'}",
+        )
+        for path in sorted(one.keys() | other.keys())
+        if one.get(path) != other.get(path)
+    ]
 
 
-def _patches(old: Part, new: Part, chosen: set[str], *, newer: bool) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
+def _patches(
+    old: Part, new: Part, chosen: set[str], *, newer: bool
+) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
     one, other = dict(old.patches), dict(new.patches)
     found = []
     moved = [name for name in one if name in other] != [name for name in other if name in one]
-    for name in _merged(list(other), list(one)) if moved and _ORDER not in chosen else _merged(list(one), list(other)):
+    for name in (
+        _merged(list(other), list(one))
+        if moved and _ORDER not in chosen
+        else _merged(list(one), list(other))
+    ):
         have = other if name in chosen else one
         versions = have.get(name, ())
-        if name in one and name in other and name not in chosen and refreshed(name, one[name][0], other[name][0]):
-            versions = tuple(dict.fromkeys((*other[name], *one[name]) if newer else (*one[name], *other[name])))
+        if (
+            name in one
+            and name in other
+            and name not in chosen
+            and refreshed(name, one[name][0], other[name][0])
+        ):
+            versions = tuple(
+                dict.fromkeys((*other[name], *one[name]) if newer else (*one[name], *other[name]))
+            )
         if versions:
             found.append((name, versions))
     return tuple(found)
@@ -219,12 +355,21 @@ def _merged(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 def _mixed(one: Sequence[str], other: Sequence[str], chosen: set[str]) -> list[str]:
     """The names of the first, with those changes chosen that lead to the second."""
-    return [name for name in _merged(one, other) if name in (other if name in chosen or (name in one and name in other) else one)]
+    return [
+        name
+        for name in _merged(one, other)
+        if name in (other if name in chosen or (name in one and name in other) else one)
+    ]
 
 
 def _joined(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rules of both manifests: they allow, so a mixture needs them all. Of two for one project, the second's."""
-    return list({rule["name"] if "name" in rule else Override(**rule).project: rule for rule in (*one, *other)}.values())
+    return list(
+        {
+            rule["name"] if "name" in rule else Override(**rule).project: rule
+            for rule in (*one, *other)
+        }.values()
+    )
 
 
 def _by_name(pins: Iterable[Pin]) -> dict[str, list[Pin]]:

@@ -59,11 +59,16 @@ class Build:
         """Equal for builds that cannot differ."""
         parts = [
             {
-                "name": part.name, "entry": dict(part.entry), "patches": [[name, [hashlib.sha256(raw).hexdigest() for raw in versions]] for name, versions in part.patches],
+                "name": part.name,
+                "entry": dict(part.entry),
+                "patches": [
+                    [name, [hashlib.sha256(raw).hexdigest() for raw in versions]]
+                    for name, versions in part.patches
+                ],
                 "overlay": [[file.path, file.mode, file.blob] for file in part.overlay],
             }
             for part in self.parts
-        ]  # fmt: skip
+        ]
         plain = {name: value for name, value in vars(self).items() if name not in ("parts", "pins")}
         return stage_key("bisect", {**plain, "parts": parts})
 
@@ -77,20 +82,47 @@ def of(side: Side, distribution: str, accelerator: str) -> Build:
     shipped = side.manifest
     entry = shipped.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(f"{distribution} is not built for {accelerator}", side.label, f"one of: {', '.join(entry.accelerators)}")
+        raise FatalError(
+            f"{distribution} is not built for {accelerator}",
+            side.label,
+            f"one of: {', '.join(entry.accelerators)}",
+        )
     whole = shipped.model_dump(mode="json", by_alias=True, exclude_none=True)
     rules = {key: whole[key] for key in ("sdists", "strip", "overrides")}
-    rules["overrides"] = [{**each, "lines": [entry.line]} for each in rules["overrides"] if entry.line in each.get("lines", [entry.line])]
-    line = {"name": entry.line, "python": shipped.lines[entry.line].python, "pythons": list(shipped.lines[entry.line].pythons), "architectures": list(entry.architectures)}
+    rules["overrides"] = [
+        {**each, "lines": [entry.line]}
+        for each in rules["overrides"]
+        if entry.line in each.get("lines", [entry.line])
+    ]
+    line = {
+        "name": entry.line,
+        "python": shipped.lines[entry.line].python,
+        "pythons": list(shipped.lines[entry.line].pythons),
+        "architectures": list(entry.architectures),
+    }
     parts = tuple(_part(shipped, name, whole["sources"][name]) for name in entry.sources)
     locks = shipped.folder("locks")
     lock, tools = locks / f"{distribution}-{accelerator}.txt", locks / "build.txt"
     pins = tuple(lockfile.read(lock))
-    return Build(distribution, accelerator, line, rules, parts, lock.read_text(encoding="utf-8"), pins, tools.read_text(encoding="utf-8") if tools.is_file() else "", side.revision)
+    return Build(
+        distribution,
+        accelerator,
+        line,
+        rules,
+        parts,
+        lock.read_text(encoding="utf-8"),
+        pins,
+        tools.read_text(encoding="utf-8") if tools.is_file() else "",
+        side.revision,
+    )
 
 
 def _part(shipped: Manifest, name: str, entry: dict[str, Any]) -> Part:
     source = shipped.source(name)
     bare = {key: value for key, value in entry.items() if key not in ("patches", "overlay")}
-    return Part(name, bare, tuple((patch.name, (patch.raw,)) for patch in series.load(source.patches)), overlay.load(source.overlay))
-
+    return Part(
+        name,
+        bare,
+        tuple((patch.name, (patch.raw,)) for patch in series.load(source.patches)),
+        overlay.load(source.overlay),
+    )

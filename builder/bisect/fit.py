@@ -32,25 +32,48 @@ def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
     remove(into)
     sources: dict[str, Any] = {}
     for part in build.parts:
-        folders = {"patches": f"patches/{part.name}", **({"overlay": f"overlay/{part.name}"} if part.overlay else {})}
+        folders = {
+            "patches": f"patches/{part.name}",
+            **({"overlay": f"overlay/{part.name}"} if part.overlay else {}),
+        }
         sources[part.name] = {**part.entry, **folders}
         pinned = acquire(_source(part), access[part.name])
         patches = _fitting(part, pinned)
-        write_atomic(into / folders["patches"] / "series", "".join(f"{name}\n" for name, _ in part.patches))
+        write_atomic(
+            into / folders["patches"] / "series", "".join(f"{name}\n" for name, _ in part.patches)
+        )
         for patch in patches:
             write_atomic(into / folders["patches"] / f"{patch.name}.patch", patch.raw)
         _lay(part, pinned, into / "overlay" / part.name)
-    line = build.line or {"name": "none", "python": "3.11", "pythons": ["3.11"], "architectures": ["amd64", "arm64"]}
+    line = build.line or {
+        "name": "none",
+        "python": "3.11",
+        "pythons": ["3.11"],
+        "architectures": ["amd64", "arm64"],
+    }
     name = line["name"]
     write_atomic(into / f"locks/{build.distribution}-{build.accelerator}.txt", build.lock)
     write_atomic(into / "locks/build.txt", build.tools)
     document = {
-        "version": 1, "sources": sources, **build.rules,
-        "lines": {name: {"python": line["python"], "pythons": line["pythons"], "common": "locks/common.in"}},
-        "distributions": {
-            build.distribution: {"line": name, "sources": list(sources), "accelerators": [build.accelerator], "architectures": line["architectures"]},
+        "version": 1,
+        "sources": sources,
+        **build.rules,
+        "lines": {
+            name: {
+                "python": line["python"],
+                "pythons": line["pythons"],
+                "common": "locks/common.in",
+            }
         },
-    }  # fmt: skip
+        "distributions": {
+            build.distribution: {
+                "line": name,
+                "sources": list(sources),
+                "accelerators": [build.accelerator],
+                "architectures": line["architectures"],
+            },
+        },
+    }
     write_atomic(into / "manifest.yaml", json.dumps(document, indent=1) + "\n")
     return manifest.load(into / "manifest.yaml")
 
@@ -58,13 +81,17 @@ def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
 def _source(part: Part) -> GitSource | WheelSource:
     entry, absent = part.entry, tuple(part.entry.get("absent", ()))
     if entry.get("git"):
-        return GitSource(part.name, entry["git"], entry["track"], entry["commit"], Path(), None, absent)
+        return GitSource(
+            part.name, entry["git"], entry["track"], entry["commit"], Path(), None, absent
+        )
     return WheelSource(part.name, entry["wheel"], entry["sha256"], Path(), None, absent)
 
 
 def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
     """The patches, each in the first version that applies after those before it."""
-    chosen = [patchfile.parse(Path(f"{name}.patch"), versions[0]) for name, versions in part.patches]
+    chosen = [
+        patchfile.parse(Path(f"{name}.patch"), versions[0]) for name, versions in part.patches
+    ]
     if all(result.sound for result in stack.survey(pinned, chosen, ()).results):
         return chosen
     chosen = []
@@ -78,7 +105,9 @@ def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
                 break
             problem = problem or f"{result.outcome}: {result.detail}"
         else:
-            raise FatalError(problem, f"{part.name}: {name}.patch", "no version of it at hand applies there")
+            raise FatalError(
+                problem, f"{part.name}: {name}.patch", "no version of it at hand applies there"
+            )
     return chosen
 
 
@@ -89,5 +118,10 @@ def _lay(part: Part, pinned: Pinned, folder: Path) -> None:
     with Reader(pinned.git) as reader:
         there = {entry.path: entry.sha for entry in walk(reader, pinned.tree)}
     for file in part.overlay:
-        write_atomic(folder / file.path, file.data, 0o755 if file.mode == objects.EXECUTABLE else 0o644)
-    write_atomic(folder / "REPLACES", "".join(f"{file.path} {there.get(file.path, 'new')}\n" for file in part.overlay))
+        write_atomic(
+            folder / file.path, file.data, 0o755 if file.mode == objects.EXECUTABLE else 0o644
+        )
+    write_atomic(
+        folder / "REPLACES",
+        "".join(f"{file.path} {there.get(file.path, 'new')}\n" for file in part.overlay),
+    )

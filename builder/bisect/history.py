@@ -41,7 +41,9 @@ class Way:
         """The commits that a step brought by a merge, oldest first, the step itself last; none where it is no merge of two."""
         if self.git is None or step.back:
             return []
-        parents = self.git.text("log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", step.cause.commit).split()
+        parents = self.git.text(
+            "log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", step.cause.commit
+        ).split()
         if len(parents) != 2:
             return []
         inner = taken.log(self.git, "--first-parent", f"{parents[0]}..{parents[1]}")
@@ -52,9 +54,19 @@ class Way:
         return repository.changed(self.git, step.cause.commit) if self.git else []
 
 
-def way(name: str, good: Mapping[str, Any], bad: Mapping[str, Any], patches: Path, access: Access, stack: contextlib.ExitStack) -> Way:
+def way(
+    name: str,
+    good: Mapping[str, Any],
+    bad: Mapping[str, Any],
+    patches: Path,
+    access: Access,
+    stack: contextlib.ExitStack,
+) -> Way:
     """From the pin of one entry of the manifest to that of another, which must be of one git URL; what is opened for it closes with `stack`."""
-    ends = [GitSource(name, each["git"], each["track"], each["commit"], patches, None, ()) for each in (good, bad)]
+    ends = [
+        GitSource(name, each["git"], each["track"], each["commit"], patches, None, ())
+        for each in (good, bad)
+    ]
     whys = []
     for old, new, back in ((ends[0], ends[1], False), (ends[1], ends[0], True)):
         upstream = stack.enter_context(reach.opened(old, access, new.commit))
@@ -64,7 +76,9 @@ def way(name: str, good: Mapping[str, Any], bad: Mapping[str, Any], patches: Pat
         log = taken.log(upstream.git, "--first-parent", f"{old.commit}..{new.commit}")
         if back:
             states = [*(one.commit for one in log[1:]), old.commit]
-            steps = tuple(Step(state, one, back=True) for state, one in zip(states, log, strict=True))
+            steps = tuple(
+                Step(state, one, back=True) for state, one in zip(states, log, strict=True)
+            )
         else:
             steps = tuple(Step(one.commit, one) for one in reversed(log))
         return Way(steps, "", upstream.git, upstream.access)

@@ -76,7 +76,13 @@ class Journal:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, as the file and --status have it."""
-        return {"request": asdict(self.request), "ends": self.ends, "trials": [asdict(trial) for trial in self.trials], "left": self.left, "done": self.done}
+        return {
+            "request": asdict(self.request),
+            "ends": self.ends,
+            "trials": [asdict(trial) for trial in self.trials],
+            "left": self.left,
+            "done": self.done,
+        }
 
     def close(self) -> None:
         """Nothing is to be remembered any more."""
@@ -85,7 +91,9 @@ class Journal:
 
 def place(cache: Cache, manifest: Path) -> Path:
     """The file for a manifest."""
-    return cache.path("bisect", f"{hashlib.sha256(os.fsencode(manifest.resolve())).hexdigest()[:16]}.json")
+    return cache.path(
+        "bisect", f"{hashlib.sha256(os.fsencode(manifest.resolve())).hexdigest()[:16]}.json"
+    )
 
 
 def load(file: Path) -> Journal | None:
@@ -93,8 +101,17 @@ def load(file: Path) -> Journal | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         request = Request(**{**data["request"], "command": tuple(data["request"]["command"])})
-        return Journal(file, request, list(data["ends"]), [Trial(**each) for each in data["trials"]], str(data["left"]), bool(data["done"]))
+        return Journal(
+            file,
+            request,
+            list(data["ends"]),
+            [Trial(**each) for each in data["trials"]],
+            str(data["left"]),
+            bool(data["done"]),
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError("is no journal of a bisect", str(file), "delete it, and begin again") from error
+        raise FatalError(
+            "is no journal of a bisect", str(file), "delete it, and begin again"
+        ) from error

@@ -29,7 +29,14 @@ class Repository:
 
     def commit(self, text: str) -> str | None:
         """The commit that a branch, tag or anything else git knows stands for; None where it stands for none."""
-        done = self.git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}", check=False)
+        done = self.git.run(
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{text}^{{commit}}",
+            check=False,
+        )
         return done.stdout.decode().strip() if done.returncode == 0 else None
 
     def write(self, commit: str, paths: Sequence[str], into: Path) -> None:
@@ -45,7 +52,9 @@ class Repository:
                 target.chmod(int(mode, 8) & 0o777)
 
     def _rows(self, commit: str, paths: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        listed = self._literal.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *self._full(paths)).stdout.decode("utf-8", "surrogateescape")
+        listed = self._literal.run(
+            "ls-tree", "-r", "-z", "--full-tree", commit, "--", *self._full(paths)
+        ).stdout.decode("utf-8", "surrogateescape")
         for row in filter(None, listed.split("\0")):
             if match := _ROW.fullmatch(row):
                 yield match["mode"], match["blob"], match["path"].removeprefix(self.prefix)
@@ -62,7 +71,9 @@ class Repository:
 
     def line(self, older: str, newer: str, path: str) -> list[Cause] | None:
         """The commits after `older` up to `newer` that changed a path, oldest first, or None where these two are on no such line."""
-        if not self.git.run("diff", "--quiet", older, newer, "--", *self._full([path]), check=False).returncode:
+        if not self.git.run(
+            "diff", "--quiet", older, newer, "--", *self._full([path]), check=False
+        ).returncode:
             return []
         if older not in self.git.text("rev-list", "--first-parent", newer).split():
             return None
@@ -86,11 +97,21 @@ def around(folder: Path) -> Repository | None:
     top = next((one for one in (full, *full.parents) if (one / ".git").exists()), None)
     if top is None:
         return None
-    return Repository(Git(top / ".git"), "" if top == full else f"{full.relative_to(top).as_posix()}/")
+    return Repository(
+        Git(top / ".git"), "" if top == full else f"{full.relative_to(top).as_posix()}/"
+    )
 
 
 def changed(git: Git, commit: str) -> list[str]:
     """The paths that a commit changed against its first parent, sorted."""
-    shown = ("-z", "-m", "--first-parent", "--no-renames", "--no-show-signature", "--name-only", "--format=")
+    shown = (
+        "-z",
+        "-m",
+        "--first-parent",
+        "--no-renames",
+        "--no-show-signature",
+        "--name-only",
+        "--format=",
+    )
     out = git.run("log", "-1", *shown, "--end-of-options", commit, check=False).stdout
     return sorted(set(filter(None, out.decode("utf-8", "replace").split("\0"))))

@@ -68,7 +68,9 @@ def _middle(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
     return (left[len(left) // 2], True) if left else None
 
 
-def needed(count: int, bad: Callable[[frozenset[int]], Answer], closure: Callable[[int], frozenset[int]]) -> Found:
+def needed(
+    count: int, bad: Callable[[frozenset[int]], Answer], closure: Callable[[int], frozenset[int]]
+) -> Found:
     """The changes, of `count` in a list, without which a build is not bad.
 
     Args:

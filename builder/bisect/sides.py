@@ -36,12 +36,16 @@ def look(text: str, context: Context, option: str) -> Asked:
     """What `text` names. Raises FatalError where it names nothing."""
     kind, colon, rest = text.partition(":")
     if colon and kind in _IMAGES and rest:
-        return Asked(text, kind, rest if kind in ("registry", "image") else str(Path(rest).absolute()))
+        return Asked(
+            text, kind, rest if kind in ("registry", "image") else str(Path(rest).absolute())
+        )
     path = Path(text)
     if (path / LOCK).is_file():
         return Asked(text, "env", str(path.absolute()))
     if path.is_file() or (path / "manifest.yaml").is_file():
-        return Asked(text, "folder", str((path if path.is_file() else path / "manifest.yaml").absolute()))
+        return Asked(
+            text, "folder", str((path if path.is_file() else path / "manifest.yaml").absolute())
+        )
     ours = repository.around(context.manifest_path.parent)
     if ours and text and not text.startswith("-") and (commit := ours.commit(text)):
         return Asked(text, "revision", commit)
@@ -55,7 +59,11 @@ def opened(asked: Asked, context: Context, scratch: Path) -> tuple[Side, str, st
     if asked.kind == "revision" and (ours := repository.around(context.manifest_path.parent)):
         return _revision(asked, ours, context, scratch), "", ""
     record = image.write(asked.kind, asked.place, context, scratch)
-    return Side(asked.text, manifest.load(scratch / "manifest.yaml")), record["distribution"], record["accelerator"]
+    return (
+        Side(asked.text, manifest.load(scratch / "manifest.yaml")),
+        record["distribution"],
+        record["accelerator"],
+    )
 
 
 def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -> Side:
@@ -64,9 +72,16 @@ def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -
     if not (scratch / name).is_file():
         raise FatalError(f"has no {name}", f"revision {asked.text}", "name a revision that has one")
     shipped = manifest.load(scratch / name)
-    folders = [folder for source in shipped.sources.values() for folder in (source.patches, source.overlay) if folder]
+    folders = [
+        folder
+        for source in shipped.sources.values()
+        for folder in (source.patches, source.overlay)
+        if folder
+    ]
     ours.write(commit, ["locks", *dict.fromkeys(folders)], scratch)
-    return Side(f"{asked.text} ({commit[:12]})" if asked.text != commit else commit[:12], shipped, commit)
+    return Side(
+        f"{asked.text} ({commit[:12]})" if asked.text != commit else commit[:12], shipped, commit
+    )
 
 
 def nights(good: Asked, bad: Asked) -> list[Asked]:
@@ -75,11 +90,19 @@ def nights(good: Asked, bad: Asked) -> list[Asked]:
         return []
     ends = [reference.parse(each.place) for each in (good, bad)]
     dates = [tags.day(each.tag) for each in ends]
-    if not all(dates) or any(each.digest for each in ends) or (ends[0].host, ends[0].name) != (ends[1].host, ends[1].name):
+    if (
+        not all(dates)
+        or any(each.digest for each in ends)
+        or (ends[0].host, ends[0].name) != (ends[1].host, ends[1].name)
+    ):
         return []
     first, last = sorted(dates)
     with Connection(ends[0], "pull") as connection:
-        between = sorted(date for tag in tags.listed(connection) if first < (date := tags.day(tag)) < last)
+        between = sorted(
+            date for tag in tags.listed(connection) if first < (date := tags.day(tag)) < last
+        )
     names = [f"{ends[0].host}/{ends[0].name}:{tags.nightly(date)}" for date in between]
-    return [Asked(f"registry:{name}", "registry", name) for name in (names if ends[0].tag <= ends[1].tag else reversed(names))]
-
+    return [
+        Asked(f"registry:{name}", "registry", name)
+        for name in (names if ends[0].tag <= ends[1].tag else reversed(names))
+    ]

@@ -28,8 +28,16 @@ def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
         return
     start, end = _span(text, name)
     if now != old or text[start:end].count(old) != 1:
-        raise FatalError(f"the pin of {name} is {now}, not {old}", manifest.name, "it was edited meanwhile: run again")
-    write_atomic(file, text[:start] + text[start:end].replace(old, new) + text[end:], stat.S_IMODE(os.stat(file).st_mode))
+        raise FatalError(
+            f"the pin of {name} is {now}, not {old}",
+            manifest.name,
+            "it was edited meanwhile: run again",
+        )
+    write_atomic(
+        file,
+        text[:start] + text[start:end].replace(old, new) + text[end:],
+        stat.S_IMODE(os.stat(file).st_mode),
+    )
 
 
 def _span(text: str, name: str) -> tuple[int, int]:

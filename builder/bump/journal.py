@@ -49,7 +49,13 @@ class Journal:
 
     def save(self) -> None:
         entries = {name: vars(entry) for name, entry in self.entries.items()}
-        data = {"schema": 1, "manifest": str(self.manifest), "running": self.running, "sources": entries, "records": self.records}
+        data = {
+            "schema": 1,
+            "manifest": str(self.manifest),
+            "running": self.running,
+            "sources": entries,
+            "records": self.records,
+        }
         write_atomic(self.file, json.dumps(data, indent=1) + "\n")
 
     def without(self, names: Iterable[str]) -> Journal | None:
@@ -64,12 +70,19 @@ class Journal:
             self.entries[source.name].target = target
             self.entries[source.name].pin = source.commit
         else:
-            self.entries[source.name] = Entry(source.commit, source.commit, target, _folders(source, root))
+            self.entries[source.name] = Entry(
+                source.commit, source.commit, target, _folders(source, root)
+            )
         self.save()
 
-    def write(self, source: GitSource, root: Path, pin: str, files: Mapping[Path, bytes | None]) -> None:
+    def write(
+        self, source: GitSource, root: Path, pin: str, files: Mapping[Path, bytes | None]
+    ) -> None:
         """Write files (None: away with it) and move the pin, all of it or, after a kill, by `finish`."""
-        changes = {str(path.relative_to(root)): [_packed(path), None if data is None else _text(data)] for path, data in files.items()}
+        changes = {
+            str(path.relative_to(root)): [_packed(path), None if data is None else _text(data)]
+            for path, data in files.items()
+        }
         self.entries[source.name].writing = {"pin": pin, "files": changes}
         self.save()
         self.finish(root)
@@ -85,7 +98,11 @@ class Journal:
             for path, (old, new) in entry.writing["files"].items():
                 if _packed(root / path) not in (old, new):
                     do = "put it back as it was, or give up what was begun: build.py bump --abort"
-                    raise FatalError("was edited while a bump that was killed is not finished", str(root / path), do)
+                    raise FatalError(
+                        "was edited while a bump that was killed is not finished",
+                        str(root / path),
+                        do,
+                    )
             for path, (_, new) in entry.writing["files"].items():
                 _sweep(root / path)
                 if new is None:
@@ -104,7 +121,11 @@ class Journal:
             source = manifest.source(name)
             pins = {entry.start, entry.pin, (entry.writing or {}).get("pin")}
             if getattr(source, "commit", "") not in pins:
-                raise FatalError(f"the pin of {name} was edited since", self.manifest.name, f"set it to {entry.pin} or {entry.start}, then abort")
+                raise FatalError(
+                    f"the pin of {name} was edited since",
+                    self.manifest.name,
+                    f"set it to {entry.pin} or {entry.start}, then abort",
+                )
         for name, entry in self.entries.items():
             source = manifest.source(name)
             for folder in filter(None, (source.patches, source.overlay)):
@@ -136,7 +157,9 @@ def load(cache: Cache, manifest: Path) -> Journal | None:
     try:
         data = json.loads(empty.file.read_text(encoding="utf-8"))
         entries = {name: Entry(**entry) for name, entry in data["sources"].items()}
-        return Journal(empty.file, empty.manifest, entries, dict(data["records"]), bool(data["running"]))
+        return Journal(
+            empty.file, empty.manifest, entries, dict(data["records"]), bool(data["running"])
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -157,13 +180,20 @@ def _folders(source: GitSource, root: Path) -> dict[str, dict[str, Any]]:
     for folder in filter(None, (source.patches, source.overlay)):
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.name.startswith(".tmp-"):
-                found[str(path.relative_to(root))] = {"mode": stat.S_IMODE(path.stat().st_mode), "content": _packed(path)}
+                found[str(path.relative_to(root))] = {
+                    "mode": stat.S_IMODE(path.stat().st_mode),
+                    "content": _packed(path),
+                }
     return found
 
 
 def _restore(folder: Path, root: Path, before: Mapping[str, Mapping[str, Any]]) -> list[str]:
     changed = []
-    there = {str(path.relative_to(root)): path for path in sorted(folder.rglob("*")) if not path.is_dir() or path.is_symlink()}
+    there = {
+        str(path.relative_to(root)): path
+        for path in sorted(folder.rglob("*"))
+        if not path.is_dir() or path.is_symlink()
+    }
     for name, path in there.items():
         if name not in before:
             remove(path)

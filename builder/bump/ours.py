@@ -41,7 +41,9 @@ class Ours:
     def __init__(self, root: Path) -> None:
         folder = next((one for one in (root, *root.parents) if (one / ".git").exists()), None)
         self._git = Git(_git_dir(folder / ".git")) if folder else None
-        self._prefix = "" if folder in (None, root) else f"{root.relative_to(folder or root).as_posix()}/"
+        self._prefix = (
+            "" if folder in (None, root) else f"{root.relative_to(folder or root).as_posix()}/"
+        )
         self._root = root
         self._blobs: dict[str, bytes] = {}
         self._sizes: dict[str, tuple[int, int] | None] = {}
@@ -58,31 +60,73 @@ class Ours:
         folder = os.path.relpath(source.patches, self._root)
         paths = [f"{self._prefix}{manifest}", f"{self._prefix}{folder}"]
         git = Git(self._git.git_dir, extra={"GIT_LITERAL_PATHSPECS": "1"})
-        done = git.run("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H %ct", "--end-of-options", "HEAD", "--", *paths, check=False)
+        done = git.run(
+            "log",
+            "--first-parent",
+            "--reverse",
+            "--no-show-signature",
+            "--format=%H %ct",
+            "--end-of-options",
+            "HEAD",
+            "--",
+            *paths,
+            check=False,
+        )
         found: list[Moment] = []
         for line in done.stdout.decode().splitlines():
             commit, date = line.split()
-            listed = git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths).stdout.decode("utf-8", "surrogateescape").split("\0")
-            blobs = {match[2].removeprefix(self._prefix): match[1] for one in listed if (match := _LIST.fullmatch(one))}
+            listed = (
+                git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", *paths)
+                .stdout.decode("utf-8", "surrogateescape")
+                .split("\0")
+            )
+            blobs = {
+                match[2].removeprefix(self._prefix): match[1]
+                for one in listed
+                if (match := _LIST.fullmatch(one))
+            }
             moment = self._moment(commit, int(date), source.name, blobs, manifest, folder)
             if moment.pin is None and not moment.names and not found:
                 continue  # from before the source was there
-            if not found or (found[-1].pin, found[-1].names, found[-1].added, found[-1].removed) != (moment.pin, moment.names, moment.added, moment.removed):
+            if not found or (
+                found[-1].pin,
+                found[-1].names,
+                found[-1].added,
+                found[-1].removed,
+            ) != (moment.pin, moment.names, moment.added, moment.removed):
                 found.append(moment)
         return found
 
-    def _moment(self, commit: str, date: int, name: str, blobs: dict[str, str], manifest: str, folder: str) -> Moment:
-        listed = self._read(blobs[f"{folder}/series"]).decode("utf-8", "replace").splitlines() if f"{folder}/series" in blobs else []
+    def _moment(
+        self, commit: str, date: int, name: str, blobs: dict[str, str], manifest: str, folder: str
+    ) -> Moment:
+        listed = (
+            self._read(blobs[f"{folder}/series"]).decode("utf-8", "replace").splitlines()
+            if f"{folder}/series" in blobs
+            else []
+        )
         names = tuple(filter(None, (line.split("#")[0].strip() for line in listed)))
-        sizes = [self._size(blobs[path]) if (path := f"{folder}/{one}.patch") in blobs else None for one in names]
+        sizes = [
+            self._size(blobs[path]) if (path := f"{folder}/{one}.patch") in blobs else None
+            for one in names
+        ]
         known = [one for one in sizes if one is not None]
         whole = len(known) == len(sizes)
         pin = self._pin(blobs[manifest], name) if manifest in blobs else None
-        return Moment(commit, date, pin, names, sum(one for one, _ in known) if whole else None, sum(one for _, one in known) if whole else None)
+        return Moment(
+            commit,
+            date,
+            pin,
+            names,
+            sum(one for one, _ in known) if whole else None,
+            sum(one for _, one in known) if whole else None,
+        )
 
     def _pin(self, blob: str, name: str) -> str | None:
         try:
-            entry = strictyaml.load(self._read(blob).decode("utf-8", "replace"), "").data["sources"][name]
+            entry = strictyaml.load(self._read(blob).decode("utf-8", "replace"), "").data[
+                "sources"
+            ][name]
             return str(entry.get("commit") or entry.get("sha256"))
         except (FatalError, KeyError, TypeError, AttributeError):
             return None

@@ -71,7 +71,14 @@ class Report:
         return self.finding is None and self.good == self.tip
 
 
-def examine(source: GitSource, access: Access, *, accept: bool = False, tip_only: bool = False, target: str = "") -> Report:
+def examine(
+    source: GitSource,
+    access: Access,
+    *,
+    accept: bool = False,
+    tip_only: bool = False,
+    target: str = "",
+) -> Report:
     """Try a source's stack at the tip of its branch (or at `target`), find what broke it, and how far the pin can go.
 
     Args:
@@ -92,11 +99,16 @@ def examine(source: GitSource, access: Access, *, accept: bool = False, tip_only
         good = history.newest_good()
         patches = tuple(_reported(history, verdict) for verdict in history.tip.verdicts)
         days = _days(upstream, source.commit)
-        found = Report(source, upstream.tip, None, history.tip, patches, tuple(history.commits), days, good)
+        found = Report(
+            source, upstream.tip, None, history.tip, patches, tuple(history.commits), days, good
+        )
         if good is None or (tip_only and good != upstream.tip):
             return found
         try:
-            return replace(found, writes=_writes(source, upstream, history.trial(good), on.patches, accept=accept))
+            return replace(
+                found,
+                writes=_writes(source, upstream, history.trial(good), on.patches, accept=accept),
+            )
         except FatalError as error:
             finding = reach.Finding("unreadable", f"{good}: {error.where}: {error.what}", error.do)
             return replace(found, finding=finding)
@@ -109,24 +121,43 @@ def _reported(history: History, verdict: Verdict) -> PatchReport:
 
 
 def _days(upstream: Upstream, pin: str) -> int:
-    tip, old = (int(upstream.git.text("log", "-1", "--no-show-signature", "--format=%ct", "--end-of-options", commit)) for commit in (upstream.tip, pin))
+    tip, old = (
+        int(
+            upstream.git.text(
+                "log", "-1", "--no-show-signature", "--format=%ct", "--end-of-options", commit
+            )
+        )
+        for commit in (upstream.tip, pin)
+    )
     return (tip - old) // 86400
 
 
-def _writes(source: GitSource, upstream: Upstream, tried: Trial, patches: Sequence[Patch], *, accept: bool) -> Writes | None:
+def _writes(
+    source: GitSource, upstream: Upstream, tried: Trial, patches: Sequence[Patch], *, accept: bool
+) -> Writes | None:
     """What has to change for the pin to stand at `tried`: proven without merging, on objects that were verified."""
     pinned = acquire(replace(source, commit=tried.commit), upstream.access)
-    dropped = tuple(verdict.name for verdict in tried.verdicts if accept and verdict.outcome == "taken")
+    dropped = tuple(
+        verdict.name for verdict in tried.verdicts if accept and verdict.outcome == "taken"
+    )
     kept = [patch for patch in patches if patch.name not in dropped]
     better, _ = refresh.stale(pinned, kept)
     fresh = {patch.name: patch for patch in better}
-    final = stack.survey(pinned, [fresh.get(patch.name, patch) for patch in kept], overlay.load(source.overlay))
+    final = stack.survey(
+        pinned, [fresh.get(patch.name, patch) for patch in kept], overlay.load(source.overlay)
+    )
     for result in final.results:
         if not result.sound:
-            raise FatalError(f"the refreshed patch is {result.outcome}: {result.detail}", result.name, "see docs/bump.md")
+            raise FatalError(
+                f"the refreshed patch is {result.outcome}: {result.detail}",
+                result.name,
+                "see docs/bump.md",
+            )
     files: dict[Path, bytes | None] = {patch.file: patch.raw for patch in better}
     if dropped:
-        files[source.patches / "series"] = _without(series.read_text(source.patches / "series"), dropped)
+        files[source.patches / "series"] = _without(
+            series.read_text(source.patches / "series"), dropped
+        )
         files |= {source.patches / f"{name}.patch": None for name in dropped}
     if tried.commit == source.commit and not files:
         return None
@@ -134,4 +165,6 @@ def _writes(source: GitSource, upstream: Upstream, tried: Trial, patches: Sequen
 
 
 def _without(text: str, names: Sequence[str]) -> bytes:
-    return "".join(line for line in text.splitlines(keepends=True) if line.split("#")[0].strip() not in names).encode()
+    return "".join(
+        line for line in text.splitlines(keepends=True) if line.split("#")[0].strip() not in names
+    ).encode()

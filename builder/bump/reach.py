@@ -56,7 +56,9 @@ def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upst
     with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
         git = Git(Path(folder), alternates=(clone.objects,))
         git.init()
-        wrong = _wrong(git, source, tip, clone, moved_tag=tag and not target and tip != source.commit)
+        wrong = _wrong(
+            git, source, tip, clone, moved_tag=tag and not target and tip != source.commit
+        )
         yield wrong or Upstream(git, tip, replace(access, mirrors=(*access.mirrors, clone.path)))
 
 
@@ -64,7 +66,12 @@ def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirro
     """The tip, a clone that has it, and whether a tag said so."""
     where = f"source {source.name}"
     own = access.cache.path("git", f"{source.name}+history.git")
-    clones = [clone for root in (*access.mirrors, own) if root.is_dir() for clone in mirror.mirrors(root, mirror.word_of(source.git))]
+    clones = [
+        clone
+        for root in (*access.mirrors, own)
+        if root.is_dir()
+        for clone in mirror.mirrors(root, mirror.word_of(source.git))
+    ]
     if target and (clone := next((clone for clone in clones if track.has(clone, target)), None)):
         return target, clone, False
     branch = source.track.removeprefix("refs/heads/")
@@ -73,21 +80,37 @@ def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirro
         if served:
             return tip, served, mirror.ref(served, f"refs/heads/{branch}") is None
         if access.offline:
-            raise remote.UnreachableError(f"nothing at hand has {tip}, and --offline forbids asking {source.git}", where, "give --mirror DIR")
+            raise remote.UnreachableError(
+                f"nothing at hand has {tip}, and --offline forbids asking {source.git}",
+                where,
+                "give --mirror DIR",
+            )
         _fetch(source, access, tip)
     except remote.UnreachableError as error:
-        return _lost(source, _branches_of_mirrors(source, access)) or Finding("unreachable", error.what, error.do)
+        return _lost(source, _branches_of_mirrors(source, access)) or Finding(
+            "unreachable", error.what, error.do
+        )
     except FatalError as error:  # the clones were looked through above: what is left is the branch
-        return _lost(source, _branches_of_server(source, access)) or Finding("branch-lost", error.what, error.do)
-    return tip, next(mirror.mirrors(own, "")), not target and branch not in _branches_of_server(source, access)
+        return _lost(source, _branches_of_server(source, access)) or Finding(
+            "branch-lost", error.what, error.do
+        )
+    return (
+        tip,
+        next(mirror.mirrors(own, "")),
+        not target and branch not in _branches_of_server(source, access),
+    )
 
 
 def _fetch(source: GitSource, access: Access, tip: str) -> None:
     """All history up to `tip` into a repository of its own; what it has from before is not sent again."""
     with access.cache.lock(f"git-{source.name}+history"):
-        folder = access.cache.folder("git", f"{source.name}+history.git", lambda folder: Git(folder).init(), grows=True)
+        folder = access.cache.folder(
+            "git", f"{source.name}+history.git", lambda folder: Git(folder).init(), grows=True
+        )
         git = Git(folder, protocols=":".join(access.protocols))
-        if git.run("rev-parse", "--verify", "--quiet", f"refs/rosetta/tips/{tip}", check=False).returncode:
+        if git.run(
+            "rev-parse", "--verify", "--quiet", f"refs/rosetta/tips/{tip}", check=False
+        ).returncode:
             remote.fetch_branch(git, source.git, tip, where=f"source {source.name}")
             git.run("update-ref", f"refs/rosetta/tips/{tip}", tip)
 
@@ -101,7 +124,11 @@ def _branches_of_mirrors(source: GitSource, access: Access) -> dict[str, str]:
                 with tempfile.TemporaryDirectory() as folder:
                     git = Git(Path(folder), alternates=(clone.objects,))
                     git.init()
-                    found |= {name: sha for name, sha in mirror.branches(clone).items() if remote.holds(git, sha, source.commit)}
+                    found |= {
+                        name: sha
+                        for name, sha in mirror.branches(clone).items()
+                        if remote.holds(git, sha, source.commit)
+                    }
     return found
 
 
@@ -118,31 +145,60 @@ def _lost(source: GitSource, branches: Mapping[str, str]) -> Finding | None:
     """The finding for a branch that is gone while others are there: named are up to five that may be its new name."""
     if not branches or source.track in branches:
         return None
-    likely = sorted(branches, key=lambda name: (name not in ("main", "master"), branches[name] != source.commit, name))[:5]
+    likely = sorted(
+        branches,
+        key=lambda name: (name not in ("main", "master"), branches[name] != source.commit, name),
+    )[:5]
     what = f"the branch {source.track} is gone (deleted or renamed); there are: {', '.join(likely)}"
-    return Finding("branch-lost", what, f"set `track` of {source.name} in the manifest to the one that follows it")
+    return Finding(
+        "branch-lost",
+        what,
+        f"set `track` of {source.name} in the manifest to the one that follows it",
+    )
 
 
-def _wrong(git: Git, source: GitSource, tip: str, clone: Mirror, *, moved_tag: bool) -> Finding | None:
+def _wrong(
+    git: Git, source: GitSource, tip: str, clone: Mirror, *, moved_tag: bool
+) -> Finding | None:
     pin, name = source.commit, source.track
     if moved_tag:
-        return Finding("tag-moved", f"the tag {name} was moved from {pin} to {tip}", "see why, then set the commit in the manifest by hand")
+        return Finding(
+            "tag-moved",
+            f"the tag {name} was moved from {pin} to {tip}",
+            "see why, then set the commit in the manifest by hand",
+        )
     if not all(_there(git, commit) for commit in (tip, pin)):
         cut = (clone.path / "shallow").exists() or not _there(git, tip)
         what = f"the history from {pin} to {tip} is not at hand"
         if cut:
             return Finding("unreadable", what, "give a --mirror with a complete clone")
-        return Finding("rewritten", f"{name} stands at {tip} and its history knows no {pin}: force-pushed", _LOOK)
+        return Finding(
+            "rewritten",
+            f"{name} stands at {tip} and its history knows no {pin}: force-pushed",
+            _LOOK,
+        )
     status = git.run("merge-base", "--is-ancestor", pin, tip, check=False).returncode
     if status == 0:
         return None
     if status != 1:
-        return Finding("unreadable", f"the history from {pin} to {tip} is not at hand", "give a --mirror with a complete clone")
+        return Finding(
+            "unreadable",
+            f"the history from {pin} to {tip} is not at hand",
+            "give a --mirror with a complete clone",
+        )
     if remote.holds(git, pin, tip):
-        return Finding("rewritten", f"{name} was moved back to {tip}, which lies before the pin {pin}", "see why; if it is only an old mirror, renew it")
+        return Finding(
+            "rewritten",
+            f"{name} was moved back to {tip}, which lies before the pin {pin}",
+            "see why; if it is only an old mirror, renew it",
+        )
     fork = git.run("merge-base", pin, tip, check=False).stdout.decode().strip()
     since = f"they part at {fork}" if fork else "they have nothing in common"
-    return Finding("rewritten", f"{name} stands at {tip}, which does not hold the pin {pin}: force-pushed; {since}", _LOOK)
+    return Finding(
+        "rewritten",
+        f"{name} stands at {tip}, which does not hold the pin {pin}: force-pushed; {since}",
+        _LOOK,
+    )
 
 
 _LOOK = "see what upstream threw away, then set the commit in the manifest by hand"

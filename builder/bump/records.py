@@ -44,15 +44,28 @@ def renew(manifest: Manifest, access: Access, names: Iterable[str]) -> Changes:
     pins: list[str] = []
     stale = []
     for name in wanted:
-        before, after = known.get(name, {}).get("requirements", []), list(found.declared[name].requirements)
-        different = [f"-{name}: {one}" for one in before if one not in after] + [f"+{name}: {one}" for one in after if one not in before]
+        before, after = (
+            known.get(name, {}).get("requirements", []),
+            list(found.declared[name].requirements),
+        )
+        different = [f"-{name}: {one}" for one in before if one not in after] + [
+            f"+{name}: {one}" for one in after if one not in before
+        ]
         asked += different
         stale += [shipped[name]] if different else []
     for state in found.states:
         old, new = records.get(state.name, {}), sourcelock.entry(state)
         for key in ("commit", "patched_commit"):
             if old.get(key) != new[key]:
-                pins += [*([f"-{state.name}: {key} {old[key]}"] if key in old else []), f"+{state.name}: {key} {new[key]}"]
-    lock.write_changed(manifest.root / declared.RECORD, declared.dump(manifest, known, found.declared))
+                pins += [
+                    *([f"-{state.name}: {key} {old[key]}"] if key in old else []),
+                    f"+{state.name}: {key} {new[key]}",
+                ]
+    lock.write_changed(
+        manifest.root / declared.RECORD, declared.dump(manifest, known, found.declared)
+    )
     lock.write_changed(manifest.root / sourcelock.FILE, sourcelock.render(manifest, found.states))
-    return Changes({path: diff for path, diff in zip(FILES, (asked, pins), strict=True) if diff}, tuple(dict.fromkeys(stale)))
+    return Changes(
+        {path: diff for path, diff in zip(FILES, (asked, pins), strict=True) if diff},
+        tuple(dict.fromkeys(stale)),
+    )

@@ -31,7 +31,11 @@ def data(report: Report, shown: int) -> dict[str, Any]:
         "patches": [_patch(one) for one in report.patches],
         "overlay": [dataclasses.asdict(laid) for laid in tried.overlaid] if tried else [],
         "mechanical": {"refreshed": list(report.writes.refreshed) if report.writes else []},
-        "proposed": [{"patch": one.verdict.name, "do": one.proposal} for one in report.patches if one.proposal],
+        "proposed": [
+            {"patch": one.verdict.name, "do": one.proposal}
+            for one in report.patches
+            if one.proposal
+        ],
         "dropped": list(report.writes.dropped) if report.writes else [],
         "log": [dataclasses.asdict(one) for one in report.log[:shown]],
     }
@@ -39,11 +43,20 @@ def data(report: Report, shown: int) -> dict[str, Any]:
 
 def _patch(one: PatchReport) -> dict[str, Any]:
     verdict, signals = one.verdict, one.verdict.signals
-    said = None if signals is None else {**dataclasses.asdict(signals), "taken": signals.taken, "partly": signals.partly}
+    said = (
+        None
+        if signals is None
+        else {**dataclasses.asdict(signals), "taken": signals.taken, "partly": signals.partly}
+    )
     return {
-        "name": verdict.name, "outcome": verdict.outcome, "detail": verdict.detail, "builds": verdict.exact,
-        "culprit": dataclasses.asdict(one.culprit) if one.culprit else None, "signals": said, "proposal": one.proposal,
-    }  # fmt: skip
+        "name": verdict.name,
+        "outcome": verdict.outcome,
+        "detail": verdict.detail,
+        "builds": verdict.exact,
+        "culprit": dataclasses.asdict(one.culprit) if one.culprit else None,
+        "signals": said,
+        "proposal": one.proposal,
+    }
 
 
 def text(reports: Sequence[Report], shown: int, changes: Changes, *, forecast: bool) -> str:
@@ -51,7 +64,12 @@ def text(reports: Sequence[Report], shown: int, changes: Changes, *, forecast: b
     lines: list[str] = []
     for report in reports:
         lines += [*_source(report, forecast=forecast), *_log(report, shown)]
-    proposed = [f"  {report.source.name}: {_proposal(one)}" for report in reports for one in report.patches if one.proposal and not _made(report, one)]
+    proposed = [
+        f"  {report.source.name}: {_proposal(one)}"
+        for report in reports
+        for one in report.patches
+        if one.proposal and not _made(report, one)
+    ]
     if proposed:
         lines += ["proposed, not made (`--accept` does it; look at each first):", *proposed]
     lines += _pins(reports) if not forecast else []
@@ -84,7 +102,11 @@ def _source(report: Report, *, forecast: bool) -> list[str]:
         head = f"{name}: not moved; the tip {report.tip[:12]} is {behind}"
     lines = [head]
     if (forecast or report.pin != report.good) and not report.ok:
-        lines.append(f"  the stack applies up to {report.good}" if report.good else "  the stack does not apply at the pin either")
+        lines.append(
+            f"  the stack applies up to {report.good}"
+            if report.good
+            else "  the stack does not apply at the pin either"
+        )
     if report.tried and report.tried.problem:
         lines.append(f"  {report.tried.problem}")
     for one in report.patches:
@@ -97,9 +119,13 @@ def _source(report: Report, *, forecast: bool) -> list[str]:
 
 def _lines_of(one: PatchReport) -> list[str]:
     verdict = one.verdict
-    lines = [f"  {verdict.outcome:<10}{verdict.name}" + (f": {verdict.detail}" if verdict.detail else "")]
+    lines = [
+        f"  {verdict.outcome:<10}{verdict.name}" + (f": {verdict.detail}" if verdict.detail else "")
+    ]
     if one.culprit:
-        lines.append(f"            {'taken' if verdict.outcome == 'taken' else 'broken'} by {one.culprit}")
+        lines.append(
+            f"            {'taken' if verdict.outcome == 'taken' else 'broken'} by {one.culprit}"
+        )
     if verdict.signals and (said := str(verdict.signals)):
         lines.append(f"            {'partly upstream: ' if verdict.signals.partly else ''}{said}")
     return lines
@@ -107,7 +133,11 @@ def _lines_of(one: PatchReport) -> list[str]:
 
 def _proposal(one: PatchReport) -> str:
     if one.proposal == "drop":
-        sure = "the build goes on without it already" if one.verdict.exact else "upstream has it in another form"
+        sure = (
+            "the build goes on without it already"
+            if one.verdict.exact
+            else "upstream has it in another form"
+        )
         return f"drop {one.verdict.name} ({sure})"
     return f"refresh {one.verdict.name} to what a merge leaves of it (+{one.verdict.added} -{one.verdict.removed})"
 
@@ -116,17 +146,32 @@ def _log(report: Report, shown: int) -> list[str]:
     if not report.log or not shown:
         return []
     lines = [f"  upstream since {report.source.commit[:12]}:"]
-    lines += [f"    {one.commit[:12]} {one.date} {one.author}: {one.subject}" for one in report.log[:shown]]
+    lines += [
+        f"    {one.commit[:12]} {one.date} {one.author}: {one.subject}"
+        for one in report.log[:shown]
+    ]
     left = len(report.log) - shown
-    return [*lines, *([f"    and {left} more (--log {len(report.log)} shows them)"] if left > 0 else [])]
+    return [
+        *lines,
+        *([f"    and {left} more (--log {len(report.log)} shows them)"] if left > 0 else []),
+    ]
 
 
 def _pins(reports: Iterable[Report]) -> list[str]:
     lines = []
     for report in reports:
         if report.writes:
-            lines += [f"-{report.source.name}: {report.source.commit}", f"+{report.source.name}: {report.pin}"] if report.pin != report.source.commit else []
-            lines += [f" {report.source.name}: rewritten {name}" for name in report.writes.refreshed]
+            lines += (
+                [
+                    f"-{report.source.name}: {report.source.commit}",
+                    f"+{report.source.name}: {report.pin}",
+                ]
+                if report.pin != report.source.commit
+                else []
+            )
+            lines += [
+                f" {report.source.name}: rewritten {name}" for name in report.writes.refreshed
+            ]
             lines += [f" {report.source.name}: dropped {name}" for name in report.writes.dropped]
     return ["manifest.yaml and patches:", *(f"  {line}" for line in lines)] if lines else []
 
@@ -138,7 +183,9 @@ def _locks(changes: Changes) -> list[str]:
     if changes.problem:
         lines.append(f"locks: not renewed: {changes.problem}")
     if changes.lines:
-        lines.append(f"locks: what upstream asks for changed: run build.py lock {' '.join(changes.lines)}")
+        lines.append(
+            f"locks: what upstream asks for changed: run build.py lock {' '.join(changes.lines)}"
+        )
     return lines
 
 

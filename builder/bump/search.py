@@ -46,7 +46,9 @@ class History:
         if commit == self._upstream.tip:
             return self.tip
         if commit not in self._tried:
-            self._tried[commit] = trial.at(self._upstream, self._source, commit, self._on, explain=self._accept)
+            self._tried[commit] = trial.at(
+                self._upstream, self._source, commit, self._on, explain=self._accept
+            )
         return self._tried[commit]
 
     def newest_good(self) -> str | None:
@@ -66,7 +68,9 @@ class History:
         if found is None:
             return None
         by = taken.cause_of(self._upstream.git, found)
-        parents = self._upstream.git.text("log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", found).split()
+        parents = self._upstream.git.text(
+            "log", "-1", "--no-show-signature", "--format=%P", "--end-of-options", found
+        ).split()
         if len(parents) > 1 and (inner := self._between(parents[1], parents[0], name, paths)):
             return Culprit(taken.cause_of(self._upstream.git, inner), by)
         return Culprit(by)
@@ -76,7 +80,15 @@ class History:
         names = [patch.name for patch in self._on.patches]
         patches = self._on.patches[: names.index(name) + 1]
         own = {file.path for file in patches[-1].files}
-        return sorted(own | {file.path for patch in patches for file in patch.files if own & {one.path for one in patch.files}})
+        return sorted(
+            own
+            | {
+                file.path
+                for patch in patches
+                for file in patch.files
+                if own & {one.path for one in patch.files}
+            }
+        )
 
     def _between(self, newest: str, oldest: str, name: str, paths: Sequence[str]) -> str | None:
         states = self._states(newest, oldest, paths)
@@ -85,7 +97,11 @@ class History:
 
     def _states(self, newest: str, oldest: str, paths: Sequence[str]) -> list[str]:
         """Commits that changed one of the paths, newest first, then `oldest`: one for each state that the paths were in."""
-        changing = taken.log(self._upstream.git, "--first-parent", f"{oldest}..{newest}", paths=paths) if paths else []
+        changing = (
+            taken.log(self._upstream.git, "--first-parent", f"{oldest}..{newest}", paths=paths)
+            if paths
+            else []
+        )
         return [one.commit for one in changing] + [oldest]
 
 

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from builder.stack.cause import Cause
     from builder.stack.patchfile import FilePatch, Patch
 
-_DIFF = ("-p", "-U1", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--no-show-signature", "--diff-algorithm=myers", "--indent-heuristic")
+_DIFF = (
+    "-p",
+    "-U1",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-show-signature",
+    "--diff-algorithm=myers",
+    "--indent-heuristic",
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,12 @@ class Signals:
     @property
     def taken(self) -> bool:
         # What was taken and thrown out again has a patch id, but none of its lines.
-        return self.merged_empty or self.reverse or (self.patch_id is not None and self.lines > 0) or self.of == self.lines > 0
+        return (
+            self.merged_empty
+            or self.reverse
+            or (self.patch_id is not None and self.lines > 0)
+            or self.of == self.lines > 0
+        )
 
     @property
     def partly(self) -> bool:
@@ -71,13 +86,25 @@ def signals(upstream: Upstream, pin: str, commit: str, before: str, patch: Patch
         merged_empty = index.merge(patch.diff) is None and index.write_tree() == before
     counts = [_lines(git, pin, before, file) for file in patch.files]
     there, total = sum(one for one, _ in counts), sum(one for _, one in counts)
-    return Signals(merged_empty, _same_id(git, pin, commit, patch), reverse, _same_subject(git, pin, commit, patch.subject), there, total)
+    return Signals(
+        merged_empty,
+        _same_id(git, pin, commit, patch),
+        reverse,
+        _same_subject(git, pin, commit, patch.subject),
+        there,
+        total,
+    )
 
 
 def _lines(git: Git, pin: str, tree: str, file: FilePatch) -> tuple[int, int]:
     """How many of a patch's changed lines upstream has, and how many there are; lines that prove nothing do not count."""
-    old, now = _text(git, file.old) or _text(git, f"{pin}:{file.path}"), _text(git, f"{tree}:{file.path}")
-    added = {line for hunk in file.hunks for op, line in hunk.body if op == "+" and line.strip()} - old
+    old, now = (
+        _text(git, file.old) or _text(git, f"{pin}:{file.path}"),
+        _text(git, f"{tree}:{file.path}"),
+    )
+    added = {
+        line for hunk in file.hunks for op, line in hunk.body if op == "+" and line.strip()
+    } - old
     removed = {line for hunk in file.hunks for op, line in hunk.body if op == "-" and line.strip()}
     removed -= {line for hunk in file.hunks for op, line in hunk.body if op != "-"}
     there = added & now
@@ -95,8 +122,20 @@ def _same_id(git: Git, pin: str, commit: str, patch: Patch) -> Cause | None:
     ours = git.run("patch-id", "--stable", stdin=patch.diff, check=False).stdout.split()
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
     paths = [file.path for file in patch.files]
-    theirs = literal.run("log", "--no-merges", *_DIFF, "--format=commit %H", "--end-of-options", f"{pin}..{commit}", "--", *paths, check=False)
-    for line in git.run("patch-id", "--stable", stdin=theirs.stdout, check=False).stdout.splitlines():
+    theirs = literal.run(
+        "log",
+        "--no-merges",
+        *_DIFF,
+        "--format=commit %H",
+        "--end-of-options",
+        f"{pin}..{commit}",
+        "--",
+        *paths,
+        check=False,
+    )
+    for line in git.run(
+        "patch-id", "--stable", stdin=theirs.stdout, check=False
+    ).stdout.splitlines():
         found, by = line.split()
         if ours and found == ours[0]:
             return cause_of(git, by.decode())
@@ -105,7 +144,14 @@ def _same_id(git: Git, pin: str, commit: str, patch: Patch) -> Cause | None:
 
 def _same_subject(git: Git, pin: str, commit: str, subject: str) -> Cause | None:
     wanted = _plain(subject.split(": ", 1)[-1])
-    return next((one for one in log(git, f"{pin}..{commit}") if wanted in (_plain(one.subject), _plain(one.subject.split(": ", 1)[-1]))), None)
+    return next(
+        (
+            one
+            for one in log(git, f"{pin}..{commit}")
+            if wanted in (_plain(one.subject), _plain(one.subject.split(": ", 1)[-1]))
+        ),
+        None,
+    )
 
 
 def _plain(subject: str) -> str:
@@ -117,7 +163,17 @@ def log(git: Git, *what: str, paths: Sequence[str] = ()) -> list[Cause]:
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
     options = [one for one in what if one.startswith("-")]
     ranges = [one for one in what if not one.startswith("-")]
-    out = literal.text("log", "--no-show-signature", "--no-renames", cause.FORMAT, *options, "--end-of-options", *ranges, "--", *paths)
+    out = literal.text(
+        "log",
+        "--no-show-signature",
+        "--no-renames",
+        cause.FORMAT,
+        *options,
+        "--end-of-options",
+        *ranges,
+        "--",
+        *paths,
+    )
     return [cause.parse(line) for line in out.splitlines() if line]
 
 

@@ -28,7 +28,9 @@ def copy(manifest: Manifest, file: Path, into: Path) -> Path:
     shutil.copyfile(file, temporary / FILE)
     for folder in _folders(manifest):
         if folder.is_dir():
-            shutil.copytree(folder, temporary / folder.relative_to(manifest.root), dirs_exist_ok=True)
+            shutil.copytree(
+                folder, temporary / folder.relative_to(manifest.root), dirs_exist_ok=True
+            )
     replace(temporary, into)
     return into / FILE
 
@@ -51,7 +53,11 @@ def digest(root: Path, names: Iterable[str] = ()) -> str:
     """Sha256 over the paths and bytes of all files below `root`, or below those of its parts, and which may be executed; what Python leaves behind is left out."""
     found = hashlib.sha256()
     for path in sorted(path for name in names or (".",) for path in _files(root / name)):
-        found.update(f"{path.relative_to(root).as_posix()}\0{executable(path)}\0".encode("utf-8", "surrogateescape"))
+        found.update(
+            f"{path.relative_to(root).as_posix()}\0{executable(path)}\0".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
         found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
 
@@ -62,11 +68,21 @@ def executable(path: Path) -> bool:
 
 
 def _folders(manifest: Manifest) -> list[Path]:
-    named = [folder for name in manifest.sources for source in [manifest.source(name)] for folder in (source.patches, source.overlay) if folder]
+    named = [
+        folder
+        for name in manifest.sources
+        for source in [manifest.source(name)]
+        for folder in (source.patches, source.overlay)
+        if folder
+    ]
     return [*dict.fromkeys(named), manifest.folder("locks")]
 
 
 def _files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
-    return [path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".tmp-")]
+    return [
+        path
+        for path in place.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".tmp-")
+    ]

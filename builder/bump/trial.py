@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from builder.stack.overlay import OverlayFile, OverlayResult
     from builder.stack.patchfile import Patch
 
-Outcome = Literal["applies", "refreshed", "reworked", "taken", "conflict", "gone", "renamed", "empty"]
+Outcome = Literal[
+    "applies", "refreshed", "reworked", "taken", "conflict", "gone", "renamed", "empty"
+]
 FINE = ("applies", "refreshed")
 
 
@@ -34,7 +36,10 @@ class Stack:
     @property
     def paths(self) -> list[str]:
         """Every path of upstream's that decides what becomes of it."""
-        return sorted({file.path for patch in self.patches for file in patch.files} | {file.path for file in self.files})
+        return sorted(
+            {file.path for patch in self.patches for file in patch.files}
+            | {file.path for file in self.files}
+        )
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,15 @@ class Trial:
 
     def passes(self, *, accept: bool) -> bool:
         """Whether a pin may stand here; with `accept` also at the price of dropped and reworked patches."""
-        fine = all(verdict.exact or (accept and verdict.outcome in ("reworked", "taken")) for verdict in self.verdicts)
-        return fine and not self.problem and all(laid.outcome in ("applied", "upstream") for laid in self.overlaid)
+        fine = all(
+            verdict.exact or (accept and verdict.outcome in ("reworked", "taken"))
+            for verdict in self.verdicts
+        )
+        return (
+            fine
+            and not self.problem
+            and all(laid.outcome in ("applied", "upstream") for laid in self.overlaid)
+        )
 
     def verdict(self, name: str) -> Verdict | None:
         return next((verdict for verdict in self.verdicts if verdict.name == name), None)
@@ -80,8 +92,20 @@ class Trial:
 
 def at(upstream: Upstream, source: GitSource, commit: str, on: Stack, *, explain: bool) -> Trial:
     """Try the stack on `commit`. With `explain`, what fails says why, and whether upstream took it: that reads history."""
-    tree, date = upstream.git.text("log", "-1", "--no-show-signature", "--format=%T %ct", "--end-of-options", commit).split()
-    pinned = Pinned(source.name, source.git, commit, tree, int(date), upstream.git, source.absent, "mirror", history=explain)
+    tree, date = upstream.git.text(
+        "log", "-1", "--no-show-signature", "--format=%T %ct", "--end-of-options", commit
+    ).split()
+    pinned = Pinned(
+        source.name,
+        source.git,
+        commit,
+        tree,
+        int(date),
+        upstream.git,
+        source.absent,
+        "mirror",
+        history=explain,
+    )
     try:
         found = stack.survey(pinned, on.patches, on.files, merge=True)
         fresh = refresh.fresh(pinned, found)
@@ -98,10 +122,14 @@ def at(upstream: Upstream, source: GitSource, commit: str, on: Stack, *, explain
     return Trial(commit, tuple(verdicts), found.overlaid)
 
 
-def _verdict(patch: Patch, result: PatchResult, fresh: Patch | None, signals: Signals | None) -> Verdict:
+def _verdict(
+    patch: Patch, result: PatchResult, fresh: Patch | None, signals: Signals | None
+) -> Verdict:
     def verdict(outcome: Outcome, detail: str, *, exact: bool) -> Verdict:
         left = fresh or patch
-        added, removed = (sum(getattr(file, side) for file in left.files) for side in ("added", "removed"))
+        added, removed = (
+            sum(getattr(file, side) for file in left.files) for side in ("added", "removed")
+        )
         return Verdict(patch.name, outcome, exact, detail, added, removed, signals)
 
     if fresh:
@@ -123,4 +151,7 @@ def same_change(old: Patch, new: Patch) -> bool:
 
 
 def _change(patch: Patch) -> Sequence[tuple[str, list[tuple[str, bytes]]]]:
-    return [(file.path, [one for hunk in file.hunks for one in hunk.body if one[0] != " "]) for file in sorted(patch.files, key=lambda file: file.path)]
+    return [
+        (file.path, [one for hunk in file.hunks for one in hunk.body if one[0] != " "])
+        for file in sorted(patch.files, key=lambda file: file.path)
+    ]

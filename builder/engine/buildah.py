@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from builder.image.oci import Image, Index
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])[:/]")
-_ISOLATION = ("--isolation", "chroot")  # works for root, for users, and inside of containers; it has the host's network or none to switch off
+_ISOLATION = (
+    "--isolation",
+    "chroot",
+)  # works for root, for users, and inside of containers; it has the host's network or none to switch off
 
 
 class Buildah:
@@ -38,22 +41,38 @@ class Buildah:
 
     def problem(self) -> FatalError | None:
         try:
-            done = command.run("buildah", "info", check=False)  # it opens the storage, and does not stumble over what others remove meanwhile
+            done = command.run(
+                "buildah", "info", check=False
+            )  # it opens the storage, and does not stumble over what others remove meanwhile
         except FatalError as error:
             return FatalError("buildah is not installed", "buildah", error.do)
-        return command.failure(f"{done.stdout}\n{done.stderr}", "buildah") if done.returncode else None
+        return (
+            command.failure(f"{done.stdout}\n{done.stderr}", "buildah") if done.returncode else None
+        )
 
     def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
         full = layout.qualified(reference)
         problem, digest = None, reference.partition("@")[2]
         if full.startswith("localhost/"):  # buildah's own name for what comes from no registry
-            problem = FatalError("there is no such image", reference, "check its name and tag (buildah images)")
+            problem = FatalError(
+                "there is no such image", reference, "check its name and tag (buildah images)"
+            )
         else:
             # As docker does, take a registry on this machine without TLS.
             insecure = ["--tls-verify=false"] if _LOOPBACK.match(full) else []
             if not digest and (digest := _published(full, insecure)):
                 full = re.sub(r":[\w.-]+$", "", full) + "@" + digest
-            done = command.run("buildah", "pull", "--quiet", *insecure, "--arch", architecture, "--", f"docker://{full}", check=False)
+            done = command.run(
+                "buildah",
+                "pull",
+                "--quiet",
+                *insecure,
+                "--arch",
+                architecture,
+                "--",
+                f"docker://{full}",
+                check=False,
+            )
             if done.returncode:
                 problem = command.failure(f"{done.stdout}\n{done.stderr}", reference)
         if problem:
@@ -76,8 +95,26 @@ class Buildah:
         return facts
 
     def build(self, step: Step) -> None:
-        argv = ["buildah", "bud", *_ISOLATION, "--network", "host", "--pull-never", "--http-proxy=false", "--layers=false"]
-        argv += ["--file", str(step.context / "Dockerfile.base"), "--build-arg", f"BASE={step.base}", "--arch", step.architecture, "--tag", step.tag]
+        argv = [
+            "buildah",
+            "bud",
+            *_ISOLATION,
+            "--network",
+            "host",
+            "--pull-never",
+            "--http-proxy=false",
+            "--layers=false",
+        ]
+        argv += [
+            "--file",
+            str(step.context / "Dockerfile.base"),
+            "--build-arg",
+            f"BASE={step.base}",
+            "--arch",
+            step.architecture,
+            "--tag",
+            step.tag,
+        ]
         for name, path in step.secrets.items():
             argv += ["--secret", f"id={name},src={path}"]
         command.run(*argv, "--", str(step.context), where="Dockerfile.base (buildah)")
@@ -85,7 +122,19 @@ class Buildah:
     def save(self, tag: str, file: Path) -> None:
         file.unlink(missing_ok=True)  # into one that is there it would not write
         # By a relative name: buildah takes everything after the first colon for one. As a layout: its other form knows no zstd.
-        command.run("buildah", "push", "--quiet", "--disable-compression", "--format", "oci", "--", tag, f"oci-archive:{file.name}", cwd=file.parent, where="buildah push")
+        command.run(
+            "buildah",
+            "push",
+            "--quiet",
+            "--disable-compression",
+            "--format",
+            "oci",
+            "--",
+            tag,
+            f"oci-archive:{file.name}",
+            cwd=file.parent,
+            where="buildah push",
+        )
 
     def remove(self, tags: Sequence[str]) -> None:
         for tag in tags:
@@ -110,7 +159,19 @@ class Buildah:
         try:
             command.run("buildah", "manifest", "create", "--", name, where=tag)
             for image, named in zip(index.images, images, strict=True):
-                command.run("buildah", "manifest", "add", "--arch", image.architecture, "--os", "linux", "--", name, f"containers-storage:{named}", where=tag)
+                command.run(
+                    "buildah",
+                    "manifest",
+                    "add",
+                    "--arch",
+                    image.architecture,
+                    "--os",
+                    "linux",
+                    "--",
+                    name,
+                    f"containers-storage:{named}",
+                    where=tag,
+                )
         except BaseException:
             command.run("buildah", "manifest", "rm", "--", name, check=False)
             raise
@@ -126,10 +187,26 @@ class Buildah:
             remove(scratch)
             try:
                 (scratch / folder).mkdir(parents=True)
-                layout.fill(cache, oci.Index((image,), index.document), scratch / folder, name="latest")
-                command.run("buildah", "pull", "--quiet", "--arch", image.architecture, "--", f"oci:{folder}", cwd=scratch, where="buildah pull")
+                layout.fill(
+                    cache, oci.Index((image,), index.document), scratch / folder, name="latest"
+                )
+                command.run(
+                    "buildah",
+                    "pull",
+                    "--quiet",
+                    "--arch",
+                    image.architecture,
+                    "--",
+                    f"oci:{folder}",
+                    cwd=scratch,
+                    where="buildah pull",
+                )
                 if self.digest(temporary) != image.config_digest:
-                    raise FatalError("buildah holds another image than was given to it", "buildah pull", "run again; if it happens again, check buildah's storage")
+                    raise FatalError(
+                        "buildah holds another image than was given to it",
+                        "buildah pull",
+                        "run again; if it happens again, check buildah's storage",
+                    )
                 yield temporary
             finally:
                 remove(scratch)
@@ -139,28 +216,55 @@ class Buildah:
         image = self._facts(tag).get("FromImageID", "")
         return f"sha256:{image}" if image else ""
 
-    def run(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, image: str, command_: Sequence[str], limits: Limits
+    ) -> subprocess.CompletedProcess[str]:
         if limits.gpus:
-            raise FatalError("buildah and podman are not given GPUs here", image, "give --engine docker, with NVIDIA's runtime")
+            raise FatalError(
+                "buildah and podman are not given GPUs here",
+                image,
+                "give --engine docker, with NVIDIA's runtime",
+            )
         if limits.architecture and self.digest(own := f"{image}-{limits.architecture}"):
             image = own  # of a list podman 4.3 takes the machine's own architecture, whatever it was asked for
         if shutil.which("podman"):
             return self._podman(image, command_, limits)
         if limits.read_only or limits.memory_folders or limits.entrypoint is not None:
-            raise FatalError("buildah alone cannot run it so (read-only, in memory, another entrypoint)", image, "apt-get install podman")
-        container = command.run("buildah", "from", "--pull-never", "--", image, where=image).stdout.strip()
+            raise FatalError(
+                "buildah alone cannot run it so (read-only, in memory, another entrypoint)",
+                image,
+                "apt-get install podman",
+            )
+        container = command.run(
+            "buildah", "from", "--pull-never", "--", image, where=image
+        ).stdout.strip()
         try:
-            argv = ["buildah", "run", *_ISOLATION, *(["--user", limits.user] if limits.user else [])]
+            argv = [
+                "buildah",
+                "run",
+                *_ISOLATION,
+                *(["--user", limits.user] if limits.user else []),
+            ]
             for host, inside, writable in limits.mounts:
                 argv += ["--volume", f"{host}:{inside}:{'rw' if writable else 'ro'}"]
             for name, value in limits.env.items():
                 argv += ["--env", f"{name}={value}"]
             settings = self._facts(image).get("OCIv1", {}).get("config", {})
-            return command.run(*argv, "--", container, *(settings.get("Entrypoint") or []), *(command_ or settings.get("Cmd") or []), check=False, where=image)
+            return command.run(
+                *argv,
+                "--",
+                container,
+                *(settings.get("Entrypoint") or []),
+                *(command_ or settings.get("Cmd") or []),
+                check=False,
+                where=image,
+            )
         finally:
             command.run("buildah", "rm", "--", container, check=False)
 
-    def _podman(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+    def _podman(
+        self, image: str, command_: Sequence[str], limits: Limits
+    ) -> subprocess.CompletedProcess[str]:
         runtime: list[str] = []
         argv = ["--rm", "--pull", "never", *options(limits)]
 
@@ -171,8 +275,15 @@ class Buildah:
         done = start()
         # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal differently.
         if done.returncode and "rlimit" in done.stderr.lower():
-            for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
-                most = min(limit for limit in (*resource.getrlimit(kind), 4096) if limit != resource.RLIM_INFINITY)
+            for name, kind in (
+                ("nofile", resource.RLIMIT_NOFILE),
+                ("nproc", resource.RLIMIT_NPROC),
+            ):
+                most = min(
+                    limit
+                    for limit in (*resource.getrlimit(kind), 4096)
+                    if limit != resource.RLIM_INFINITY
+                )
                 argv += ["--ulimit", f"{name}={most}:{most}"]
             done = start()
         # crun does not run beside both versions of cgroups, and runc does.
@@ -188,7 +299,9 @@ def _published(full: str, options_: Sequence[str]) -> str:
         return ""
     with tempfile.TemporaryDirectory() as scratch:
         raw = Path(scratch) / "manifest"
-        done = command.run("skopeo", "inspect", "--raw", *options_, "--", f"docker://{full}", into=raw, check=False)
+        done = command.run(
+            "skopeo", "inspect", "--raw", *options_, "--", f"docker://{full}", into=raw, check=False
+        )
         return "" if done.returncode else oci.sha256(raw.read_bytes())
 
 
@@ -199,5 +312,7 @@ def _temporary(image: Image) -> str:
 def _stored(tag: str) -> str:
     """The full name that this storage gives an image of ours."""
     host, slash, _ = tag.partition("/")
-    full = tag if slash and ("." in host or ":" in host or host == "localhost") else f"localhost/{tag}"
+    full = (
+        tag if slash and ("." in host or ":" in host or host == "localhost") else f"localhost/{tag}"
+    )
     return full if ":" in full.rpartition("/")[2] else f"{full}:latest"

@@ -32,17 +32,23 @@ class Docker:
 
     def problem(self) -> FatalError | None:
         try:
-            done = command.run("docker", "version", "--format", "{{.Server.APIVersion}}", check=False)
+            done = command.run(
+                "docker", "version", "--format", "{{.Server.APIVersion}}", check=False
+            )
         except FatalError as error:
             return FatalError("docker is not installed", "docker", error.do)
-        return command.failure(f"{done.stdout}\n{done.stderr}", "docker") if done.returncode else None
+        return (
+            command.failure(f"{done.stdout}\n{done.stderr}", "docker") if done.returncode else None
+        )
 
     def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
         local, digest = False, reference.partition("@")[2]
         if not (digest and self._facts(reference, architecture)):
             argv = ("docker", "pull", "--platform", f"linux/{architecture}", "--", reference)
             done = command.run(*argv, check=False)
-            if "cannot overwrite digest" in done.stderr:  # the classic store keeps one architecture under a digest
+            if (
+                "cannot overwrite digest" in done.stderr
+            ):  # the classic store keeps one architecture under a digest
                 self.remove([reference])
                 done = command.run(*argv, check=False)
             if found := re.search(r"(?m)^Digest: (sha256:[0-9a-f]{64})$", done.stdout):
@@ -55,7 +61,11 @@ class Docker:
                 log.info(f"{reference} is taken from docker's own storage: {problem.what}")
         facts = self._facts(reference, architecture)
         if not facts:
-            raise FatalError(f"the image is not there for {architecture}", reference, "give another --base or --platform")
+            raise FatalError(
+                f"the image is not there for {architecture}",
+                reference,
+                "give another --base or --platform",
+            )
         command.run("docker", "tag", "--", reference, tag)
         return Pulled(str(facts["Id"]) if local else digest, local)
 
@@ -65,15 +75,45 @@ class Docker:
         found = json.loads(done.stdout or "[]") if done.returncode == 0 else []
         facts: dict[str, Any] = found[0] if found else {}
         # A store that holds several platforms under one name describes the daemon's own.
-        return facts if facts.get("Architecture") == architecture or (facts and self._containerd()) else {}
+        return (
+            facts
+            if facts.get("Architecture") == architecture or (facts and self._containerd())
+            else {}
+        )
 
     def build(self, step: Step) -> None:
         # --no-cache: what a step found in an archive last week is no answer for today, and secrets are not in the key of that cache.
         # The builder of the daemon in use, whatever else buildx is set to: only that one sees its images.
-        context = command.run("docker", "context", "inspect", "--format", "{{.Name}}", check=False).stdout.strip() or "default"
-        env = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDX_BUILDER": context}
-        argv = ["docker", "build", "--file", str(step.context / "Dockerfile.base"), "--build-arg", f"BASE={step.base}", "--progress", "plain", "--no-cache"]
-        argv += ["--platform", f"linux/{step.architecture}", "--network", "host" if step.network else "none", "--tag", step.tag]
+        context = (
+            command.run(
+                "docker", "context", "inspect", "--format", "{{.Name}}", check=False
+            ).stdout.strip()
+            or "default"
+        )
+        env = {
+            "DOCKER_BUILDKIT": "1",
+            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+            "BUILDX_BUILDER": context,
+        }
+        argv = [
+            "docker",
+            "build",
+            "--file",
+            str(step.context / "Dockerfile.base"),
+            "--build-arg",
+            f"BASE={step.base}",
+            "--progress",
+            "plain",
+            "--no-cache",
+        ]
+        argv += [
+            "--platform",
+            f"linux/{step.architecture}",
+            "--network",
+            "host" if step.network else "none",
+            "--tag",
+            step.tag,
+        ]
         for name, path in step.secrets.items():
             argv += ["--secret", f"id={name},src={path}"]
         command.run(*argv, "--", str(step.context), env=env, where="Dockerfile.base (docker)")
@@ -96,7 +136,9 @@ class Docker:
         with cache.lock(f"engine-{index.digest[7:23]}"):
             try:
                 if len(index.images) > 1:
-                    self._feed(temporary, index, lambda out: _archive_all(cache, index, temporary, out))
+                    self._feed(
+                        temporary, index, lambda out: _archive_all(cache, index, temporary, out)
+                    )
                 else:
                     self._load_one(cache, index, temporary, containerd=containerd)
                 command.run("docker", "tag", temporary, tag, where=tag)
@@ -123,20 +165,47 @@ class Docker:
                 self.remove([temporary])
             else:
                 if containerd:
-                    write_atomic(_stamp(cache, image.digest), json.dumps([each.digest for each in image.layers]))
+                    write_atomic(
+                        _stamp(cache, image.digest),
+                        json.dumps([each.digest for each in image.layers]),
+                    )
                 return
 
     def _feed(self, temporary: str, index: Index, write: Callable[[IO[bytes]], None]) -> None:
         command.run("docker", "load", "--quiet", feed=write, where="docker load")
         if self.digest(temporary) not in _digests(index):
-            raise FatalError("docker holds another image than was given to it", "docker load", "run again; if it happens again, check docker's storage")
+            raise FatalError(
+                "docker holds another image than was given to it",
+                "docker load",
+                "run again; if it happens again, check docker's storage",
+            )
         # Only a container shows that all layers are there. Of several architectures docker unpacks its own.
-        platform = ["--platform", f"linux/{index.images[0].architecture}"] if len(index.images) == 1 else []
-        container = command.run("docker", "create", "--pull", "never", *platform, "--", temporary, "true", where="docker create").stdout.strip()
+        platform = (
+            ["--platform", f"linux/{index.images[0].architecture}"]
+            if len(index.images) == 1
+            else []
+        )
+        container = command.run(
+            "docker",
+            "create",
+            "--pull",
+            "never",
+            *platform,
+            "--",
+            temporary,
+            "true",
+            where="docker create",
+        ).stdout.strip()
         command.run("docker", "rm", "--", container, check=False)
 
     def _images(self) -> list[str]:
-        return sorted(set(command.run("docker", "image", "ls", "--quiet", "--no-trunc", check=False).stdout.split()))
+        return sorted(
+            set(
+                command.run(
+                    "docker", "image", "ls", "--quiet", "--no-trunc", check=False
+                ).stdout.split()
+            )
+        )
 
     def _blobs(self, cache: Cache, image: Image) -> set[str]:
         """Digests of those layers that containerd's store holds for an image that was loaded before: it says nothing of blobs, so what was loaded is noted."""
@@ -151,25 +220,63 @@ class Docker:
         known = self._images()
         if not known:
             return set()
-        shown = command.run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", "--", *known, check=False).stdout
+        shown = command.run(
+            "docker",
+            "image",
+            "inspect",
+            "--format",
+            "{{json .RootFS.Layers}}",
+            "--",
+            *known,
+            check=False,
+        ).stdout
         wanted = [each.diff_id for each in image.layers]
         most = 0
         for line in shown.splitlines():
             have = json.loads(line or "null") or []
-            most = max(most, next((number for number, pair in enumerate(zip(have, wanted, strict=False)) if pair[0] != pair[1]), min(len(have), len(wanted))))
+            most = max(
+                most,
+                next(
+                    (
+                        number
+                        for number, pair in enumerate(zip(have, wanted, strict=False))
+                        if pair[0] != pair[1]
+                    ),
+                    min(len(have), len(wanted)),
+                ),
+            )
         return {each.digest for each in image.layers[:most]}
 
     def _containerd(self) -> bool:
-        done = command.run("docker", "info", "--format", "{{json .DriverStatus}}", where="docker info")
+        done = command.run(
+            "docker", "info", "--format", "{{json .DriverStatus}}", where="docker info"
+        )
         return "io.containerd.snapshotter" in done.stdout
 
     def digest(self, tag: str) -> str:
-        done = command.run("docker", "image", "inspect", "--format", "{{.Id}}", "--", tag, check=False)
+        done = command.run(
+            "docker", "image", "inspect", "--format", "{{.Id}}", "--", tag, check=False
+        )
         return done.stdout.strip() if done.returncode == 0 else ""
 
-    def run(self, image: str, command_: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, image: str, command_: Sequence[str], limits: Limits
+    ) -> subprocess.CompletedProcess[str]:
         gpus = ("--gpus", "all") if limits.gpus else ()
-        return command.run("docker", "run", "--rm", "--pull", "never", *gpus, *options(limits), "--", image, *command_, check=False, where=image)
+        return command.run(
+            "docker",
+            "run",
+            "--rm",
+            "--pull",
+            "never",
+            *gpus,
+            *options(limits),
+            "--",
+            image,
+            *command_,
+            check=False,
+            where=image,
+        )
 
 
 def options(limits: Limits) -> list[str]:
@@ -198,7 +305,9 @@ def _stamp(cache: Cache, digest: str) -> Path:
 
 def _digests(index: Index) -> set[str]:
     """What docker may call an image of ours: by its config in the classic store, by its manifest or index in containerd's."""
-    return {index.digest} | ({index.images[0].config_digest, index.images[0].digest} if len(index.images) == 1 else set())
+    return {index.digest} | (
+        {index.images[0].config_digest, index.images[0].digest} if len(index.images) == 1 else set()
+    )
 
 
 def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> None:
@@ -206,13 +315,22 @@ def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> Non
     config = f"{image.config_digest[7:]}.json"
     named = [f"{each.diff_id[7:]}.tar" for each in image.layers]
     sink = tar.Plain(out)
-    first = [file("manifest.json", json.dumps([{"Config": config, "RepoTags": [name], "Layers": named}], sort_keys=True)), file(config, image.config)]
+    first = [
+        file(
+            "manifest.json",
+            json.dumps([{"Config": config, "RepoTags": [name], "Layers": named}], sort_keys=True),
+        ),
+        file(config, image.config),
+    ]
     for each in first:
         sink.write(tar.header(each))
         sink.write((each.data or b"") + bytes(-each.size % tar.BLOCK))
     for path, each_layer in dict(zip(named, image.layers, strict=True)).items():
         sink.write(tar.header(Entry(path, "file", 0o644, size=each_layer.unpacked)))
-        with open(layer.blob(cache, each_layer.digest), "rb") as packed, compress.reader(packed) as plain:
+        with (
+            open(layer.blob(cache, each_layer.digest), "rb") as packed,
+            compress.reader(packed) as plain,
+        ):
             while data := plain.read(1 << 20):
                 sink.write(data)
         sink.write(bytes(-each_layer.unpacked % tar.BLOCK))
@@ -221,7 +339,14 @@ def _archive_plain(cache: Cache, image: Image, name: str, out: IO[bytes]) -> Non
 
 def _archive_all(cache: Cache, index: Index, name: str, out: IO[bytes]) -> None:
     """An image of several architectures as a layout that names it, for containerd's store."""
-    names = {"io.containerd.image.name": layout.qualified(name), "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
-    top = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [{**oci.descriptor(oci.INDEX, index.document), "annotations": names}]}
+    names = {
+        "io.containerd.image.name": layout.qualified(name),
+        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+    }
+    top = {
+        "schemaVersion": 2,
+        "mediaType": oci.INDEX,
+        "manifests": [{**oci.descriptor(oci.INDEX, index.document), "annotations": names}],
+    }
     parts = [each for each in layout.entries(cache, index, name) if each.path != "index.json"]
     tar.write([file("index.json", oci.canonical(top)), *parts], tar.Plain(out))

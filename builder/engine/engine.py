@@ -81,7 +81,9 @@ class Engine(Protocol):
     def digest(self, tag: str) -> str:
         """What the engine calls an image in its storage (the digest of its config, manifest or index); empty where there is none."""
 
-    def run(self, image: str, command: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, image: str, command: Sequence[str], limits: Limits
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command in an image and remove the container; its exit status is for the caller to judge."""
 
 
@@ -106,7 +108,11 @@ def choose(asked: str = "") -> Engine:
     told = [each for each in problems if shutil.which(each.where)] or problems[:1]
     if shutil.which(told[0].where):
         raise told[0]
-    raise FatalError("no engine is here", "--engine", "install one (apt-get install buildah, or docker.io and docker-buildx), or give --output oci:PATH")
+    raise FatalError(
+        "no engine is here",
+        "--engine",
+        "install one (apt-get install buildah, or docker.io and docker-buildx), or give --output oci:PATH",
+    )
 
 
 def find(asked: str = "") -> Engine | None:
@@ -123,4 +129,8 @@ def find(asked: str = "") -> Engine | None:
 def several(engine: str, index: Index) -> FatalError:
     """The refusal of what a storage for one architecture cannot hold."""
     names = ", ".join(image.architecture for image in index.images)
-    return FatalError(f"this {engine} holds an image of one architecture under a tag, not {names}", "--output image", "give one --platform, or --output oci:PATH, which holds them all")
+    return FatalError(
+        f"this {engine} holds an image of one architecture under a tag, not {names}",
+        "--output image",
+        "give one --platform, or --output oci:PATH, which holds them all",
+    )

@@ -46,7 +46,9 @@ def saved(file: Path) -> Exported:
             diff_ids = tuple(config["rootfs"]["diff_ids"])
             if len(diff_ids) != len(layers):
                 raise ValueError("its config and its manifest do not name the same layers")
-            return Exported(config, diff_ids, tuple(_opener(file, name) for name in layers), 0, file, raw)
+            return Exported(
+                config, diff_ids, tuple(_opener(file, name) for name in layers), 0, file, raw
+            )
     except (tarfile.TarError, EOFError, ValueError, LookupError, TypeError) as error:
         raise _unreadable(error) from error
 
@@ -64,7 +66,11 @@ def opened(file: Path) -> Exported:
 
 
 def _unreadable(error: Exception) -> FatalError:
-    return FatalError(f"the engine gave back an image that cannot be read ({error})", "", "run again; if it happens again, check the engine's storage")
+    return FatalError(
+        f"the engine gave back an image that cannot be read ({error})",
+        "",
+        "run again; if it happens again, check the engine's storage",
+    )
 
 
 def _parts(archive: tarfile.TarFile) -> tuple[str, list[str]]:

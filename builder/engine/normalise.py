@@ -31,7 +31,9 @@ _DROPPED = re.compile(
     r"|etc/(?:hosts|hostname|resolv\.conf|mtab|machine-id|\.pwd\.lock|(?:passwd|group|shadow|gshadow|subuid|subgid)-)"
     r"|var/lib/dbus/machine-id|var/lib/dpkg/(?:lock.*|.*-old|triggers/Lock)|\.dockerenv|run/\.containerenv"
 )
-_CACHE = re.compile(r"var/cache/(?!debconf/(?:config|templates)\.dat$).*")  # its files; packages own some of its folders
+_CACHE = re.compile(
+    r"var/cache/(?!debconf/(?:config|templates)\.dat$).*"
+)  # its files; packages own some of its folders
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _KEPT_XATTRS = ("security.capability",)
 
@@ -73,18 +75,30 @@ def _lay(upper: dict[str, Entry], gone: set[str], entries: list[Entry]) -> None:
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")
         if name == _OPAQUE or name.startswith(_WHITEOUT):
-            path = f"{folder}/" if name == _OPAQUE else "/".join(filter(None, (folder, name.removeprefix(_WHITEOUT))))
-            for lost in [each for each in upper if each.startswith(path if name == _OPAQUE else f"{path}/") or each == path]:
+            path = (
+                f"{folder}/"
+                if name == _OPAQUE
+                else "/".join(filter(None, (folder, name.removeprefix(_WHITEOUT))))
+            )
+            for lost in [
+                each
+                for each in upper
+                if each.startswith(path if name == _OPAQUE else f"{path}/") or each == path
+            ]:
                 del upper[lost]
             gone.add(path)
     for entry in entries:
         if not entry.path.rpartition("/")[2].startswith(_WHITEOUT):
             if entry.kind == "hard":
                 entry = replace(upper[entry.target], path=entry.path)  # noqa: PLW2901 - linked again at the end
-            upper[entry.path] = replace(entry, xattrs=tuple(pair for pair in entry.xattrs if pair[0] in _KEPT_XATTRS))
+            upper[entry.path] = replace(
+                entry, xattrs=tuple(pair for pair in entry.xattrs if pair[0] in _KEPT_XATTRS)
+            )
 
 
-def _base(layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]) -> tuple[dict[str, Entry], dict[str, str], set[str]]:
+def _base(
+    layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]
+) -> tuple[dict[str, Entry], dict[str, str], set[str]]:
     """What the base has: its entries by path, the sha256 of those of its files that are `wanted`, and the files that others of these are hard links to."""
     found: dict[str, Entry] = {}
     sums: dict[str, str] = {}
@@ -96,9 +110,15 @@ def _base(layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]) -> tupl
             for entry, content in tar.read(stream):
                 folder, _, name = entry.path.rpartition("/")
                 if name.startswith(_WHITEOUT):
-                    hidden.append(f"{folder}/" if name == _OPAQUE else "/".join(filter(None, (folder, name.removeprefix(_WHITEOUT)))))
+                    hidden.append(
+                        f"{folder}/"
+                        if name == _OPAQUE
+                        else "/".join(filter(None, (folder, name.removeprefix(_WHITEOUT))))
+                    )
                     continue
-                fresh[entry.path] = replace(entry, xattrs=tuple(pair for pair in entry.xattrs if pair[0] in _KEPT_XATTRS))
+                fresh[entry.path] = replace(
+                    entry, xattrs=tuple(pair for pair in entry.xattrs if pair[0] in _KEPT_XATTRS)
+                )
                 sums.pop(entry.path, None)
                 if entry.kind == "hard":
                     first = fresh.get(entry.target, entry)
@@ -109,9 +129,17 @@ def _base(layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]) -> tupl
                         linked.add(entry.target)
                 elif content is not None and entry.path in wanted:
                     sums[entry.path] = _sum(content)
-        hidden += [path + "/" for path, entry in fresh.items() if entry.kind != "dir" and path in found and found[path].kind == "dir"]
+        hidden += [
+            path + "/"
+            for path, entry in fresh.items()
+            if entry.kind != "dir" and path in found and found[path].kind == "dir"
+        ]
         for path in hidden:
-            for lost in [each for each in found if each.startswith(path if path.endswith("/") else f"{path}/") or each == path]:
+            for lost in [
+                each
+                for each in found
+                if each.startswith(path if path.endswith("/") else f"{path}/") or each == path
+            ]:
                 del found[lost]
         found |= fresh
     return found, sums, linked
@@ -154,7 +182,9 @@ def _facts(entry: Entry) -> tuple[object, ...]:
 
 def _undone(entry: Entry) -> bool:
     """Is it of what stays as the base has it?"""
-    return bool(_DROPPED.fullmatch(entry.path)) or (entry.kind != "dir" and bool(_CACHE.fullmatch(entry.path)))
+    return bool(_DROPPED.fullmatch(entry.path)) or (
+        entry.kind != "dir" and bool(_CACHE.fullmatch(entry.path))
+    )
 
 
 def dropped(entry: Entry) -> bool:
@@ -174,12 +204,24 @@ def _timed(entry: Entry) -> bool:
     return len(head) < 8 or head[4:8] == bytes(4)
 
 
-def _difference(base: dict[str, Entry], sums: dict[str, str], upper: dict[str, Entry], gone: set[str]) -> list[Entry]:
-    kept = {path: entry for path, entry in upper.items() if not dropped(entry) and not _equal(entry, base.get(path), sums)}
+def _difference(
+    base: dict[str, Entry], sums: dict[str, str], upper: dict[str, Entry], gone: set[str]
+) -> list[Entry]:
+    kept = {
+        path: entry
+        for path, entry in upper.items()
+        if not dropped(entry) and not _equal(entry, base.get(path), sums)
+    }
     deleted = set()
     for path in gone:
         inside = path if path.endswith("/") else f"{path}/"
-        deleted |= {each for each in base if (each == path or each.startswith(inside)) and each not in upper and not _undone(base[each])}
+        deleted |= {
+            each
+            for each in base
+            if (each == path or each.startswith(inside))
+            and each not in upper
+            and not _undone(base[each])
+        }
     if gone:
         deleted = {path for path in deleted if not any(above in deleted for above in _above(path))}
     result = dict(kept)
@@ -207,6 +249,8 @@ def _linked(entries: list[Entry]) -> list[Entry]:
         if entry.kind == "file" and entry.source and entry.size:
             head = first.setdefault((entry.source, entry.offset), entry.path)
             if head != entry.path:
-                entry = Entry(entry.path, "hard", entry.mode, target=head, uid=entry.uid, gid=entry.gid)  # noqa: PLW2901
+                entry = Entry(  # noqa: PLW2901
+                    entry.path, "hard", entry.mode, target=head, uid=entry.uid, gid=entry.gid
+                )
         result.append(entry)
     return result

@@ -43,7 +43,14 @@ def _files(root: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def build_base(engine: Engine, cache: Cache, root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None = None) -> Iterator[Exported]:
+def build_base(
+    engine: Engine,
+    cache: Cache,
+    root: Path,
+    on: str | Sequence[Layer],
+    architecture: str,
+    debs: Path | None = None,
+) -> Iterator[Exported]:
     """What `Dockerfile.base` (below `root`, our repository) makes of a base; read it while the context lasts.
 
     `on` is the name of an image (of a registry, best with its digest, or of the engine) or the layers of a base of ours. `debs` is a folder with .deb
@@ -72,14 +79,23 @@ def build_base(engine: Engine, cache: Cache, root: Path, on: str | Sequence[Laye
             engine.remove([result, base])
         exported = export.opened(scratch / "built.tar")
         if exported.config.get("architecture") != architecture:
-            raise FatalError(f"the image is not there for {architecture}", on if isinstance(on, str) else engine.name, "give another --base or --platform")
+            raise FatalError(
+                f"the image is not there for {architecture}",
+                on if isinstance(on, str) else engine.name,
+                "give another --base or --platform",
+            )
         yield exported
 
 
-def names(root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None) -> tuple[str, str]:
+def names(
+    root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None
+) -> tuple[str, str]:
     """What the base and the result are called in the engine for a time: the same every time, so that a run after a kill takes them over."""
     base = on if isinstance(on, str) else [each.diff_id for each in on]
-    key = stage_key("step", {"recipe": recipe(root), "on": base, "architecture": architecture, "debs": str(debs)})[:16]
+    key = stage_key(
+        "step",
+        {"recipe": recipe(root), "on": base, "architecture": architecture, "debs": str(debs)},
+    )[:16]
     return f"{TEMPORARY}:base-{key}", f"{TEMPORARY}:built-{key}"
 
 

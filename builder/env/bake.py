@@ -37,7 +37,9 @@ class Part:
 def is_current(output: Path, parts: list[Part]) -> bool:
     """Does `output` hold exactly these parts?"""
     keys = _keys(output)
-    return keys == {part.path: part.key for part in parts} and all((output / part.path).exists() for part in parts)
+    return keys == {part.path: part.key for part in parts} and all(
+        (output / part.path).exists() for part in parts
+    )
 
 
 def holds(output: Path, part: Part) -> bool:
@@ -56,11 +58,17 @@ def refuse(output: Path, distribution: str) -> None:
         raise FatalError("is not a folder", str(output), "give another --output env:DIR")
     _refuse_foreign(output)
     try:
-        known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))["distribution"]
+        known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
+            "distribution"
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return
     if known != distribution:
-        raise FatalError(f"holds the distribution {known}", str(output), f"give {distribution} another --output env:DIR, or delete this one")
+        raise FatalError(
+            f"holds the distribution {known}",
+            str(output),
+            f"give {distribution} another --output env:DIR, or delete this one",
+        )
 
 
 def assemble(output: Path, parts: list[Part]) -> list[str]:
@@ -75,7 +83,9 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
         try:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise FatalError(f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR") from error
+            raise FatalError(
+                f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+            ) from error
     if not (where / STATE).is_file():
         _save(where, {})
     changed = _bring(where, parts)
@@ -85,8 +95,16 @@ def assemble(output: Path, parts: list[Part]) -> list[str]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    if folder.exists() and not (folder / STATE).is_file() and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir()):
-        raise FatalError("holds files that are not an environment of rosetta's", str(folder), "give an empty or new folder; nothing was touched")
+    if (
+        folder.exists()
+        and not (folder / STATE).is_file()
+        and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir())
+    ):
+        raise FatalError(
+            "holds files that are not an environment of rosetta's",
+            str(folder),
+            "give an empty or new folder; nothing was touched",
+        )
 
 
 @contextlib.contextmanager
@@ -95,7 +113,9 @@ def locked(output: Path) -> Iterator[Path]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FatalError(f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR") from error
+        raise FatalError(
+            f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+        ) from error
     own = output.parent.resolve() / output.name
     handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -143,7 +163,9 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
         remove(old)
         new.parent.mkdir(exist_ok=True)
         part.make(new)
-        keys[part.path] = ""  # known, and not current: a kill between here and the end leaves nothing that no one knows of
+        keys[part.path] = (
+            ""  # known, and not current: a kill between here and the end leaves nothing that no one knows of
+        )
         _save(where, keys)
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists() or final.is_symlink():
@@ -158,15 +180,25 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
 
 def _keys(output: Path) -> dict[str, str]:
     try:
-        keys: dict[Any, Any] = dict(json.loads((output / STATE).read_text(encoding="utf-8"))["parts"])
+        keys: dict[Any, Any] = dict(
+            json.loads((output / STATE).read_text(encoding="utf-8"))["parts"]
+        )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return {path: key for path, key in keys.items() if isinstance(path, str) and isinstance(key, str) and re.fullmatch(r"bin|opt(/[\w.-]*\w)+", path)}
+    return {
+        path: key
+        for path, key in keys.items()
+        if isinstance(path, str)
+        and isinstance(key, str)
+        and re.fullmatch(r"bin|opt(/[\w.-]*\w)+", path)
+    }
 
 
 def _save(output: Path, keys: dict[str, str]) -> None:
     state = output / STATE
     state.parent.mkdir(exist_ok=True)
-    new = state.with_name("state.new")  # one name, since the output is locked: a kill leaves no litter
+    new = state.with_name(
+        "state.new"
+    )  # one name, since the output is locked: a kill leaves no litter
     new.write_text(json.dumps({"schema": 1, "parts": keys}, indent=1), encoding="utf-8")
     os.replace(new, state)

@@ -48,12 +48,32 @@ for line in sys.stdin.read().split("\\n"):
 def compile_files(python: Interpreter, root: Path, files: Iterable[str], out: Path) -> None:
     """Compile `files` (relative to `root`) into `__pycache__` folders below `out`."""
     done = subprocess.run(
-        [str(python.path), "-I", "-S", "-B", "-X", "utf8", "-c", _WORKER, str(root), str(out), python.tag],
-        input="\n".join(files), capture_output=True, text=True, check=False, env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
-    )  # fmt: skip
+        [
+            str(python.path),
+            "-I",
+            "-S",
+            "-B",
+            "-X",
+            "utf8",
+            "-c",
+            _WORKER,
+            str(root),
+            str(out),
+            python.tag,
+        ],
+        input="\n".join(files),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")},
+    )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
-        raise FatalError(f"compiling bytecode failed: {join_lines(last)}", str(root), "free space, or give another --python, and run again")
+        raise FatalError(
+            f"compiling bytecode failed: {join_lines(last)}",
+            str(root),
+            "free space, or give another --python, and run again",
+        )
 
 
 def compile_tree(python: Interpreter, root: Path) -> None:
@@ -67,10 +87,16 @@ def install(cache: Cache, python: Interpreter, site: Path) -> None:
     """Give every package in `site` its bytecode: copied from the cache, compiled first where the cache lacks it."""
     jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
     total = sum(len(sources) for _, sources in jobs)
-    with log.progress("bytecode", total, "files") as advance, concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with (
+        log.progress("bytecode", total, "files") as advance,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+    ):
         # The longest first: one big wheel begun last would keep a single core busy at the end.
         stop = threading.Event()
-        waiting = [pool.submit(_one, cache, python, site, sources, stop) for _, sources in sorted(jobs, key=lambda job: -len(job[1]))]
+        waiting = [
+            pool.submit(_one, cache, python, site, sources, stop)
+            for _, sources in sorted(jobs, key=lambda job: -len(job[1]))
+        ]
         try:
             for future in concurrent.futures.as_completed(waiting):
                 advance(future.result())
@@ -84,25 +110,46 @@ def _sources(info: Path) -> dict[str, str]:
     """A wheel's .py files inside site-packages and their hashes, from its RECORD."""
     with open(info / "RECORD", encoding="utf-8", newline="") as record:
         rows = [row for row in csv.reader(record) if len(row) >= 2]
-    return {path: digest for path, digest, *_ in rows if path.endswith(".py") and ".." not in PurePosixPath(path).parts and not path.startswith("/")}
+    return {
+        path: digest
+        for path, digest, *_ in rows
+        if path.endswith(".py")
+        and ".." not in PurePosixPath(path).parts
+        and not path.startswith("/")
+    }
 
 
-def _one(cache: Cache, python: Interpreter, site: Path, sources: dict[str, str], stop: threading.Event) -> int:
+def _one(
+    cache: Cache, python: Interpreter, site: Path, sources: dict[str, str], stop: threading.Event
+) -> int:
     if not sources:
         return 0
     files = sorted(file for file in sources if (site / file).is_file())
     # A RECORD may leave digests out: then the files themselves say what they are.
-    sources = {file: sources[file] or hashlib.sha256((site / file).read_bytes()).hexdigest() for file in files}
+    sources = {
+        file: sources[file] or hashlib.sha256((site / file).read_bytes()).hexdigest()
+        for file in files
+    }
     if not sources:
         return 0
-    key = stage_key("bytecode", {"files": sources, "python": python.full, "worker": hashlib.sha256(_WORKER.encode()).hexdigest(), "batch": _BATCH})
+    key = stage_key(
+        "bytecode",
+        {
+            "files": sources,
+            "python": python.full,
+            "worker": hashlib.sha256(_WORKER.encode()).hexdigest(),
+            "batch": _BATCH,
+        },
+    )
 
     def make(folder: Path) -> None:
         for start in range(0, len(files), _BATCH):
             if stop.is_set():
                 raise InterruptedError
             compile_files(python, site, files[start : start + _BATCH], folder)
-        (folder / "FILES.json").write_text(json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc"))))
+        (folder / "FILES.json").write_text(
+            json.dumps(sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pyc")))
+        )
 
     kept = str(cache.folder("pyc", f"{key}-{python.tag.replace('cpython-', 'cp')}", make))
     made: set[str] = set()

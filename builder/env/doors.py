@@ -103,7 +103,11 @@ import runpy
 
 runpy.run_path(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_name="__main__")
 """
-TEXTS = {**PROGRAMS, "script": _SCRIPT, "module": _MODULE}  # all that decides a door, but for its tree
+TEXTS = {
+    **PROGRAMS,
+    "script": _SCRIPT,
+    "module": _MODULE,
+}  # all that decides a door, but for its tree
 
 
 def of_tree(tree: Path, folder: str) -> dict[str, str]:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 FILE = Path(__file__).resolve().parents[2] / "rosetta" / "known_issues.yaml"
 _TEXTS = ("id", "line", "see", "end")
 _LISTS = ("distributions", "accelerators", "architectures")
-_AT_RUN_TIME = ("capabilities", "variables", "one_process_per_gpu")  # `rosetta doctor` looks at these
+_AT_RUN_TIME = (
+    "capabilities",
+    "variables",
+    "one_process_per_gpu",
+)  # `rosetta doctor` looks at these
 _KEYS = {*_TEXTS, "when", *_LISTS, "transformer_engine", *_AT_RUN_TIME}
 
 
@@ -41,15 +45,23 @@ def load(path: Path = FILE) -> list[dict[str, Any]]:
 def _problem(issue: Any, seen: set[str]) -> str:
     if not isinstance(issue, dict) or not set(issue) <= _KEYS:
         return f"has other keys than {', '.join(sorted(_KEYS))}"
-    if not all(isinstance(issue.get(key), str) and issue[key] and "\n" not in issue[key] for key in _TEXTS):
+    if not all(
+        isinstance(issue.get(key), str) and issue[key] and "\n" not in issue[key] for key in _TEXTS
+    ):
         return "id, line, see and end have to be texts of one line"
     if issue["id"] in seen:
         return "is there twice"
-    if not all(isinstance(issue.get(key, []), list) for key in _LISTS) or not isinstance(issue.get("transformer_engine", True), bool):
+    if not all(isinstance(issue.get(key, []), list) for key in _LISTS) or not isinstance(
+        issue.get("transformer_engine", True), bool
+    ):
         return f"{', '.join(_LISTS)} are lists, transformer_engine is true or false"
     majors, variables = issue.get("capabilities", []), issue.get("variables", {})
     sound = isinstance(majors, list) and all(isinstance(major, int) for major in majors)
-    sound = sound and isinstance(variables, dict) and all(isinstance(value, str) for value in variables.values())
+    sound = (
+        sound
+        and isinstance(variables, dict)
+        and all(isinstance(value, str) for value in variables.values())
+    )
     if not sound or not isinstance(issue.get("one_process_per_gpu", True), bool):
         return "capabilities lists whole numbers, variables gives texts, one_process_per_gpu is true or false"
     try:
@@ -60,16 +72,29 @@ def _problem(issue: Any, seen: set[str]) -> str:
     return ""
 
 
-def applying(issues: list[dict[str, Any]], record: Mapping[str, Any], versions: Mapping[str, str]) -> list[dict[str, Any]]:
+def applying(
+    issues: list[dict[str, Any]], record: Mapping[str, Any], versions: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Those that hold for the build that `record` (lock.json) describes, with `versions` of its packages."""
-    here = {"distributions": record["distribution"], "accelerators": record["accelerator"], "architectures": record["architecture"]}
+    here = {
+        "distributions": record["distribution"],
+        "accelerators": record["accelerator"],
+        "architectures": record["architecture"],
+    }
     found = []
     for issue in issues:
         fits = all(here[key] in issue[key] for key in _LISTS if key in issue)
-        fits = fits and issue.get("transformer_engine") in (None, bool(record.get("transformer_engine")))
+        fits = fits and issue.get("transformer_engine") in (
+            None,
+            bool(record.get("transformer_engine")),
+        )
         for name, specifier in dict(issue.get("when") or {}).items():
             version = versions.get(canonicalize_name(name))
-            fits = fits and version is not None and SpecifierSet(str(specifier)).contains(version, prereleases=True)
+            fits = (
+                fits
+                and version is not None
+                and SpecifierSet(str(specifier)).contains(version, prereleases=True)
+            )
         if fits:
             found.append({key: issue[key] for key in (*_TEXTS, *_AT_RUN_TIME) if key in issue})
     return found

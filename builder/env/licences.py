@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
-_TEXT = re.compile(r"(.*[-_.])?(licen[cs]es?|copying|notices?|copyright|eula|authors)([-_.].*)?", re.IGNORECASE)
+_TEXT = re.compile(
+    r"(.*[-_.])?(licen[cs]es?|copying|notices?|copyright|eula|authors)([-_.].*)?", re.IGNORECASE
+)
 _NO_TEXT = re.compile(r"\.(py|pyc|pyi|so|json|h|hpp|js|css|html)$", re.IGNORECASE)
 _CLASSIFIER = "License :: "
 _LONG = 120  # a License field beyond that is a text, not a name
@@ -31,13 +33,29 @@ def write(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
     shutil.copyfile(ROOT / "LICENSE", into / "rosetta")
     rows = [{"name": "rosetta", "version": "", "licence": "Apache-2.0", "files": ["rosetta"]}]
     for name, tree in sorted(trees.items()):
-        rows.append({"name": name, "version": "", "licence": _of_tree(tree), "files": _copied(into, f"sources/{name}", _in_tree(tree))})
+        rows.append(
+            {
+                "name": name,
+                "version": "",
+                "licence": _of_tree(tree),
+                "files": _copied(into, f"sources/{name}", _in_tree(tree)),
+            }
+        )
     for info in sorted(site.glob("*.dist-info")):
         head = metadata(info)
         project, version = str(head["Name"]), str(head["Version"])
-        files = _copied(into, f"packages/{re.sub(r'[-_.]+', '-', project).lower()}", _of_package(info.parent, info))
-        rows.append({"name": project, "version": version, "licence": declared(head), "files": files})
-    (into / "index.json").write_text(json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
+        files = _copied(
+            into,
+            f"packages/{re.sub(r'[-_.]+', '-', project).lower()}",
+            _of_package(info.parent, info),
+        )
+        rows.append(
+            {"name": project, "version": version, "licence": declared(head), "files": files}
+        )
+    (into / "index.json").write_text(
+        json.dumps({"schema": 1, "licences": rows}, indent=1, ensure_ascii=True) + "\n",
+        encoding="ascii",
+    )
     (into / "index.txt").write_text("".join(_line(row) for row in rows), encoding="utf-8")
 
 
@@ -46,7 +64,11 @@ def metadata(info: Path) -> Any:
     try:
         text = (info / "METADATA").read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise FatalError("an installed package has no METADATA", str(info), "delete that environment from the cache and run again") from error
+        raise FatalError(
+            "an installed package has no METADATA",
+            str(info),
+            "delete that environment from the cache and run again",
+        ) from error
     return email.parser.Parser(policy=email.policy.compat32).parsestr(text, headersonly=True)
 
 
@@ -54,20 +76,40 @@ def declared(head: Any) -> str:
     """The licence that a package declares: its expression, its License field, or its classifiers; "" where it declares none."""
     expression = str(head["License-Expression"] or "").strip()
     field = str(head["License"] or "").strip()
-    named = [line.removeprefix(_CLASSIFIER).rpartition(" :: ")[2] for line in head.get_all("Classifier", []) if line.startswith(_CLASSIFIER)]
-    short = field if len(field) <= _LONG and "\n" not in field and field.upper() != "UNKNOWN" else ""
-    return expression or short or ", ".join(sorted({name for name in named if name != "OSI Approved"})) or (field.splitlines()[0][:_LONG] if field else "")
+    named = [
+        line.removeprefix(_CLASSIFIER).rpartition(" :: ")[2]
+        for line in head.get_all("Classifier", [])
+        if line.startswith(_CLASSIFIER)
+    ]
+    short = (
+        field if len(field) <= _LONG and "\n" not in field and field.upper() != "UNKNOWN" else ""
+    )
+    return (
+        expression
+        or short
+        or ", ".join(sorted({name for name in named if name != "OSI Approved"}))
+        or (field.splitlines()[0][:_LONG] if field else "")
+    )
 
 
 def _of_tree(tree: Path) -> str:
     infos = sorted(tree.glob("*.dist-info"))  # of a source that was released as a wheel
     if infos:
         return declared(metadata(infos[0]))
-    return "Apache-2.0" if any("Apache License" in path.read_text(encoding="utf-8", errors="replace")[:2000] for path, _ in _in_tree(tree)) else ""
+    return (
+        "Apache-2.0"
+        if any(
+            "Apache License" in path.read_text(encoding="utf-8", errors="replace")[:2000]
+            for path, _ in _in_tree(tree)
+        )
+        else ""
+    )
 
 
 def _in_tree(tree: Path) -> Iterator[tuple[Path, str]]:
-    for path in sorted((*tree.iterdir(), *tree.glob("*.dist-info/*"), *tree.glob("*.dist-info/licenses/**/*"))):
+    for path in sorted(
+        (*tree.iterdir(), *tree.glob("*.dist-info/*"), *tree.glob("*.dist-info/licenses/**/*"))
+    ):
         if path.is_file() and _TEXT.fullmatch(path.name) and not _NO_TEXT.search(path.name):
             yield path, path.relative_to(tree).as_posix()
 
@@ -80,7 +122,11 @@ def _of_package(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
         name = inside.rpartition("/")[2]
         own = inside.startswith(licences) and not inside.endswith(".pyc")
         path = site / inside
-        if (own or (_TEXT.fullmatch(name) and not _NO_TEXT.search(name))) and ".." not in Path(inside).parts and path.is_file():
+        if (
+            (own or (_TEXT.fullmatch(name) and not _NO_TEXT.search(name)))
+            and ".." not in Path(inside).parts
+            and path.is_file()
+        ):
             yield path, inside.removeprefix(licences).removeprefix(f"{info.name}/")
 
 

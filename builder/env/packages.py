@@ -31,9 +31,13 @@ class Packages:
     lock: Path
     build_lock: Path
     manifest: Manifest
-    extra: tuple[lockfile.Pin, ...] = ()  # locked beside the distribution: what Transformer Engine adds
+    extra: tuple[
+        lockfile.Pin, ...
+    ] = ()  # locked beside the distribution: what Transformer Engine adds
     wheels: tuple[tuple[Path, str], ...] = ()  # made by us before, with their sha256
-    replaced: tuple[Replacement, ...] = ()  # locked Debian packages that those wheels were compiled with newer versions of
+    replaced: tuple[
+        Replacement, ...
+    ] = ()  # locked Debian packages that those wheels were compiled with newer versions of
 
     @property
     def digest(self) -> str:
@@ -50,11 +54,17 @@ class Packages:
     def inputs(self) -> dict[str, Any]:
         """All that decides what is installed, but for the Python's place on this machine."""
         return {
-            "lock": self.digest, "python": self.python.full, "architecture": self.architecture, "builder": __version__,
-            "sdists": [entry.model_dump() for entry in self.manifest.sdists], "strip": [entry.model_dump() for entry in self.manifest.strip],
-            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)], "build": lockfile.digest(self.build_lock),
-            "extra": [pin.text for pin in self.extra], "wheels": [digest for _, digest in self.wheels],
-        }  # fmt: skip
+            "lock": self.digest,
+            "python": self.python.full,
+            "architecture": self.architecture,
+            "builder": __version__,
+            "sdists": [entry.model_dump() for entry in self.manifest.sdists],
+            "strip": [entry.model_dump() for entry in self.manifest.strip],
+            "overrides": [entry.model_dump() for entry in self.manifest.overrides_of(self.line)],
+            "build": lockfile.digest(self.build_lock),
+            "extra": [pin.text for pin in self.extra],
+            "wheels": [digest for _, digest in self.wheels],
+        }
 
     @property
     def key(self) -> str:
@@ -63,15 +73,43 @@ class Packages:
 
 def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
     """Return an environment in the cache, for programs of the builder; made if the cache lacks it."""
-    return cache.folder("env", packages.key, lambda folder: make(cache, packages, folder, offline=offline), contents=False)
+    return cache.folder(
+        "env",
+        packages.key,
+        lambda folder: make(cache, packages, folder, offline=offline),
+        contents=False,
+    )
 
 
 def make(cache: Cache, packages: Packages, folder: Path, *, offline: bool) -> None:
     """Make the environment (a relocatable venv) in `folder`, which is empty or not there."""
-    uv.run("venv", "--quiet", "--relocatable", "--no-project", "--allow-existing", "--python", str(packages.python.path), str(folder), offline=True, where="venv")
-    install(cache, packages, folder, "--python", str(folder / "bin" / "python"), builder=packages.python, offline=offline)
+    uv.run(
+        "venv",
+        "--quiet",
+        "--relocatable",
+        "--no-project",
+        "--allow-existing",
+        "--python",
+        str(packages.python.path),
+        str(folder),
+        offline=True,
+        where="venv",
+    )
+    install(
+        cache,
+        packages,
+        folder,
+        "--python",
+        str(folder / "bin" / "python"),
+        builder=packages.python,
+        offline=offline,
+    )
     bytecode.install(cache, packages.python, site_packages(folder))
-    for name in (".gitignore", ".lock", "CACHEDIR.TAG"):  # uv's: a backup must not pass over an environment
+    for name in (
+        ".gitignore",
+        ".lock",
+        "CACHEDIR.TAG",
+    ):  # uv's: a backup must not pass over an environment
         (folder / name).unlink(missing_ok=True)
     pipcheck.require_explained(folder / "bin" / "python", packages.manifest, packages.line)
 
@@ -84,33 +122,91 @@ def site_packages(environment_: Path) -> Path:
     return found[0]
 
 
-def install(cache: Cache, packages: Packages, folder: Path, *target: str, builder: Interpreter, offline: bool) -> None:
+def install(
+    cache: Cache,
+    packages: Packages,
+    folder: Path,
+    *target: str,
+    builder: Interpreter,
+    offline: bool,
+) -> None:
     """Put all packages into `folder`, the place that uv's arguments `target` name; sdists are built by the Python `builder`, which runs here."""
     pins = packages.pins()
     if not pins:
-        raise FatalError("holds no package for this Python and machine", str(packages.lock), "make it: python build.py lock")
+        raise FatalError(
+            "holds no package for this Python and machine",
+            str(packages.lock),
+            "make it: python build.py lock",
+        )
     unbuilt = {entry.name for entry in packages.manifest.sdists}
-    stripped = {entry.name for entry in packages.manifest.strip if packages.architecture in entry.architectures}
+    stripped = {
+        entry.name
+        for entry in packages.manifest.strip
+        if packages.architecture in entry.architectures
+    }
     where = f"{packages.distribution}-{packages.accelerator}"
-    with log.stage(f"install {len(pins) + len(packages.wheels)} packages ({where}, {packages.architecture})"):
+    with log.stage(
+        f"install {len(pins) + len(packages.wheels)} packages ({where}, {packages.architecture})"
+    ):
         requirements = folder / "rosetta-requirements.txt"
-        requirements.write_text("".join(pin.lines() for pin in pins if pin.name not in unbuilt | stripped), encoding="utf-8")
-        uv.run("pip", "sync", "--quiet", *target, "--require-hashes", "--only-binary", ":all:", str(requirements), offline=offline, where=where)
+        requirements.write_text(
+            "".join(pin.lines() for pin in pins if pin.name not in unbuilt | stripped),
+            encoding="utf-8",
+        )
+        uv.run(
+            "pip",
+            "sync",
+            "--quiet",
+            *target,
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+            str(requirements),
+            offline=offline,
+            where=where,
+        )
         requirements.unlink()
-        built = [sdist.wheel(cache, pin, builder, packages.build_lock, offline=offline) for pin in pins if pin.name in unbuilt]
-        built += [strip.wheel(cache, pin, packages.python, offline=offline) for pin in pins if pin.name in stripped]
+        built = [
+            sdist.wheel(cache, pin, builder, packages.build_lock, offline=offline)
+            for pin in pins
+            if pin.name in unbuilt
+        ]
+        built += [
+            strip.wheel(cache, pin, packages.python, offline=offline)
+            for pin in pins
+            if pin.name in stripped
+        ]
         built += [path for path, _ in packages.wheels]
         if built:
             # By name and --find-links, so that no path of this machine ends in the packages' metadata.
             links = [part for wheel in built for part in ("--find-links", str(wheel.parent))]
             names = ["==".join(wheel.name.split("-")[:2]) for wheel in built]
-            uv.run("pip", "install", "--quiet", *target, "--no-deps", "--no-index", "--offline", *links, *names, where=where)
+            uv.run(
+                "pip",
+                "install",
+                "--quiet",
+                *target,
+                "--no-deps",
+                "--no-index",
+                "--offline",
+                *links,
+                *names,
+                where=where,
+            )
         site = folder if target[0] == "--target" else site_packages(folder)
         fetched = [pin for pin in pins if pin.name not in unbuilt | stripped]
         _replace_edited(site, fetched, requirements, target, offline=offline, where=where)
 
 
-def _replace_edited(site: Path, pins: list[lockfile.Pin], requirements: Path, target: tuple[str, ...], *, offline: bool, where: str) -> None:
+def _replace_edited(
+    site: Path,
+    pins: list[lockfile.Pin],
+    requirements: Path,
+    target: tuple[str, ...],
+    *,
+    offline: bool,
+    where: str,
+) -> None:
     """Compare every installed file with its wheel's RECORD; what uv's cache has in an edited form is fetched again.
 
     Other environments may be hard links into uv's cache, so that a file edited in one of them is edited there.
@@ -121,9 +217,18 @@ def _replace_edited(site: Path, pins: list[lockfile.Pin], requirements: Path, ta
     lines = [pin.lines() for pin in pins if pin.name in edited]
     if offline or len(lines) < len(edited):
         wheelrecord.require(site, where)
-    log.warn(f"uv's cache holds files that were edited: {wheelrecord.describe(edited)}; fetched again past that cache, to mend it: {wheelrecord.remedy(edited)}")
+    log.warn(
+        f"uv's cache holds files that were edited: {wheelrecord.describe(edited)}; fetched again past that cache, to mend it: {wheelrecord.remedy(edited)}"
+    )
     requirements.write_text("".join(lines), encoding="utf-8")
-    options = ("--no-cache", "--reinstall", "--no-deps", "--require-hashes", "--only-binary", ":all:")
+    options = (
+        "--no-cache",
+        "--reinstall",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+    )
     uv.run("pip", "install", "--quiet", *target, *options, "-r", str(requirements), where=where)
     requirements.unlink()
     wheelrecord.require(site, where)

@@ -27,10 +27,19 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date a zip can hold
 def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path:
     """The pure wheel made of `pin`'s locked amd64 wheel for this Python."""
     abi = "cp" + python.version.replace(".", "")
-    key = stage_key("strip", {"name": pin.name, "version": pin.version, "hashes": pin.hashes, "abi": abi})
+    key = stage_key(
+        "strip", {"name": pin.name, "version": pin.version, "hashes": pin.hashes, "abi": abi}
+    )
 
     def make(folder: Path) -> None:
-        source = index.fetch(pin.name, pin.version, frozenset(pin.hashes), cache.path("wheels", "compiled"), part=f"-{abi}-", offline=offline)
+        source = index.fetch(
+            pin.name,
+            pin.version,
+            frozenset(pin.hashes),
+            cache.path("wheels", "compiled"),
+            part=f"-{abi}-",
+            offline=offline,
+        )
         strip(source, folder / f"{pin.name.replace('-', '_')}-{pin.version}-py3-none-any.whl")
 
     folder = cache.folder("wheels", f"stripped-{key}", make)
@@ -40,19 +49,31 @@ def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path
 def strip(source: Path, target: Path) -> None:
     """Write `target`, a py3-none-any wheel of `source` without compiled files; the same bytes for the same source."""
     with zipfile.ZipFile(source) as archive:
-        names = sorted(name for name in archive.namelist() if not name.endswith("/") and not _COMPILED.search(name))
+        names = sorted(
+            name
+            for name in archive.namelist()
+            if not name.endswith("/") and not _COMPILED.search(name)
+        )
         infos = [name for name in names if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)]
         if len(infos) != 1:
             raise FatalError("is not a wheel", str(source), "delete it and run again")
         content = {name: archive.read(name) for name in names}
     info = infos[0].rpartition("/")[0]
-    kept = [line for line in content[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith(("Tag:", "Root-Is-Purelib:"))]
-    content[f"{info}/WHEEL"] = "\n".join([*kept, "Root-Is-Purelib: true", "Tag: py3-none-any", ""]).encode()
+    kept = [
+        line
+        for line in content[f"{info}/WHEEL"].decode().splitlines()
+        if line and not line.startswith(("Tag:", "Root-Is-Purelib:"))
+    ]
+    content[f"{info}/WHEEL"] = "\n".join(
+        [*kept, "Root-Is-Purelib: true", "Tag: py3-none-any", ""]
+    ).encode()
     content.pop(f"{info}/RECORD", None)
     record = io.StringIO()
     rows = csv.writer(record, lineterminator="\n")
     for name in sorted(content):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content[name]).digest()).rstrip(b"=").decode()
+        digest = (
+            base64.urlsafe_b64encode(hashlib.sha256(content[name]).digest()).rstrip(b"=").decode()
+        )
         rows.writerow([name, f"sha256={digest}", len(content[name])])
     rows.writerow([f"{info}/RECORD", "", ""])
     content[f"{info}/RECORD"] = record.getvalue().encode()

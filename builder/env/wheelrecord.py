@@ -26,7 +26,9 @@ def edited(site: Path) -> dict[str, str]:
     digests: dict[str, set[str]] = {}
     projects: dict[str, str] = {}
     for info in sorted(site.glob("*.dist-info")):
-        project = re.sub(r"[-_.]+", "-", info.name.removesuffix(".dist-info").rpartition("-")[0]).lower()
+        project = re.sub(
+            r"[-_.]+", "-", info.name.removesuffix(".dist-info").rpartition("-")[0]
+        ).lower()
         for path, digest in _rows(info / "RECORD"):
             digests.setdefault(path, set()).add(digest)
             projects.setdefault(path, project)
@@ -43,7 +45,11 @@ def edited(site: Path) -> dict[str, str]:
 def require(site: Path, where: str) -> None:
     """Raise FatalError where an installed file is not as its wheel says."""
     if wrong := edited(site):
-        raise FatalError(f"uv's cache holds files that are not the locked wheels': {describe(wrong)}", where, f"{remedy(wrong)}, and run again (without --offline)")
+        raise FatalError(
+            f"uv's cache holds files that are not the locked wheels': {describe(wrong)}",
+            where,
+            f"{remedy(wrong)}, and run again (without --offline)",
+        )
 
 
 def describe(wrong: dict[str, str]) -> str:
@@ -59,7 +65,11 @@ def remedy(wrong: dict[str, str]) -> str:
 
 def _rows(record: Path) -> list[tuple[str, str]]:
     with open(record, encoding="utf-8", newline="") as file:
-        return [(row[0], row[1].removeprefix(_SHA256)) for row in csv.reader(file) if len(row) > 1 and row[1].startswith(_SHA256)]
+        return [
+            (row[0], row[1].removeprefix(_SHA256))
+            for row in csv.reader(file)
+            if len(row) > 1 and row[1].startswith(_SHA256)
+        ]
 
 
 def _digest(file: str) -> str:

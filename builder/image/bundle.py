@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _HERE = Path(__file__).parent
-_NAMES = frozenset({"image", "bundle.json", "contents.tsv", "SHA256SUMS", "README.txt", "import.sh"})
+_NAMES = frozenset(
+    {"image", "bundle.json", "contents.tsv", "SHA256SUMS", "README.txt", "import.sh"}
+)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
 _REFUSED = "give a new or an empty place; nothing was touched"
 
@@ -45,32 +47,61 @@ class Since:
     told: dict[str, str]
 
 
-def write(cache: Cache, index: Index, folder: Path, *, name: str, records: Mapping[str, Any] | None = None, since: Since | None = None) -> dict[str, Any]:
+def write(
+    cache: Cache,
+    index: Index,
+    folder: Path,
+    *,
+    name: str,
+    records: Mapping[str, Any] | None = None,
+    since: Since | None = None,
+) -> dict[str, Any]:
     """Write the bundle of an image whose blobs are in the cache; a bundle that is there is replaced, whole or not at all.
 
     `records` are the lock.json of each architecture, `since` what the site has. Returns what --json says of it: path, bytes written, layers left out,
     and what to do next. Raises FatalError, before anything is touched, where something else is there or space is short.
     """
     if not _NAME.fullmatch(name):
-        raise FatalError(f"{name!r} is no name of an image", str(folder), "give lower-case letters, digits, and . _ - / : between them")
+        raise FatalError(
+            f"{name!r} is no name of an image",
+            str(folder),
+            "give lower-case letters, digits, and . _ - / : between them",
+        )
     has = since or Since(frozenset(), {})
     with bake.locked(folder) as place:
         refuse(place)
-        out = {each.digest: each for image in index.images for each in image.layers if each.digest in has.digests}
+        out = {
+            each.digest: each
+            for image in index.images
+            for each in image.layers
+            if each.digest in has.digests
+        }
         if since and not out:
             log.warn("no layer of this image is among those that the site has: the bundle is whole")
-        blobs = [each for each in layout.entries(cache, index, name) if f"sha256:{each.path.rpartition('/')[2]}" not in out]
+        blobs = [
+            each
+            for each in layout.entries(cache, index, name)
+            if f"sha256:{each.path.rpartition('/')[2]}" not in out
+        ]
         texts = _texts(index, name, records or {}, has, out)
         texts["SHA256SUMS"] = _sums(blobs, texts)
         if not _is_current(place, blobs, texts):
             _space(place, blobs)
             _make(place, blobs, texts)
     size, left = sum(each.size for each in blobs), sum(each.size for each in out.values())
-    rest = f"; {len(out)} layers that the site has ({left / 1e6:,.1f} MB) are left out" if out else ""
+    rest = (
+        f"; {len(out)} layers that the site has ({left / 1e6:,.1f} MB) are left out" if out else ""
+    )
     return {
-        "path": str(place), "written": size, "left_out": [{"name": each.name, "digest": each.digest, "size": each.size} for each in out.values()],
-        "next": [f"{place} holds {size / 1e6:,.1f} MB{rest}; take it there and run ./import.sh check"],
-    }  # fmt: skip
+        "path": str(place),
+        "written": size,
+        "left_out": [
+            {"name": each.name, "digest": each.digest, "size": each.size} for each in out.values()
+        ],
+        "next": [
+            f"{place} holds {size / 1e6:,.1f} MB{rest}; take it there and run ./import.sh check"
+        ],
+    }
 
 
 def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> None:
@@ -86,7 +117,12 @@ def _make(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> No
 
 def _sums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:
     """SHA256SUMS: a blob's name is its sum, and `_bring` sees to it that this is true."""
-    sums = {f"image/{each.path}": hashlib.sha256(each.data).hexdigest() if each.data is not None else each.path.rpartition("/")[2] for each in blobs}
+    sums = {
+        f"image/{each.path}": hashlib.sha256(each.data).hexdigest()
+        if each.data is not None
+        else each.path.rpartition("/")[2]
+        for each in blobs
+    }
     sums |= {file: hashlib.sha256(text).hexdigest() for file, text in texts.items()}
     return "".join(f"{sums[file]}  {file}\n" for file in sorted(sums)).encode()
 
@@ -94,7 +130,9 @@ def _sums(blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bytes:
 def _is_current(place: Path, blobs: Iterable[Entry], texts: Mapping[str, bytes]) -> bool:
     """Is the bundle at `place` this one, every blob there with its size?"""
     try:
-        return all((place / file).read_bytes() == text for file, text in texts.items()) and all(os.stat(place / "image" / each.path).st_size == each.size for each in blobs)
+        return all((place / file).read_bytes() == text for file, text in texts.items()) and all(
+            os.stat(place / "image" / each.path).st_size == each.size for each in blobs
+        )
     except OSError:
         return False
 
@@ -118,28 +156,59 @@ def known(name: str) -> Since:
     path = Path(name).absolute()
     if path.is_dir() and (path / "index.json").is_file():
         found = layout.read(path, blobs=False)
-        return Since(frozenset(each.digest for image in found.index.images for each in image.layers), {"kind": "layout", "index": found.index.digest})
+        return Since(
+            frozenset(each.digest for image in found.index.images for each in image.layers),
+            {"kind": "layout", "index": found.index.digest},
+        )
     file = path / "bundle.json" if path.is_dir() else path
     try:
         raw = file.read_bytes()
         document = json.loads(raw)
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(file), "give the lock.json or bundle.json of what the site has, or an image layout") from error
+        raise FatalError(
+            f"cannot be read ({error.strerror})",
+            str(file),
+            "give the lock.json or bundle.json of what the site has, or an image layout",
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise FatalError("is not JSON", str(file), "give the lock.json or bundle.json of what the site has, or an image layout") from error
+        raise FatalError(
+            "is not JSON",
+            str(file),
+            "give the lock.json or bundle.json of what the site has, or an image layout",
+        ) from error
     listed = _layers(document)
     digests = frozenset(str(each.get("digest")) for each in listed)
     if not digests or not all(map(is_digest, digests)):
-        raise FatalError("lists no layers", str(file), "give the lock.json or bundle.json of what the site has, or an image layout")
-    return Since(digests, {"kind": "bundle" if "bundle" in document else "lock", "sha256": hashlib.sha256(raw).hexdigest()})
+        raise FatalError(
+            "lists no layers",
+            str(file),
+            "give the lock.json or bundle.json of what the site has, or an image layout",
+        )
+    return Since(
+        digests,
+        {
+            "kind": "bundle" if "bundle" in document else "lock",
+            "sha256": hashlib.sha256(raw).hexdigest(),
+        },
+    )
 
 
 def _layers(document: Any) -> list[dict[str, Any]]:
     if not isinstance(document, dict):
         return []
     images = document.get("images") if "bundle" in document else [document]
-    lists = [each.get("layers") for each in images if isinstance(each, dict)] if isinstance(images, list) else []
-    return [each for listed in lists if isinstance(listed, list) for each in listed if isinstance(each, dict)]
+    lists = (
+        [each.get("layers") for each in images if isinstance(each, dict)]
+        if isinstance(images, list)
+        else []
+    )
+    return [
+        each
+        for listed in lists
+        if isinstance(listed, list)
+        for each in listed
+        if isinstance(each, dict)
+    ]
 
 
 def _space(place: Path, entries: Iterable[Entry]) -> None:
@@ -147,7 +216,11 @@ def _space(place: Path, entries: Iterable[Entry]) -> None:
     at = next(each for each in (place, *place.parents) if each.exists())
     needed = sum(each.size for each in entries)
     if needed > (free := shutil.disk_usage(at).free):
-        raise FatalError(f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free", str(place), "make room; nothing was touched")
+        raise FatalError(
+            f"the bundle needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free",
+            str(place),
+            "make room; nothing was touched",
+        )
 
 
 def _bring(entries: Iterable[Entry], folder: Path) -> None:
@@ -165,23 +238,69 @@ def _bring(entries: Iterable[Entry], folder: Path) -> None:
         list(pool.map(one, entries))
 
 
-def _texts(index: Index, name: str, records: Mapping[str, Any], has: Since, out: Mapping[str, Layer]) -> dict[str, bytes]:
+def _texts(
+    index: Index, name: str, records: Mapping[str, Any], has: Since, out: Mapping[str, Layer]
+) -> dict[str, bytes]:
     """The files beside the layout."""
     images = [
         {
-            "architecture": image.architecture, "platform": oci.platform(image.architecture), "manifest": image.digest, "config": image.config_digest, "size": image.size,
-            "layers": [{"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size, "unpacked": each.unpacked, "here": each.digest not in out} for each in image.layers],
+            "architecture": image.architecture,
+            "platform": oci.platform(image.architecture),
+            "manifest": image.digest,
+            "config": image.config_digest,
+            "size": image.size,
+            "layers": [
+                {
+                    "name": each.name,
+                    "diff_id": each.diff_id,
+                    "digest": each.digest,
+                    "size": each.size,
+                    "unpacked": each.unpacked,
+                    "here": each.digest not in out,
+                }
+                for each in image.layers
+            ],
             "lock": records.get(image.architecture),
         }
         for image in index.images
-    ]  # fmt: skip
+    ]
     left = [{"name": each.name, "digest": each.digest, "size": each.size} for each in out.values()]
-    document = {"bundle": "rosetta", "schema": SCHEMA, "name": name, "index": index.digest, "images": images, "left_out": left, "since": has.told or None}
+    document = {
+        "bundle": "rosetta",
+        "schema": SCHEMA,
+        "name": name,
+        "index": index.digest,
+        "images": images,
+        "left_out": left,
+        "since": has.told or None,
+    }
     rows = [("bundle", SCHEMA), ("name", name), ("index", index.digest, len(index.document))]
     for image in index.images:
         variant = oci.platform(image.architecture).get("variant", "-")
-        rows.append(("image", image.architecture, variant, image.digest, len(image.manifest), image.config_digest, len(image.config)))
-        rows += [("layer", image.architecture, each.name, each.digest, each.size, each.unpacked, each.diff_id, "site" if each.digest in out else "here") for each in image.layers]
+        rows.append(
+            (
+                "image",
+                image.architecture,
+                variant,
+                image.digest,
+                len(image.manifest),
+                image.config_digest,
+                len(image.config),
+            )
+        )
+        rows += [
+            (
+                "layer",
+                image.architecture,
+                each.name,
+                each.digest,
+                each.size,
+                each.unpacked,
+                each.diff_id,
+                "site" if each.digest in out else "here",
+            )
+            for each in image.layers
+        ]
     return {
         "bundle.json": (json.dumps(document, indent=1, sort_keys=True) + "\n").encode(),
         "contents.tsv": "".join("\t".join(map(str, row)) + "\n" for row in rows).encode(),
@@ -195,7 +314,16 @@ def _readme(index: Index, name: str, out: Mapping[str, Layer]) -> str:
     platforms = ", ".join(f"linux/{image.architecture}" for image in index.images)
     left = ""
     if out:
-        listed = "\n".join(f"  {each.name:<12} {each.size / 1e6:>10,.1f} MB  {each.digest}" for each in out.values())
+        listed = "\n".join(
+            f"  {each.name:<12} {each.size / 1e6:>10,.1f} MB  {each.digest}"
+            for each in out.values()
+        )
         left = f"\nLayers that are not here, since the site has them; add --with OLDER to every line below, OLDER\nbeing the bundle or the OCI layout that holds them:\n{listed}\n"
-    values = {"NAME": name, "INDEX": index.digest, "PLATFORMS": platforms, "LEFT_OUT": left, "FILE": re.sub(r"[^a-z0-9.-]+", "-", name)}
+    values = {
+        "NAME": name,
+        "INDEX": index.digest,
+        "PLATFORMS": platforms,
+        "LEFT_OUT": left,
+        "FILE": re.sub(r"[^a-z0-9.-]+", "-", name),
+    }
     return re.sub(r"@([A-Z_]+)@", lambda found: values[found.group(1)], text)

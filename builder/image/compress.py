@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 FORMAT = 2  # counts up whenever the same input gives other bytes than before
-MEDIA_TYPE = {"gzip": "application/vnd.oci.image.layer.v1.tar+gzip", "zstd": "application/vnd.oci.image.layer.v1.tar+zstd"}
+MEDIA_TYPE = {
+    "gzip": "application/vnd.oci.image.layer.v1.tar+gzip",
+    "zstd": "application/vnd.oci.image.layer.v1.tar+zstd",
+}
 _BLOCK = {"gzip": 1 << 20, "zstd": 2 << 20}  # part of the format
 _MOST = 16  # workers: bounds the memory to some 60 MB
 _local = threading.local()
@@ -70,7 +73,9 @@ class Compressor:
         self._block = _BLOCK[compression]
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="compress")
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="hash")
-        self._flight: deque[tuple[memoryview, int, Future[bytes | bytearray], Future[None]]] = deque()
+        self._flight: deque[tuple[memoryview, int, Future[bytes | bytearray], Future[None]]] = (
+            deque()
+        )
         self._depth = count + 2
         self._spare: list[memoryview] = []
         self._view = memoryview(bytearray(self._block))
@@ -103,7 +108,9 @@ class Compressor:
         """Take `size` bytes of an open file, or what is left of it; returns how many came."""
         left = size
         while left:
-            got = os.readv(descriptor, [self._view[self._at : self._at + min(left, self._block - self._at)]])
+            got = os.readv(
+                descriptor, [self._view[self._at : self._at + min(left, self._block - self._at)]]
+            )
             if not got:
                 break
             self._advance(got)
@@ -117,8 +124,17 @@ class Compressor:
 
     def _submit(self) -> None:
         block = self._view[: self._at]
-        self._flight.append((self._view, self._at, self._pool.submit(self._compress, block), self._hasher.submit(self._plain.update, block)))
-        while len(self._flight) >= self._depth or (self._flight and self._flight[0][2].done() and self._flight[0][3].done()):
+        self._flight.append(
+            (
+                self._view,
+                self._at,
+                self._pool.submit(self._compress, block),
+                self._hasher.submit(self._plain.update, block),
+            )
+        )
+        while len(self._flight) >= self._depth or (
+            self._flight and self._flight[0][2].done() and self._flight[0][3].done()
+        ):
             self._drain()
         self._view = self._spare.pop() if self._spare else memoryview(bytearray(self._block))
         self._at = 0
@@ -139,7 +155,12 @@ class Compressor:
             self._submit()
         while self._flight:
             self._drain()
-        return Sums(f"sha256:{self._plain.hexdigest()}", self._unpacked, f"sha256:{self._packed.hexdigest()}", self._size)
+        return Sums(
+            f"sha256:{self._plain.hexdigest()}",
+            self._unpacked,
+            f"sha256:{self._packed.hexdigest()}",
+            self._size,
+        )
 
 
 @contextlib.contextmanager
@@ -159,9 +180,15 @@ def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
             with gzip.open(stream) as plain:
                 yield cast("IO[bytes]", plain)
         elif first == b"\x28\xb5\x2f\xfd":
-            with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True, closefd=False) as plain:
+            with zstandard.ZstdDecompressor().stream_reader(
+                stream, read_across_frames=True, closefd=False
+            ) as plain:
                 yield plain
         else:
             yield stream
     except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
-        raise FatalError(f"a layer cannot be unpacked ({error})", str(getattr(stream, "name", "")), "run again; if it happens again, the storage it comes from is damaged") from error
+        raise FatalError(
+            f"a layer cannot be unpacked ({error})",
+            str(getattr(stream, "name", "")),
+            "run again; if it happens again, the storage it comes from is damaged",
+        ) from error

@@ -41,7 +41,9 @@ def groups(wanted: Packages) -> dict[str, str]:
     found = {}
     for pin in wanted.pins():
         named = next((layer for layer, pattern in _GROUPS if pattern.fullmatch(pin.name)), "python")
-        found[pin.name] = "jax" if pin in extra or named == "jax" else named if pin in shared else "own"
+        found[pin.name] = (
+            "jax" if pin in extra or named == "jax" else named if pin in shared else "own"
+        )
     for path, _ in wanted.wheels:
         found[path.name.split("-")[0].lower().replace("_", "-")] = "jax"
     return found
@@ -52,7 +54,12 @@ def _shared(wanted: Packages) -> set[lockfile.Pin]:
     here = lockfile.environment_of(wanted.python.version, wanted.python.full, wanted.architecture)
     pins = set(wanted.pins())
     for name, other in wanted.manifest.distributions.items():
-        if name != wanted.distribution and other.line == wanted.line and wanted.accelerator in other.accelerators and wanted.architecture in other.architectures:
+        if (
+            name != wanted.distribution
+            and other.line == wanted.line
+            and wanted.accelerator in other.accelerators
+            and wanted.architecture in other.architectures
+        ):
             lock = wanted.lock.with_name(f"{name}-{wanted.accelerator}.txt")
             pins &= {pin for pin in lockfile.read(lock) if pin.holds(here)}
     return pins
@@ -61,13 +68,17 @@ def _shared(wanted: Packages) -> set[lockfile.Pin]:
 def keys(wanted: Packages) -> dict[str, str]:
     """Layer -> the key of its content, for the layers that are not empty: nothing that another layer or distribution has enters it."""
     where, inputs = groups(wanted), wanted.inputs()
-    general = {name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")} | {"builder": __version__, "prefix": PREFIX, "layout": 3}
+    general = {
+        name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")
+    } | {"builder": __version__, "prefix": PREFIX, "layout": 3}
     result = {}
     for layer in ORDER:
         pins = sorted([pin.text, *pin.hashes] for pin in wanted.pins() if where[pin.name] == layer)
         wheels = [digest for _, digest in wanted.wheels] if layer == "jax" else []
         if pins or wheels or layer == "python":  # python also has the virtual environment itself
-            result[layer] = stage_key("layer", {**general, "name": layer, "pins": pins, "wheels": wheels})
+            result[layer] = stage_key(
+                "layer", {**general, "name": layer, "pins": pins, "wheels": wheels}
+            )
     return result
 
 

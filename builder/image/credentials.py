@@ -33,7 +33,11 @@ class Credentials:
     @property
     def basic(self) -> str:
         """The Authorization header of these; empty without a user."""
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode() if self.user else ""
+        return (
+            "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            if self.user
+            else ""
+        )
 
 
 NOBODY = Credentials()
@@ -47,7 +51,10 @@ def files() -> list[Path]:
     found.append(docker)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         found.append(Path(runtime) / "containers/auth.json")
-    return [*found, Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json"]
+    return [
+        *found,
+        Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json",
+    ]
 
 
 def find(reference: Reference) -> Credentials:
@@ -58,7 +65,11 @@ def find(reference: Reference) -> Credentials:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, UnicodeDecodeError) as error:
-            raise FatalError("the credentials of registries cannot be read", str(file), "mend it, or log in again") from error
+            raise FatalError(
+                "the credentials of registries cannot be read",
+                str(file),
+                "mend it, or log in again",
+            ) from error
         try:
             settings = json.loads(raw)
         except (ValueError, RecursionError) as error:
@@ -73,7 +84,10 @@ def _keys(reference: Reference) -> Iterator[str]:
     parts = reference.name.split("/")
     for end in range(len(parts), 0, -1):
         yield f"{reference.host}/{'/'.join(parts[:end])}"
-    hosts = [reference.host, *([f"index.{reference.host}"] if reference.host == "docker.io" else [])]
+    hosts = [
+        reference.host,
+        *([f"index.{reference.host}"] if reference.host == "docker.io" else []),
+    ]
     yield from hosts
 
 
@@ -83,7 +97,9 @@ def _by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
     Programs write a scheme, a version and slashes around the name; a key without them comes first.
     """
     entries: dict[str, list[tuple[str, Any]]] = {}
-    for key, item in sorted(value.items(), key=lambda pair: len(pair[0])) if isinstance(value, dict) else ():
+    for key, item in (
+        sorted(value.items(), key=lambda pair: len(pair[0])) if isinstance(value, dict) else ()
+    ):
         bare = re.sub(r"^https?://", "", key, flags=re.IGNORECASE).rstrip("/")
         entries.setdefault(re.sub(r"/v[12]$", "", bare), []).append((key, item))
     return entries
@@ -113,32 +129,56 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
     user, password = known.get("username"), known.get("password")
     if isinstance(known.get("auth"), str) and known["auth"]:
         try:
-            user, colon, password = base64.b64decode(known["auth"], validate=True).decode().rstrip("\0").partition(":")
+            user, colon, password = (
+                base64.b64decode(known["auth"], validate=True).decode().rstrip("\0").partition(":")
+            )
         except (binascii.Error, UnicodeDecodeError):
             colon = ""
         if not colon:
-            raise FatalError("the credentials of a registry are not base64 of user:password", str(file), "log in again")
-    return Credentials(user, password) if isinstance(user, str) and user and isinstance(password, str) else None
+            raise FatalError(
+                "the credentials of a registry are not base64 of user:password",
+                str(file),
+                "log in again",
+            )
+    return (
+        Credentials(user, password)
+        if isinstance(user, str) and user and isinstance(password, str)
+        else None
+    )
 
 
 def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
     """What a program of the user's keeps for `key`; None where it keeps nothing. Its output is never shown: it may hold what we keep secret."""
     if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
-        raise FatalError("names no credential helper", str(file), "give the X of a program docker-credential-X")
+        raise FatalError(
+            "names no credential helper", str(file), "give the X of a program docker-credential-X"
+        )
     program = f"docker-credential-{helper}"
     try:
-        done = subprocess.run([program, "get"], input=key.encode(), capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            [program, "get"], input=key.encode(), capture_output=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FatalError(f"{program} does not run", str(file), "install it, or take it out of the file") from error
+        raise FatalError(
+            f"{program} does not run", str(file), "install it, or take it out of the file"
+        ) from error
     if done.returncode:
         if b"credentials not found" in done.stdout + done.stderr:
             return None
-        raise FatalError(f"{program} failed with status {done.returncode}", str(file), f"try it: echo {key} | {program} get")
+        raise FatalError(
+            f"{program} failed with status {done.returncode}",
+            str(file),
+            f"try it: echo {key} | {program} get",
+        )
     try:
         answer = json.loads(done.stdout)
         user, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError) as error:
-        raise FatalError(f"{program} did not answer as a credential helper does", str(file), "install another one") from error
+        raise FatalError(
+            f"{program} did not answer as a credential helper does",
+            str(file),
+            "install another one",
+        ) from error
     if not secret:
         return None
     return Credentials(identity=secret) if user == "<token>" else Credentials(user, secret)

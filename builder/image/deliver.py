@@ -32,7 +32,11 @@ def _place(wanted: Output, request: Request) -> Path:
     if wanted.path is None:
         raise FatalError("needs a path", "--output", f"give {wanted.kind}:PATH")
     if wanted.path.resolve().is_relative_to(request.cache.root.resolve()):
-        raise FatalError("lies inside the builder's cache, where it would be pruned", str(wanted.path), f"give another --output {wanted.kind}:PATH")
+        raise FatalError(
+            "lies inside the builder's cache, where it would be pruned",
+            str(wanted.path),
+            f"give another --output {wanted.kind}:PATH",
+        )
     return wanted.path
 
 
@@ -42,7 +46,13 @@ def _engine(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any
     def load(built: Built) -> dict[str, Any]:
         with log.stage(f"load {wanted.name} into {engine.name}"):
             name = engine.load(request.cache, built.index, wanted.name)
-        return {"engine": engine.name, "name": name, "next": [f"next: {python.command()} {request.context.root / 'build.py'} verify image:{name} --engine {engine.name}"]}
+        return {
+            "engine": engine.name,
+            "name": name,
+            "next": [
+                f"next: {python.command()} {request.context.root / 'build.py'} verify image:{name} --engine {engine.name}"
+            ],
+        }
 
     return load
 
@@ -69,19 +79,35 @@ def _bundle(wanted: Output, request: Request, since: str) -> Callable[[Built], d
 
     def write(built: Built) -> dict[str, Any]:
         with log.stage(f"write {place}"):
-            return bundle.write(request.cache, built.index, place, name=wanted.name, records=built.records, since=known)
+            return bundle.write(
+                request.cache,
+                built.index,
+                place,
+                name=wanted.name,
+                records=built.records,
+                since=known,
+            )
 
     return write
 
 
 def _registry(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any]]:
     if request.context.offline:
-        raise FatalError("a registry cannot be reached with --offline", "--output", "leave one of the two out")
+        raise FatalError(
+            "a registry cannot be reached with --offline", "--output", "leave one of the two out"
+        )
     reference.parse(wanted.name)
 
     def push(built: Built) -> dict[str, Any]:
         with log.stage(f"push {wanted.name}"):
             done = registry.push(request.cache, built.index, wanted.name)
-        return {"name": done.reference, "total": done.total, "moved": done.moved, "mounted": done.mounted, "previous": done.previous, "next": [str(done)]}
+        return {
+            "name": done.reference,
+            "total": done.total,
+            "moved": done.moved,
+            "mounted": done.mounted,
+            "previous": done.previous,
+            "next": [str(done)],
+        }
 
     return push

@@ -27,7 +27,9 @@ class Entry:
     device: tuple[int, int] = (0, 0)
     xattrs: tuple[tuple[str, bytes], ...] = ()
     offset: int = 0
-    mtime: int = 0  # in the tar that it comes from, in seconds since 1970; a layer of ours does not keep it
+    mtime: int = (
+        0  # in the tar that it comes from, in seconds since 1970; a layer of ours does not keep it
+    )
     sha256: str = ""  # of `source`, where it is known: compared while the file is read
 
 

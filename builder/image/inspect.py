@@ -45,14 +45,22 @@ class Found:
         for one in reversed(image.layers):
             if data := self._read_layer(image, one, _LOCK):
                 return dict(json.loads(data))
-        raise FatalError("has no lock.json", f"the image for linux/{image.architecture}", "it is no image that this builder made")
+        raise FatalError(
+            "has no lock.json",
+            f"the image for linux/{image.architecture}",
+            "it is no image that this builder made",
+        )
 
     def read(self, image: Image, path: str) -> bytes:
         """Return a file of the highest layer, which holds what describes the image; nothing where that lacks it."""
         return self._read_layer(image, image.layers[-1], path)
 
     def _read_layer(self, image: Image, one: Layer, path: str) -> bytes:
-        with self.open(image, one) as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        with (
+            self.open(image, one) as packed,
+            compress.reader(packed) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as archive,
+        ):
             for member in archive:
                 file = archive.extractfile(member) if member.name == path else None
                 if file:
@@ -70,13 +78,28 @@ def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
             folder = scratch / "pulled"
             pull.pull(rest, folder, layers=True)
         read = layout.read(folder)
-        yield Found(read.index.images, read.index.digest, lambda _, one: open(layout.blob(folder, one), "rb"))  # noqa: SIM115 - Found.open closes it
+        yield Found(
+            read.index.images,
+            read.index.digest,
+            lambda _, one: open(layout.blob(folder, one), "rb"),  # noqa: SIM115 - Found.open closes it
+        )
         return
     taken = engines.choose(engine)
     if not taken.digest(text):
-        raise FatalError("is no image of the engine's", text, f"give a name that {taken.name} has, oci:PATH or registry:HOST/NAME:TAG")
+        raise FatalError(
+            "is no image of the engine's",
+            text,
+            f"give a name that {taken.name} has, oci:PATH or registry:HOST/NAME:TAG",
+        )
     file = scratch / "saved.tar"
     taken.save(text, file)
     saved = export.saved(file)
-    layers = tuple(layer.Layer("", diff_id, "", 0, 0, "", str(number)) for number, diff_id in enumerate(saved.diff_ids))
-    yield Found((oci.Image(str(saved.config["architecture"]), layers, saved.raw, b""),), "", lambda _, one: saved.layers[int(one.key)]())
+    layers = tuple(
+        layer.Layer("", diff_id, "", 0, 0, "", str(number))
+        for number, diff_id in enumerate(saved.diff_ids)
+    )
+    yield Found(
+        (oci.Image(str(saved.config["architecture"]), layers, saved.raw, b""),),
+        "",
+        lambda _, one: saved.layers[int(one.key)](),
+    )

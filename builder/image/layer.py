@@ -63,7 +63,14 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
     found: dict[str, Entry] = {}
     for entry in entries:
         path = entry.path
-        if not path or path[0] == "/" or path[-1] == "/" or "//" in path or "\0" in path or ".." in path.split("/"):
+        if (
+            not path
+            or path[0] == "/"
+            or path[-1] == "/"
+            or "//" in path
+            or "\0" in path
+            or ".." in path.split("/")
+        ):
             raise FatalError(f"{path!r} is no path of a layer", entry.source)
         if path in found and not (entry.kind == "dir" and found[path] == entry):
             raise FatalError(f"two entries of a layer have the path {path!r}", entry.source)
@@ -76,26 +83,45 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
     return [found[path] for path in sorted(found)]
 
 
-def write(cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]) -> Layer:
+def write(
+    cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]
+) -> Layer:
     """The layer of this key; made of `entries()` if the cache lacks it. Compression: "gzip" or "zstd"."""
     return _made(cache, key, name, compression, lambda sink: tar.write(ordered(entries()), sink))
 
 
-def from_tar(cache: Cache, key: str, name: str, compression: str, stream: Callable[[], IO[bytes]], keep: Callable[[Entry], Entry | None] | None = None, change: Callable[[list[Entry]], Iterable[Entry]] | None = None) -> Layer:
+def from_tar(
+    cache: Cache,
+    key: str,
+    name: str,
+    compression: str,
+    stream: Callable[[], IO[bytes]],
+    keep: Callable[[Entry], Entry | None] | None = None,
+    change: Callable[[list[Entry]], Iterable[Entry]] | None = None,
+) -> Layer:
     """A layer of another's tar (plain, gzip or zstd), written again our way: owners, modes, links, devices, attributes and whiteouts kept, times EPOCH.
 
     `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change or drop (None) entries one by one, `change` all of them.
     """
 
     def produce(sink: tar.Sink) -> None:
-        with stream() as packed, compress.reader(packed) as plain, tar.spooled(plain, cache.path("blobs", f".tmp-{key}.{compression}.tar")) as entries:
+        with (
+            stream() as packed,
+            compress.reader(packed) as plain,
+            tar.spooled(plain, cache.path("blobs", f".tmp-{key}.{compression}.tar")) as entries,
+        ):
             changed = change(entries) if change else entries
-            tar.write((kept for entry in changed if (kept := keep(entry) if keep else entry) is not None), sink)
+            tar.write(
+                (kept for entry in changed if (kept := keep(entry) if keep else entry) is not None),
+                sink,
+            )
 
     return _made(cache, key, name, compression, produce)
 
 
-def _made(cache: Cache, key: str, name: str, compression: str, produce: Callable[[tar.Sink], None]) -> Layer:
+def _made(
+    cache: Cache, key: str, name: str, compression: str, produce: Callable[[tar.Sink], None]
+) -> Layer:
     if known := find(cache, key, name, compression):
         return known
     with cache.lock(f"layers-{key}-{compression}"):
@@ -114,6 +140,17 @@ def _made(cache: Cache, key: str, name: str, compression: str, produce: Callable
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        layer = Layer(name, sums.diff_id, sums.digest, sums.size, sums.unpacked, compress.MEDIA_TYPE[compression], key)
-        write_atomic(_record(cache, key, compression), json.dumps({"format": compress.FORMAT, **asdict(layer)}, sort_keys=True))
+        layer = Layer(
+            name,
+            sums.diff_id,
+            sums.digest,
+            sums.size,
+            sums.unpacked,
+            compress.MEDIA_TYPE[compression],
+            key,
+        )
+        write_atomic(
+            _record(cache, key, compression),
+            json.dumps({"format": compress.FORMAT, **asdict(layer)}, sort_keys=True),
+        )
         return layer

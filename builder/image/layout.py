@@ -42,7 +42,12 @@ class Layout:
 
 def _top(described: dict[str, Any], annotations: dict[str, str]) -> bytes:
     return oci.canonical(
-        {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [{**described, "annotations": annotations}], "annotations": {_OURS: "1"}}
+        {
+            "schemaVersion": 2,
+            "mediaType": oci.INDEX,
+            "manifests": [{**described, "annotations": annotations}],
+            "annotations": {_OURS: "1"},
+        }
     )
 
 
@@ -59,18 +64,35 @@ def _documents(index: Index) -> dict[str, bytes]:
 
 def entries(cache: Cache, index: Index, name: str) -> list[Entry]:
     """What a layout holds, by its path: blobs as files of the cache, each once."""
-    found = {_place(digest): file(_place(digest), data) for digest, data in _documents(index).items()}
+    found = {
+        _place(digest): file(_place(digest), data) for digest, data in _documents(index).items()
+    }
     for image in index.images:
         found |= {_place(each.digest): _blob(cache, each) for each in image.layers}
     top = _top(oci.descriptor(oci.INDEX, index.document), {_NAME: name})
-    return [file("oci-layout", _MARK), file("index.json", top), *(found[path] for path in sorted(found))]
+    return [
+        file("oci-layout", _MARK),
+        file("index.json", top),
+        *(found[path] for path in sorted(found)),
+    ]
 
 
 def _blob(cache: Cache, each: layer.Layer) -> Entry:
     source = layer.blob(cache, each.digest)
     if not source.is_file() or source.stat().st_size != each.size:
-        raise FatalError(f"the blob of layer {each.name} is not whole in the cache", str(source), "run again: it is made again")
-    return Entry(_place(each.digest), "file", 0o644, source=str(source), size=each.size, sha256=each.digest.removeprefix("sha256:"))
+        raise FatalError(
+            f"the blob of layer {each.name} is not whole in the cache",
+            str(source),
+            "run again: it is made again",
+        )
+    return Entry(
+        _place(each.digest),
+        "file",
+        0o644,
+        source=str(source),
+        size=each.size,
+        sha256=each.digest.removeprefix("sha256:"),
+    )
 
 
 def fill(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
@@ -88,7 +110,11 @@ def copy_blob(blob: Entry, target: Path) -> None:
     copy_file(blob.source, target)
     with open(target, "rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != blob.sha256:
-            raise FatalError(f"blob {blob.sha256[:12]}… is damaged", blob.source, "delete that file and build again")
+            raise FatalError(
+                f"blob {blob.sha256[:12]}… is damaged",
+                blob.source,
+                "delete that file and build again",
+            )
 
 
 def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
@@ -113,10 +139,24 @@ def is_current(cache: Cache, index: Index, place: Path, name: str) -> bool:
     try:
         if place.suffix == ".tar":
             with open(place, "rb") as stream:
-                head = b"".join(tar.header(each) + (each.data or b"") + bytes(-each.size % tar.BLOCK) for each in wanted[:2])
-                whole = sum(len(tar.header(each)) + each.size + -each.size % tar.BLOCK for each in wanted) + 2 * tar.BLOCK
+                head = b"".join(
+                    tar.header(each) + (each.data or b"") + bytes(-each.size % tar.BLOCK)
+                    for each in wanted[:2]
+                )
+                whole = (
+                    sum(
+                        len(tar.header(each)) + each.size + -each.size % tar.BLOCK
+                        for each in wanted
+                    )
+                    + 2 * tar.BLOCK
+                )
                 return place.stat().st_size == whole and stream.read(len(head)) == head
-        return all((place / each.path).read_bytes() == each.data if each.data is not None else (place / each.path).stat().st_size == each.size for each in wanted)
+        return all(
+            (place / each.path).read_bytes() == each.data
+            if each.data is not None
+            else (place / each.path).stat().st_size == each.size
+            for each in wanted
+        )
     except OSError:
         return False
 
@@ -137,8 +177,14 @@ def refuse(place: Path) -> None:
         ours = _OURS in json.loads((place / "index.json").read_bytes())["annotations"]
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
-    if not ours or not {each.name for each in place.iterdir()} <= {"oci-layout", "index.json", "blobs"}:
-        raise FatalError("holds files that are not an image layout of rosetta's", str(place), _REFUSED)
+    if not ours or not {each.name for each in place.iterdir()} <= {
+        "oci-layout",
+        "index.json",
+        "blobs",
+    }:
+        raise FatalError(
+            "holds files that are not an image layout of rosetta's", str(place), _REFUSED
+        )
 
 
 def _is_our_tar(place: Path) -> bool:
@@ -147,18 +193,44 @@ def _is_our_tar(place: Path) -> bool:
     return head[:11] == b"oci-layout\0" and _OURS.encode() in head
 
 
-def archive(cache: Cache, image: Image, name: str, out: IO[bytes], leave_out: Collection[str] = ()) -> None:
+def archive(
+    cache: Cache, image: Image, name: str, out: IO[bytes], leave_out: Collection[str] = ()
+) -> None:
     """One platform's image as a tar for `docker load` and `podman load`: an OCI layout and the older form (manifest.json) at once.
 
     `name` is the image's name and tag. `leave_out` are digests of layers that the engine already has.
     """
-    described = {**oci.descriptor(oci.MANIFEST, image.manifest), "platform": oci.platform(image.architecture)}
+    described = {
+        **oci.descriptor(oci.MANIFEST, image.manifest),
+        "platform": oci.platform(image.architecture),
+    }
     names = {"io.containerd.image.name": qualified(name), _NAME: name.rpartition(":")[2]}
-    older = [{"Config": _place(image.config_digest), "RepoTags": [name], "Layers": [_place(each.digest) for each in image.layers]}]
-    found = {_place(each.digest): _blob(cache, each) for each in image.layers if each.digest not in leave_out}
-    found |= {_place(digest): file(_place(digest), data) for digest, data in ((image.digest, image.manifest), (image.config_digest, image.config))}
-    parts = [Entry("blobs", "dir", 0o755), Entry("blobs/sha256", "dir", 0o755), *(found[path] for path in sorted(found))]
-    first = [file("oci-layout", _MARK), file("index.json", _top(described, names)), file("manifest.json", json.dumps(older, sort_keys=True))]
+    older = [
+        {
+            "Config": _place(image.config_digest),
+            "RepoTags": [name],
+            "Layers": [_place(each.digest) for each in image.layers],
+        }
+    ]
+    found = {
+        _place(each.digest): _blob(cache, each)
+        for each in image.layers
+        if each.digest not in leave_out
+    }
+    found |= {
+        _place(digest): file(_place(digest), data)
+        for digest, data in ((image.digest, image.manifest), (image.config_digest, image.config))
+    }
+    parts = [
+        Entry("blobs", "dir", 0o755),
+        Entry("blobs/sha256", "dir", 0o755),
+        *(found[path] for path in sorted(found)),
+    ]
+    first = [
+        file("oci-layout", _MARK),
+        file("index.json", _top(described, names)),
+        file("manifest.json", json.dumps(older, sort_keys=True)),
+    ]
     tar.write([*first, *parts], tar.Plain(out))
 
 
@@ -182,7 +254,11 @@ def read(folder: Path, *, blobs: bool = True) -> Layout:
         inner = _list(folder, _json(folder, "the index", document), "manifests")
     else:
         document, inner = _bytes(folder, "index.json"), described
-    images = tuple(_image(folder, each, blobs=blobs) for each in inner if each.get("mediaType") in _MANIFESTS and _is_real(each))
+    images = tuple(
+        _image(folder, each, blobs=blobs)
+        for each in inner
+        if each.get("mediaType") in _MANIFESTS and _is_real(each)
+    )
     if not images:
         raise FatalError("the image layout holds no image", str(folder), "make it again")
     noted = described[0].get("annotations") or {}
@@ -208,18 +284,34 @@ def _image(folder: Path, described: dict[str, Any], *, blobs: bool) -> Image:
     try:
         diff_ids = [str(each) for each in settings["rootfs"]["diff_ids"]]
         architecture = str(settings["architecture"])
-        history = [str(each.get("created_by", "")) for each in settings.get("history") or [] if not each.get("empty_layer")]
+        history = [
+            str(each.get("created_by", ""))
+            for each in settings.get("history") or []
+            if not each.get("empty_layer")
+        ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise FatalError("the config of the image is not one", str(folder), "make it again") from error
+        raise FatalError(
+            "the config of the image is not one", str(folder), "make it again"
+        ) from error
     if len(diff_ids) != len(listed):
-        raise FatalError(f"the image has {len(listed)} layers, and its config {len(diff_ids)}", str(folder), "make it again")
-    names = [each.removeprefix("rosetta: ") for each in history] if len(history) == len(listed) else [""] * len(listed)
+        raise FatalError(
+            f"the image has {len(listed)} layers, and its config {len(diff_ids)}",
+            str(folder),
+            "make it again",
+        )
+    names = (
+        [each.removeprefix("rosetta: ") for each in history]
+        if len(history) == len(listed)
+        else [""] * len(listed)
+    )
     layers = []
     for name, diff_id, each in zip(names, diff_ids, listed, strict=True):
         digest, size = _described(folder, each)
         if blobs:
             _verify(folder, digest, size)
-        layers.append(layer.Layer(name, diff_id, digest, size, 0, str(each.get("mediaType", "")), ""))
+        layers.append(
+            layer.Layer(name, diff_id, digest, size, 0, str(each.get("mediaType", "")), "")
+        )
     return oci.Image(architecture, tuple(layers), config, manifest)
 
 
@@ -227,7 +319,11 @@ def _bytes(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except OSError as error:
-        raise FatalError(f"{name} of the image layout cannot be read ({error.strerror})", str(folder), "copy the layout again, whole") from error
+        raise FatalError(
+            f"{name} of the image layout cannot be read ({error.strerror})",
+            str(folder),
+            "copy the layout again, whole",
+        ) from error
 
 
 def _json(folder: Path, name: str, data: bytes) -> dict[str, Any]:
@@ -236,22 +332,34 @@ def _json(folder: Path, name: str, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise FatalError(f"{name} of the image layout is not JSON", str(folder), "copy the layout again, whole")
+        raise FatalError(
+            f"{name} of the image layout is not JSON", str(folder), "copy the layout again, whole"
+        )
     return value
 
 
 def _list(folder: Path, document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     value = document.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise FatalError(f"the image layout has no list of {key}", str(folder), "copy the layout again, whole")
+        raise FatalError(
+            f"the image layout has no list of {key}", str(folder), "copy the layout again, whole"
+        )
     return value
 
 
 def _described(folder: Path, described: Any) -> tuple[str, int]:
     """Digest and size out of a descriptor."""
-    digest, size = (described.get("digest"), described.get("size")) if isinstance(described, dict) else (None, None)
+    digest, size = (
+        (described.get("digest"), described.get("size"))
+        if isinstance(described, dict)
+        else (None, None)
+    )
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest) or not isinstance(size, int):
-        raise FatalError("the image layout names something without sha256 and size", str(folder), "copy the layout again, whole")
+        raise FatalError(
+            "the image layout names something without sha256 and size",
+            str(folder),
+            "copy the layout again, whole",
+        )
     return digest, size
 
 
@@ -259,7 +367,11 @@ def _checked(folder: Path, described: Any) -> bytes:
     digest, size = _described(folder, described)
     data = _bytes(folder, _place(digest))
     if len(data) != size or oci.sha256(data) != digest:
-        raise FatalError(f"blob {digest[7:19]}… is not what its digest says", str(folder), "copy the layout again, whole")
+        raise FatalError(
+            f"blob {digest[7:19]}… is not what its digest says",
+            str(folder),
+            "copy the layout again, whole",
+        )
     return data
 
 
@@ -268,8 +380,18 @@ def _verify(folder: Path, digest: str, size: int) -> None:
     try:
         with open(folder / _place(digest), "rb") as stream:
             state = os.fstat(stream.fileno())
-            came = hashlib.file_digest(stream, "sha256").hexdigest() if state.st_size == size else ""
+            came = (
+                hashlib.file_digest(stream, "sha256").hexdigest() if state.st_size == size else ""
+            )
     except OSError as error:
-        raise FatalError(f"blob {digest[7:19]}… cannot be read ({error.strerror})", str(folder), "copy the layout again, whole") from error
+        raise FatalError(
+            f"blob {digest[7:19]}… cannot be read ({error.strerror})",
+            str(folder),
+            "copy the layout again, whole",
+        ) from error
     if came != digest[7:]:
-        raise FatalError(f"blob {digest[7:19]}… is not what its digest says", str(folder), "copy the layout again, whole")
+        raise FatalError(
+            f"blob {digest[7:19]}… is not what its digest says",
+            str(folder),
+            "copy the layout again, whole",
+        )

@@ -65,11 +65,19 @@ def check(request: Request) -> None:
     """Refuse what the manifest does not list."""
     entry = request.manifest.distribution(request.distribution)
     if request.accelerator not in entry.accelerators:
-        raise FatalError(f"{request.distribution} is not built for {request.accelerator}", "--accelerator", f"one of: {', '.join(entry.accelerators)}")
+        raise FatalError(
+            f"{request.distribution} is not built for {request.accelerator}",
+            "--accelerator",
+            f"one of: {', '.join(entry.accelerators)}",
+        )
     for architecture in request.architectures:
         if architecture not in entry.architectures:
             known = ",".join(f"linux/{each}" for each in entry.architectures)
-            raise FatalError(f"{request.distribution} is not built for linux/{architecture}", "--platform", f"give {known}, or leave it out for all of them")
+            raise FatalError(
+                f"{request.distribution} is not built for linux/{architecture}",
+                "--platform",
+                f"give {known}, or leave it out for all of them",
+            )
 
 
 @dataclass(frozen=True)
@@ -85,13 +93,26 @@ class Resolved:
     def record(self, architecture: str) -> dict[str, Any]:
         """lock.json, but for the layers."""
         base, wanted = self.bases[architecture], self.packages[architecture]
-        te: dict[str, Any] | None = {"version": wanted.wheels[0][0].name.split("-")[1], "wheel_sha256": wanted.wheels[0][1]} if wanted.wheels else None
+        te: dict[str, Any] | None = (
+            {"version": wanted.wheels[0][0].name.split("-")[1], "wheel_sha256": wanted.wheels[0][1]}
+            if wanted.wheels
+            else None
+        )
         if te and wanted.replaced:
             te["replaced"] = [asdict(package) for package in wanted.replaced]
         known: dict[str, Any] = {**parts.record(wanted, self.sources), "transformer_engine": te}
         if te is None:
-            known["transformer_engine_reason"] = "it needs CUDA" if wanted.accelerator == "cpu" else "built with --transformer-engine no"
-        described: dict[str, Any] = {"name": base.name, "digest": base.digest, "python": base.python_full, "glibc": base.glibc}
+            known["transformer_engine_reason"] = (
+                "it needs CUDA"
+                if wanted.accelerator == "cpu"
+                else "built with --transformer-engine no"
+            )
+        described: dict[str, Any] = {
+            "name": base.name,
+            "digest": base.digest,
+            "python": base.python_full,
+            "glibc": base.glibc,
+        }
         if base.replaced:
             described["replaced"] = [asdict(package) for package in base.replaced]
         return known | {"base": described}
@@ -108,9 +129,24 @@ def steps(request: Request) -> list[dict[str, Any]]:
     check(request)
     access = source.access(request.context, request.manifest)
     entry = request.manifest.distribution(request.distribution)
-    found = [{"stage": f"patch {name}", "done": tree.stamp(request.manifest.source(name), access).is_file()} for name in entry.sources]
+    found = [
+        {
+            "stage": f"patch {name}",
+            "done": tree.stamp(request.manifest.source(name), access).is_file(),
+        }
+        for name in entry.sources
+    ]
     try:
-        made = bases.resolve(request.context, request.manifest, entry.line, request.base, request.architectures, request.engine, request.compression, make=False)
+        made = bases.resolve(
+            request.context,
+            request.manifest,
+            entry.line,
+            request.base,
+            request.architectures,
+            request.engine,
+            request.compression,
+            make=False,
+        )
     except bases.NotMadeError:
         made = {}
     for architecture in request.architectures:
@@ -118,12 +154,27 @@ def steps(request: Request) -> list[dict[str, Any]]:
         if request.transformer_engine and architecture in made:
             from builder.te import addition  # noqa: PLC0415 - only where it is asked for
 
-            ready = addition.built(request.context, request.manifest, entry.line, request.accelerator, architecture, made[architecture].python)
+            ready = addition.built(
+                request.context,
+                request.manifest,
+                entry.line,
+                request.accelerator,
+                architecture,
+                made[architecture].python,
+            )
             found.append({"stage": f"Transformer Engine for linux/{architecture}", "done": ready})
         if made and all(step["done"] for step in found):
-            wanted = _packages(request, made[architecture], bases.interpreter(request.cache, made), architecture)
+            wanted = _packages(
+                request, made[architecture], bases.interpreter(request.cache, made), architecture
+            )
             for name, key in content.keys(wanted).items():
-                found.append({"stage": f"layer {name} for linux/{architecture}", "done": layer.find(request.cache, key, name, request.compression) is not None})
+                found.append(
+                    {
+                        "stage": f"layer {name} for linux/{architecture}",
+                        "done": layer.find(request.cache, key, name, request.compression)
+                        is not None,
+                    }
+                )
         else:
             found.append({"stage": f"layers for linux/{architecture}", "done": False})
     return found
@@ -138,10 +189,23 @@ def resolve(request: Request) -> Resolved:
     for state in sources.values():
         sourcelock.check(request.manifest, state)
     found = bases.resolve(
-        request.context, request.manifest, entry.line, request.base, request.architectures, request.engine, request.compression, allow_current=request.local
+        request.context,
+        request.manifest,
+        entry.line,
+        request.base,
+        request.architectures,
+        request.engine,
+        request.compression,
+        allow_current=request.local,
     )
     python = bases.interpreter(request.cache, found)
-    return Resolved(request, access, sources, found, {each: _packages(request, found[each], python, each) for each in request.architectures})
+    return Resolved(
+        request,
+        access,
+        sources,
+        found,
+        {each: _packages(request, found[each], python, each) for each in request.architectures},
+    )
 
 
 def build(request: Request) -> Built:
@@ -149,7 +213,12 @@ def build(request: Request) -> Built:
     resolved = resolve(request)
     made = {architecture: _image(resolved, architecture) for architecture in request.architectures}
     records = {architecture: record for architecture, (_, record) in made.items()}
-    return Built(oci.index([image for image, _ in made.values()], runtime.annotated(next(iter(records.values())))), records)
+    return Built(
+        oci.index(
+            [image for image, _ in made.values()], runtime.annotated(next(iter(records.values())))
+        ),
+        records,
+    )
 
 
 def _packages(request: Request, base: Base, python: Any, architecture: str) -> Packages:
@@ -157,15 +226,41 @@ def _packages(request: Request, base: Base, python: Any, architecture: str) -> P
     locks = request.manifest.folder("locks")
     line = request.manifest.distribution(request.distribution).line
     lock = locks / f"{request.distribution}-{request.accelerator}.txt"
-    wanted = packages.Packages(request.distribution, line, request.accelerator, architecture, python, lock, locks / "build.txt", request.manifest)
+    wanted = packages.Packages(
+        request.distribution,
+        line,
+        request.accelerator,
+        architecture,
+        python,
+        lock,
+        locks / "build.txt",
+        request.manifest,
+    )
     if not request.transformer_engine:
         return wanted
     from builder.te import addition  # noqa: PLC0415 - only where it is asked for
 
-    added = addition.addition(request.context, request.manifest, line, request.accelerator, architecture, base.python, allow_current=request.local)
+    added = addition.addition(
+        request.context,
+        request.manifest,
+        line,
+        request.accelerator,
+        architecture,
+        base.python,
+        allow_current=request.local,
+    )
     if _version(added.glibc) > _version(base.glibc):
-        raise FatalError(f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}", base.name, "give another --base, or --transformer-engine no")
-    return replace(wanted, extra=tuple(added.pins), wheels=((added.wheel, added.sha256),), replaced=added.replaced)
+        raise FatalError(
+            f"its Transformer Engine was built for glibc {added.glibc}, the base has {base.glibc}",
+            base.name,
+            "give another --base, or --transformer-engine no",
+        )
+    return replace(
+        wanted,
+        extra=tuple(added.pins),
+        wheels=((added.wheel, added.sha256),),
+        replaced=added.replaced,
+    )
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -174,7 +269,11 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _image(resolved: Resolved, architecture: str) -> tuple[oci.Image, dict[str, Any]]:
     """One architecture, and its lock.json."""
-    request, base, wanted = resolved.request, resolved.bases[architecture], resolved.packages[architecture]
+    request, base, wanted = (
+        resolved.request,
+        resolved.bases[architecture],
+        resolved.packages[architecture],
+    )
     cache = request.layers or request.cache
     below = [*base.layers]
     trees = parts.trees(request.manifest, resolved.sources, resolved.access, wanted.python)
@@ -195,37 +294,74 @@ def _image(resolved: Resolved, architecture: str) -> tuple[oci.Image, dict[str, 
             parted.update(content.split(environment(), wanted))
         return content.placed(parted[name])
 
-    with log.stage(f"layers of {request.distribution}-{request.accelerator} for {wanted.architecture}"):
+    with log.stage(
+        f"layers of {request.distribution}-{request.accelerator} for {wanted.architecture}"
+    ):
         for name, key in content.keys(wanted).items():
             below.append(add(name, key, lambda name=name: part_of(name)))  # type: ignore[misc]
         below.append(_sources(wanted, trees, add))
-        rows = [{"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size} for each in below]
-        record = {**resolved.record(architecture), "compression": request.compression, "layers": rows}
+        rows = [
+            {"name": each.name, "diff_id": each.diff_id, "digest": each.digest, "size": each.size}
+            for each in below
+        ]
+        record = {
+            **resolved.record(architecture),
+            "compression": request.compression,
+            "layers": rows,
+        }
         top = _top(request, wanted, record, trees, environment, add)
     settings = runtime.settings(record, base.env)
-    return oci.image(wanted.architecture, [*below, top], runtime.created(record), settings, runtime.annotated(record)), record
+    return oci.image(
+        wanted.architecture,
+        [*below, top],
+        runtime.created(record),
+        settings,
+        runtime.annotated(record),
+    ), record
 
 
 def _sources(wanted: Packages, trees: Sequence[Tree], add: Callable[..., Layer]) -> Layer:
     """The patched trees, and what puts them on sys.path."""
     paths = parts.pth([each.folder for each in trees])
-    inputs = {"trees": {each.folder: each.key for each in trees}, "python": wanted.python.full, "prefix": site.PREFIX, "paths": paths}
+    inputs = {
+        "trees": {each.folder: each.key for each in trees},
+        "python": wanted.python.full,
+        "prefix": site.PREFIX,
+        "paths": paths,
+    }
 
     def entries() -> Iterator[Entry]:
         for each in trees:
             yield from walk(each.path(), f"opt/{each.folder}")
-        yield file(f"{site.PREFIX}/lib/python{wanted.python.version}/site-packages/rosetta-sources.pth", paths)
+        yield file(
+            f"{site.PREFIX}/lib/python{wanted.python.version}/site-packages/rosetta-sources.pth",
+            paths,
+        )
 
     return add("sources", stage_key("layer", {"name": "sources", **inputs}), entries)
 
 
-def _top(request: Request, wanted: Packages, record: dict[str, Any], trees: Sequence[Tree], environment: Callable[[], Path], add: Callable[..., Layer]) -> Layer:
+def _top(
+    request: Request,
+    wanted: Packages,
+    record: dict[str, Any],
+    trees: Sequence[Tree],
+    environment: Callable[[], Path],
+    add: Callable[..., Layer],
+) -> Layer:
     """The package rosetta, its programs, and what describes the image."""
     pins = wanted.pins()
-    about = parts.of_record(record, request.manifest, pins, lambda _: packages.site_packages(environment()), trees)
-    ours = [part for part in [*parts.of_rosetta(wanted.python, trees), *about] if part.path != "bin"]  # that one is a bare environment's own
+    about = parts.of_record(
+        record, request.manifest, pins, lambda _: packages.site_packages(environment()), trees
+    )
+    ours = [
+        part for part in [*parts.of_rosetta(wanted.python, trees), *about] if part.path != "bin"
+    ]  # that one is a bare environment's own
     fixed = list(runtime.entries(record, {pin.name: pin.version for pin in pins}))
-    inputs = {"parts": {part.path: part.key for part in ours}, "fixed": [[each.path, each.mode, (each.data or b"").decode()] for each in fixed]}
+    inputs = {
+        "parts": {part.path: part.key for part in ours},
+        "fixed": [[each.path, each.mode, (each.data or b"").decode()] for each in fixed],
+    }
 
     def entries() -> Iterator[Entry]:
         with tempfile.TemporaryDirectory(prefix="rosetta-layer-") as folder:
@@ -233,8 +369,14 @@ def _top(request: Request, wanted: Packages, record: dict[str, Any], trees: Sequ
                 made = Path(folder, part.path)
                 made.parent.mkdir(parents=True, exist_ok=True)
                 part.make(made)
-            for each in walk(folder, ""):  # into memory: the layer is written when this folder is gone
-                yield replace(each, source="", data=Path(each.source).read_bytes()) if each.kind == "file" else each
+            for each in walk(
+                folder, ""
+            ):  # into memory: the layer is written when this folder is gone
+                yield (
+                    replace(each, source="", data=Path(each.source).read_bytes())
+                    if each.kind == "file"
+                    else each
+                )
             yield from fixed
 
     return add("rosetta", stage_key("layer", {"name": "rosetta", **inputs}), entries)

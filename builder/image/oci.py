@@ -71,7 +71,9 @@ def platform(architecture: str) -> dict[str, str]:
     return {"architecture": architecture, "os": "linux", **_VARIANT.get(architecture, {})}
 
 
-def config(architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]) -> bytes:
+def config(
+    architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]
+) -> bytes:
     """The config document. `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the image specification has them."""
     return canonical(
         {
@@ -79,7 +81,9 @@ def config(architecture: str, layers: Sequence[Layer], created: str, settings: M
             "created": created,
             "config": {key: value for key, value in settings.items() if value},
             "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
-            "history": [{"created": created, "created_by": f"rosetta: {layer.name}"} for layer in layers],
+            "history": [
+                {"created": created, "created_by": f"rosetta: {layer.name}"} for layer in layers
+            ],
         }
     )
 
@@ -91,13 +95,22 @@ def manifest(layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": descriptor(CONFIG, of_config),
-            "layers": [{"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size} for layer in layers],
+            "layers": [
+                {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
+                for layer in layers
+            ],
             **_noted(annotations),
         }
     )
 
 
-def image(architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any], annotations: Mapping[str, str]) -> Image:
+def image(
+    architecture: str,
+    layers: Sequence[Layer],
+    created: str,
+    settings: Mapping[str, Any],
+    annotations: Mapping[str, str],
+) -> Image:
     """One platform's image of these layers."""
     of_config = config(architecture, layers, created, settings)
     return Image(architecture, tuple(layers), of_config, manifest(layers, of_config, annotations))
@@ -106,8 +119,13 @@ def image(architecture: str, layers: Sequence[Layer], created: str, settings: Ma
 def index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
     """The document over all platforms, in the order of their names: also where there is only one."""
     ordered = sorted(images, key=lambda each: each.architecture)
-    manifests = [{**descriptor(MANIFEST, each.manifest), "platform": platform(each.architecture)} for each in ordered]
-    document = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, **_noted(annotations)})
+    manifests = [
+        {**descriptor(MANIFEST, each.manifest), "platform": platform(each.architecture)}
+        for each in ordered
+    ]
+    document = canonical(
+        {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, **_noted(annotations)}
+    )
     return Index(tuple(ordered), document)
 
 

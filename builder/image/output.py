@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 KINDS = ("image", "oci", "bundle", "registry")
 FORMS = "image[:NAME:TAG], oci:PATH, bundle:DIR or registry:HOST/NAME:TAG"
-_REFERENCE = re.compile(r"([a-z0-9.-]+(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?")
+_REFERENCE = re.compile(
+    r"([a-z0-9.-]+(:[0-9]{1,5})?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?"
+)
 _HOST = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -45,7 +47,11 @@ def parse(text: str, distribution: str, accelerator: str) -> Output:
         require_folder_above(path, "--output")
         return Output(kind, name, path)
     if rest and not _REFERENCE.fullmatch(rest):
-        raise FatalError(f"{rest!r} is no name of an image", "--output", "lower-case letters, digits, and . _ - / between them, then :TAG")
+        raise FatalError(
+            f"{rest!r} is no name of an image",
+            "--output",
+            "lower-case letters, digits, and . _ - / between them, then :TAG",
+        )
     return Output(kind, rest or name)
 
 
@@ -65,7 +71,11 @@ def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
     for part in text.split(","):
         system, _, architecture = part.strip().partition("/")
         if system != "linux" or architecture not in ("amd64", "arm64"):
-            raise FatalError(f"{part.strip()!r} is no platform of ours", "--platform", "give linux/amd64, linux/arm64 or both with a comma between them")
+            raise FatalError(
+                f"{part.strip()!r} is no platform of ours",
+                "--platform",
+                "give linux/amd64, linux/arm64 or both with a comma between them",
+            )
         if architecture not in found:
             found.append(architecture)
     return tuple(sorted(found))

@@ -18,7 +18,12 @@ from builder.redact import redact
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS = (oci.INDEX, oci.MANIFEST, "application/vnd.docker.distribution.manifest.list.v2+json", "application/vnd.docker.distribution.manifest.v2+json")
+KINDS = (
+    oci.INDEX,
+    oci.MANIFEST,
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
 INDEXES = (KINDS[0], KINDS[2])
 
 
@@ -37,7 +42,11 @@ class Document:
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise FatalError(f"document {self.digest[7:19]}… of the registry is not JSON", "", "check the name and the proxy settings")
+            raise FatalError(
+                f"document {self.digest[7:19]}… of the registry is not JSON",
+                "",
+                "check the name and the proxy settings",
+            )
         return value
 
 
@@ -52,13 +61,28 @@ def document(connection: Connection, wanted: str) -> Document:
     """The manifest or index of a tag or a digest in the repository."""
 
     def get() -> Document:
-        answer = connection.call("GET", connection.url(f"manifests/{wanted}"), (200,), headers={"Accept": ", ".join(KINDS)}, follow=True, stream=True)
+        answer = connection.call(
+            "GET",
+            connection.url(f"manifests/{wanted}"),
+            (200,),
+            headers={"Accept": ", ".join(KINDS)},
+            follow=True,
+            stream=True,
+        )
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         said = answer.headers.get("Docker-Content-Digest", "")
         data = connection.document(answer)
         if kind not in KINDS:
-            what = "a web page (a login page or a proxy's answer?)" if kind == "text/html" else f"{kind or 'something without a type'}"
-            raise FatalError(f"gives {what}, not an image", str(connection.reference), "check the name and the proxy settings")
+            what = (
+                "a web page (a login page or a proxy's answer?)"
+                if kind == "text/html"
+                else f"{kind or 'something without a type'}"
+            )
+            raise FatalError(
+                f"gives {what}, not an image",
+                str(connection.reference),
+                "check the name and the proxy settings",
+            )
         expected = wanted if ":" in wanted else said or oci.sha256(data)
         if oci.sha256(data) != expected:
             raise MismatchError(f"a document came that is not {redact(expected)[:19]}…")
@@ -71,7 +95,10 @@ def document(connection: Connection, wanted: str) -> Document:
 
 def fetch_blob(name: str, digest: str, size: int, target: Path) -> None:
     """Bring a blob of HOST/NAME to the file `target`, whole or not at all."""
-    with Connection(reference.parse(name), "pull") as connection, Meter(f"pull of {digest[7:19]}…", size) as meter:
+    with (
+        Connection(reference.parse(name), "pull") as connection,
+        Meter(f"pull of {digest[7:19]}…", size) as meter,
+    ):
         blob(connection, digest, size, target, meter)
 
 
@@ -83,14 +110,26 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
         came, sha = 0, hashlib.sha256()
         headers = {"Accept-Encoding": "identity"}
         try:
-            with connection.call("GET", connection.url(f"blobs/{digest}"), (200,), headers=headers, follow=True, stream=True) as answer, open(temporary, "wb") as out:
+            with (
+                connection.call(
+                    "GET",
+                    connection.url(f"blobs/{digest}"),
+                    (200,),
+                    headers=headers,
+                    follow=True,
+                    stream=True,
+                ) as answer,
+                open(temporary, "wb") as out,
+            ):
                 for piece in connection.pieces(answer, size):
                     out.write(piece)
                     sha.update(piece)
                     came += len(piece)
                     meter.add(len(piece))
             if came != size or f"sha256:{sha.hexdigest()}" != digest:
-                raise MismatchError(f"{came} bytes came that are not blob {digest[7:19]}… of {size}")
+                raise MismatchError(
+                    f"{came} bytes came that are not blob {digest[7:19]}… of {size}"
+                )
         except BaseException:
             meter.add(-came)
             raise
@@ -114,7 +153,11 @@ def pull(name: str, folder: Path, *, layers: bool) -> Document:
         first = document(connection, wanted.wanted)
         manifests = [first]
         if first.media_type in INDEXES:
-            manifests = [document(connection, str(each.get("digest"))) for each in _list(first.json(), "manifests") if (each.get("platform") or {}).get("os") != "unknown"]
+            manifests = [
+                document(connection, str(each.get("digest")))
+                for each in _list(first.json(), "manifests")
+                if (each.get("platform") or {}).get("os") != "unknown"
+            ]
         blobs: dict[str, int] = {}
         for each in manifests:
             content = each.json()
@@ -125,7 +168,13 @@ def pull(name: str, folder: Path, *, layers: bool) -> Document:
                 blob(connection, digest, size, place / digest[7:], meter)
     for each in {first.digest: first, **{each.digest: each for each in manifests}}.values():
         (place / each.digest[7:]).write_bytes(each.data)
-    top = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [{"mediaType": first.media_type, "digest": first.digest, "size": len(first.data)}]}
+    top = {
+        "schemaVersion": 2,
+        "mediaType": oci.INDEX,
+        "manifests": [
+            {"mediaType": first.media_type, "digest": first.digest, "size": len(first.data)}
+        ],
+    }
     top["manifests"][0]["annotations"] = {"org.opencontainers.image.ref.name": str(wanted)}  # type: ignore[index]
     (folder / "index.json").write_bytes(oci.canonical(top))
     (folder / "oci-layout").write_bytes(oci.canonical({"imageLayoutVersion": "1.0.0"}))
@@ -136,7 +185,9 @@ def pull(name: str, folder: Path, *, layers: bool) -> Document:
 def _parsed(name: str) -> reference.Reference:
     wanted = reference.parse(name)
     if not wanted.wanted:
-        raise FatalError("needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
+        raise FatalError(
+            "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+        )
     return wanted
 
 
@@ -148,7 +199,18 @@ def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _described(value: Any) -> dict[str, int]:
-    digest, size = (value.get("digest"), value.get("size")) if isinstance(value, dict) else (None, None)
-    if not isinstance(digest, str) or not reference.is_digest(digest) or not isinstance(size, int) or size < 0:
-        raise FatalError("a document of the registry names something without sha256 and size", "", "check the name")
+    digest, size = (
+        (value.get("digest"), value.get("size")) if isinstance(value, dict) else (None, None)
+    )
+    if (
+        not isinstance(digest, str)
+        or not reference.is_digest(digest)
+        or not isinstance(size, int)
+        or size < 0
+    ):
+        raise FatalError(
+            "a document of the registry names something without sha256 and size",
+            "",
+            "check the name",
+        )
     return {digest: size}

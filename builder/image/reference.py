@@ -14,7 +14,9 @@ INSECURE = "ROSETTA_INSECURE_REGISTRIES"
 _FORM = "give HOST[:PORT]/NAME:TAG, the name in lower case"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?")
-_NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+_NAME = re.compile(
+    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -29,7 +31,11 @@ class Reference:
     digest: str = ""
 
     def __str__(self) -> str:
-        return f"{self.host}/{self.name}" + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        return (
+            f"{self.host}/{self.name}"
+            + (f":{self.tag}" if self.tag else "")
+            + (f"@{self.digest}" if self.digest else "")
+        )
 
     @property
     def repository(self) -> str:
@@ -68,9 +74,17 @@ def parse(text: str) -> Reference:
     shown = redact(text if "://" in text else f"://{text}").removeprefix("://")
     shown = shown if shown.isprintable() else repr(shown)
     if "://" in text or not slash or not ("." in host or ":" in host or host == "localhost"):
-        raise FatalError("names no registry" if "://" not in text else "is a URL, not the name of an image", shown, _FORM)
+        raise FatalError(
+            "names no registry" if "://" not in text else "is a URL, not the name of an image",
+            shown,
+            _FORM,
+        )
     if not _HOST.fullmatch(host):
-        raise FatalError(f"{host!r} is no host" if "@" not in host else "credentials do not belong into a name", shown, _FORM)
+        raise FatalError(
+            f"{host!r} is no host" if "@" not in host else "credentials do not belong into a name",
+            shown,
+            _FORM,
+        )
     port = host.rpartition(":")[2] if re.search(r":[0-9]+$", host) else ""
     if port and not 0 < int(port) < 65536:
         raise FatalError(f"{port} is no port", shown, _FORM)
@@ -79,9 +93,15 @@ def parse(text: str) -> Reference:
     if not _NAME.fullmatch(name) or len(name) > 255:
         raise FatalError(f"{name!r} is no name of a repository", shown, _FORM)
     if colon and not _TAG.fullmatch(tag):
-        raise FatalError(f"{tag!r} is no tag", shown, "a tag is letters, digits, . _ -, at most 128 of them")
+        raise FatalError(
+            f"{tag!r} is no tag", shown, "a tag is letters, digits, . _ -, at most 128 of them"
+        )
     if at and not _DIGEST.fullmatch(digest):
-        raise FatalError(f"{digest!r} is no digest", shown, "a digest is sha256: and 64 hexadecimal digits in lower case")
+        raise FatalError(
+            f"{digest!r} is no digest",
+            shown,
+            "a digest is sha256: and 64 hexadecimal digits in lower case",
+        )
     return Reference(host, name, tag, digest)
 
 

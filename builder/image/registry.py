@@ -36,7 +36,10 @@ class Pushed:
     previous: str = ""  # the digest that the tag had before; empty where it is new
 
     def __str__(self) -> str:
-        return f"{self.reference} is {self.digest}: moved {megabytes(self.moved)} of {megabytes(self.total)}" + (f", took {megabytes(self.mounted)} from beside" if self.mounted else "")
+        return (
+            f"{self.reference} is {self.digest}: moved {megabytes(self.moved)} of {megabytes(self.total)}"
+            + (f", took {megabytes(self.mounted)} from beside" if self.mounted else "")
+        )
 
 
 def push(cache: Cache, index: Index, name: str, mount_from: str = "") -> Pushed:
@@ -48,27 +51,49 @@ def push(cache: Cache, index: Index, name: str, mount_from: str = "") -> Pushed:
     if not wanted.tag or wanted.digest:
         raise FatalError("needs a tag, and no digest", str(wanted), "give HOST[:PORT]/NAME:TAG")
     with Connection(wanted, "pull,push", mount_from) as connection:
-        moved, mounted, total = upload(connection, functools.partial(layer.blob, cache), index, mount_from)
+        moved, mounted, total = upload(
+            connection, functools.partial(layer.blob, cache), index, mount_from
+        )
         previous = tag(connection, wanted.tag, index.document)
     return Pushed(str(wanted), index.digest, total, moved, mounted, previous)
 
 
-def upload(connection: Connection, blob: Callable[[str], Path], index: Index, mount_from: str = "") -> tuple[int, int, int]:
+def upload(
+    connection: Connection, blob: Callable[[str], Path], index: Index, mount_from: str = ""
+) -> tuple[int, int, int]:
     """Bring all of an image into the repository by digest, and read it back. Returns bytes moved, bytes mounted and bytes of it all."""
     sources: dict[str, tuple[int, Path | bytes]] = {}
     for image in index.images:
         sources |= {each.digest: (each.size, blob(each.digest)) for each in image.layers}
     for image in index.images:
         sources[image.config_digest] = (len(image.config), image.config)
-    documents = {image.digest: image.manifest for image in index.images} | {index.digest: index.document}
+    documents = {image.digest: image.manifest for image in index.images} | {
+        index.digest: index.document
+    }
     total = sum(size for size, _ in sources.values()) + sum(map(len, documents.values()))
-    there = dict(zip(sources, connection.each(has, [(connection, digest, size) for digest, (size, _) in sources.items()]), strict=True))
-    missing = [(digest, *sources[digest]) for digest in sorted(sources, key=lambda each: -sources[each][0]) if not there[digest]]
+    there = dict(
+        zip(
+            sources,
+            connection.each(
+                has, [(connection, digest, size) for digest, (size, _) in sources.items()]
+            ),
+            strict=True,
+        )
+    )
+    missing = [
+        (digest, *sources[digest])
+        for digest in sorted(sources, key=lambda each: -sources[each][0])
+        if not there[digest]
+    ]
     with Meter(f"push to {connection.reference}", sum(size for _, size, _ in missing)) as meter:
-        arrived = connection.each(send, [(connection, *item, mount_from, meter) for item in missing])
+        arrived = connection.each(
+            send, [(connection, *item, mount_from, meter) for item in missing]
+        )
     for digest, data in documents.items():
         _put(connection, digest, data)
-    connection.each(_read_back, [(connection, digest, *source) for digest, source in sources.items()])
+    connection.each(
+        _read_back, [(connection, digest, *source) for digest, source in sources.items()]
+    )
     for digest, data in documents.items():
         _same(connection, digest, data)
     moved = sum(size for (_, size, _), sent in zip(missing, arrived, strict=True) if sent)
@@ -87,7 +112,13 @@ def tag(connection: Connection, name: str, data: bytes) -> str:
 
 def _digest_of(connection: Connection, name: str) -> str:
     """What a tag points to; empty where it is not there."""
-    with connection.call("HEAD", connection.url(f"manifests/{name}"), (200, 404), headers={"Accept": ", ".join(KINDS)}, follow=True) as answer:
+    with connection.call(
+        "HEAD",
+        connection.url(f"manifests/{name}"),
+        (200, 404),
+        headers={"Accept": ", ".join(KINDS)},
+        follow=True,
+    ) as answer:
         return answer.headers.get("Docker-Content-Digest", "") if answer.status_code == 200 else ""
 
 
@@ -96,7 +127,13 @@ def _put(connection: Connection, name: str, data: bytes) -> None:
     kind, digest = json.loads(data)["mediaType"], oci.sha256(data)
 
     def put() -> None:
-        with connection.call("PUT", connection.url(f"manifests/{name}"), (201,), body=lambda: data, headers={"Content-Type": kind}) as answer:
+        with connection.call(
+            "PUT",
+            connection.url(f"manifests/{name}"),
+            (201,),
+            body=lambda: data,
+            headers={"Content-Type": kind},
+        ) as answer:
             if (said := answer.headers.get("Docker-Content-Digest", digest)) != digest:
                 raise Transient(f"the registry made {redact(said)[:19]}… of it")
 
@@ -109,22 +146,52 @@ def _put(connection: Connection, name: str, data: bytes) -> None:
 def _read_back(connection: Connection, digest: str, size: int, source: Path | bytes) -> None:
     """Is the blob there? A small one is compared."""
     if not has(connection, digest, size):
-        raise FatalError(f"the registry took blob {digest[7:19]}… and has lost it", str(connection.reference), _UNTAGGED)
-    if isinstance(source, bytes) and connection.again(f"reading blob {digest[7:19]}… back", lambda: _small(connection, digest)) != source:
-        raise FatalError(f"the registry gives another content for blob {digest[7:19]}…", str(connection.reference), _UNTAGGED)
+        raise FatalError(
+            f"the registry took blob {digest[7:19]}… and has lost it",
+            str(connection.reference),
+            _UNTAGGED,
+        )
+    if (
+        isinstance(source, bytes)
+        and connection.again(
+            f"reading blob {digest[7:19]}… back", lambda: _small(connection, digest)
+        )
+        != source
+    ):
+        raise FatalError(
+            f"the registry gives another content for blob {digest[7:19]}…",
+            str(connection.reference),
+            _UNTAGGED,
+        )
 
 
 def _small(connection: Connection, digest: str) -> bytes:
-    return connection.document(connection.call("GET", connection.url(f"blobs/{digest}"), (200,), headers={"Accept-Encoding": "identity"}, follow=True, stream=True))
+    return connection.document(
+        connection.call(
+            "GET",
+            connection.url(f"blobs/{digest}"),
+            (200,),
+            headers={"Accept-Encoding": "identity"},
+            follow=True,
+            stream=True,
+        )
+    )
 
 
 def _same(connection: Connection, name: str, expected: bytes) -> None:
     """Is what the registry gives for `name` this document?"""
     try:
         if document(connection, name).data != expected:
-            raise FatalError(f"the registry gives another document for {_shown(name)} than it was given", str(connection.reference))
+            raise FatalError(
+                f"the registry gives another document for {_shown(name)} than it was given",
+                str(connection.reference),
+            )
     except FatalError as problem:
-        raise FatalError(problem.what, problem.where, "check the tag by hand, then run again" if ":" not in name else _UNTAGGED) from problem
+        raise FatalError(
+            problem.what,
+            problem.where,
+            "check the tag by hand, then run again" if ":" not in name else _UNTAGGED,
+        ) from problem
 
 
 def _shown(name: str) -> str:

@@ -89,15 +89,30 @@ _TRAINING = {
 def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
     """What a person at a terminal reads when a shell starts: a few lines of ASCII."""
     named = ", ".join(f"{name} {versions[name]}" for name in _NAMED if name in versions)
-    sources = ", ".join(f"{name} {source['commit'][:12]} + {len(source['patches'])} patches" for name, source in record["sources"].items())
+    sources = ", ".join(
+        f"{name} {source['commit'][:12]} + {len(source['patches'])} patches"
+        for name, source in record["sources"].items()
+    )
     rows = [
         f"rosetta {record['builder']}: {record['distribution']} for {record['accelerator']} on {record['architecture']}, Python {record['python']}",
-        named, sources, f"Transformer Engine: {transformer_engine(record)}",
-    ]  # fmt: skip
+        named,
+        sources,
+        f"Transformer Engine: {transformer_engine(record)}",
+    ]
     issues = known_issues.applying(known_issues.load(), record, versions)
     if issues:
         rows.append("Known issues:")
-        rows += [textwrap.fill(f"- {issue['line']} ({issue['see']})", _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False) for issue in issues]
+        rows += [
+            textwrap.fill(
+                f"- {issue['line']} ({issue['see']})",
+                _WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for issue in issues
+        ]
     command = _TRAINING.get(record["distribution"].partition("-")[0])  # a manifest may have others
     rows += [f"Train: {command}"] if command else []
     rows.append(f"More: rosetta info; licence texts: /{HOME}/LICENSES")
@@ -109,7 +124,10 @@ def environment(base: Sequence[str] = ()) -> list[str]:
 
     Our programs come first on PATH, so that `python` has JAX; those of packages come last, so that none hides a system's.
     """
-    path = next((line.partition("=")[2] for line in base if line.startswith("PATH=")), "") or SYSTEM_PATH
+    path = (
+        next((line.partition("=")[2] for line in base if line.startswith("PATH=")), "")
+        or SYSTEM_PATH
+    )
     kept = [part for part in path.split(":") if part and not part.startswith(f"/{HOME}/")]
     return [
         f"PATH={':'.join([f'/{HOME}/bin', *kept, f'/{HOME}/env/bin'])}",

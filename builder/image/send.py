@@ -27,14 +27,31 @@ def has(connection: Connection, digest: str, size: int) -> bool:
     """Does the repository hold this blob? Raises FatalError where what it holds cannot be it."""
 
     def ask() -> bool:
-        with connection.call("HEAD", connection.url(f"blobs/{digest}"), (200, 404), headers={"Accept-Encoding": "identity"}, follow=True) as answer:
+        with connection.call(
+            "HEAD",
+            connection.url(f"blobs/{digest}"),
+            (200, 404),
+            headers={"Accept-Encoding": "identity"},
+            follow=True,
+        ) as answer:
             if answer.status_code == 404:
                 return False
-            said, length = answer.headers.get("Docker-Content-Digest", ""), answer.headers.get("Content-Length", "")
+            said, length = (
+                answer.headers.get("Docker-Content-Digest", ""),
+                answer.headers.get("Content-Length", ""),
+            )
             if (said and said != digest) or (length != str(size) and (length or not said)):
                 page = answer.headers.get("Content-Type", "").startswith("text/html")
-                what = "a web page (a login page or a proxy's answer?)" if page else f"{length or 'an unknown number of'} bytes in place of {size}"
-                raise FatalError(f"asked for blob {digest[7:19]}… the registry gives {what}", str(connection.reference), "check the name and the proxy settings")
+                what = (
+                    "a web page (a login page or a proxy's answer?)"
+                    if page
+                    else f"{length or 'an unknown number of'} bytes in place of {size}"
+                )
+                raise FatalError(
+                    f"asked for blob {digest[7:19]}… the registry gives {what}",
+                    str(connection.reference),
+                    "check the name and the proxy settings",
+                )
             return True
 
     return bool(connection.again(f"asking for blob {digest[7:19]}…", ask))
@@ -78,7 +95,14 @@ class Meter:
                 self._advance(steps)
 
 
-def send(connection: Connection, digest: str, size: int, source: Path | bytes, mount_from: str, meter: Meter) -> bool:
+def send(
+    connection: Connection,
+    digest: str,
+    size: int,
+    source: Path | bytes,
+    mount_from: str,
+    meter: Meter,
+) -> bool:
     """Bring one blob into the repository. True if it was sent, False if it was mounted from `mount_from`."""
     attempts = 0
     whole = True
@@ -89,7 +113,11 @@ def send(connection: Connection, digest: str, size: int, source: Path | bytes, m
         if attempts > 1 and has(connection, digest, size):
             return True  # it had arrived, and only the answer was lost
         start = connection.url("blobs/uploads/")
-        asked = start + "?" + urllib.parse.urlencode({"mount": digest, "from": mount_from}) if mount_from and attempts == 1 else start
+        asked = (
+            start + "?" + urllib.parse.urlencode({"mount": digest, "from": mount_from})
+            if mount_from and attempts == 1
+            else start
+        )
         with connection.call("POST", asked, (201, 202) if asked != start else (202,)) as answer:
             if answer.status_code == 201:
                 return False
@@ -107,7 +135,14 @@ def send(connection: Connection, digest: str, size: int, source: Path | bytes, m
         with _opened(source) as stream:
             try:
                 if not whole:
-                    place = _pieces(connection, place, stream, size, max(CHUNK, int(least) if re.fullmatch("[0-9]{1,12}", least) else 0), count)
+                    place = _pieces(
+                        connection,
+                        place,
+                        stream,
+                        size,
+                        max(CHUNK, int(least) if re.fullmatch("[0-9]{1,12}", least) else 0),
+                        count,
+                    )
                 _finish(connection, place, digest, stream if whole else None, size, count)
             except BaseException:
                 meter.add(-sent[0])
@@ -122,7 +157,11 @@ def send(connection: Connection, digest: str, size: int, source: Path | bytes, m
             return once()
         except _TooLargeError as problem:
             if not whole or size <= CHUNK:
-                raise FatalError(f"the registry does not take a body of {megabytes(min(size, CHUNK))}", str(connection.reference), "its administrator can mend that") from problem
+                raise FatalError(
+                    f"the registry does not take a body of {megabytes(min(size, CHUNK))}",
+                    str(connection.reference),
+                    "its administrator can mend that",
+                ) from problem
             whole = False
             raise Transient("the registry does not take it in one body", 0) from problem
         except _RefusedError as problem:
@@ -140,26 +179,61 @@ class _RefusedError(Exception):
     """The registry says that what came is not the blob."""
 
 
-def _finish(connection: Connection, place: str, digest: str, stream: BinaryIO | None, size: int, count: Callable[[int], None]) -> None:
+def _finish(
+    connection: Connection,
+    place: str,
+    digest: str,
+    stream: BinaryIO | None,
+    size: int,
+    count: Callable[[int], None],
+) -> None:
     """The PUT that ends an upload, with the whole blob if `stream` is given."""
-    url = place + ("&" if urllib.parse.urlsplit(place).query else "?") + urllib.parse.urlencode({"digest": digest})
+    url = (
+        place
+        + ("&" if urllib.parse.urlsplit(place).query else "?")
+        + urllib.parse.urlencode({"digest": digest})
+    )
     headers = {"Content-Type": "application/octet-stream"}
-    with connection.call("PUT", url, (201, 400, 404, 413, 416), body=_body(stream, 0, size, count) if stream else None, headers=headers) as answer:
+    with connection.call(
+        "PUT",
+        url,
+        (201, 400, 404, 413, 416),
+        body=_body(stream, 0, size, count) if stream else None,
+        headers=headers,
+    ) as answer:
         if answer.status_code == 413:
             raise _TooLargeError
         said = answer.headers.get("Docker-Content-Digest", digest)
         if answer.status_code != 201:
-            raise _RefusedError(f"the registry answered {answer.status_code} to the end of the upload")
+            raise _RefusedError(
+                f"the registry answered {answer.status_code} to the end of the upload"
+            )
         if said != digest:
             raise _RefusedError(f"the registry made {said[:19]}… of it")
 
 
-def _pieces(connection: Connection, place: str, stream: BinaryIO, size: int, step: int, count: Callable[[int], None]) -> str:
+def _pieces(
+    connection: Connection,
+    place: str,
+    stream: BinaryIO,
+    size: int,
+    step: int,
+    count: Callable[[int], None],
+) -> str:
     """Send a blob in pieces; returns the address that ends the upload."""
     for start in range(0, size, step):
         length = min(step, size - start)
-        headers = {"Content-Type": "application/octet-stream", "Content-Range": f"{start}-{start + length - 1}"}
-        with connection.call("PATCH", place, (202, 404, 413, 416), body=_body(stream, start, length, count), headers=headers) as answer:
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Range": f"{start}-{start + length - 1}",
+        }
+        with connection.call(
+            "PATCH",
+            place,
+            (202, 404, 413, 416),
+            body=_body(stream, start, length, count),
+            headers=headers,
+        ) as answer:
             if answer.status_code == 413:
                 raise _TooLargeError
             if answer.status_code != 202:
@@ -168,7 +242,9 @@ def _pieces(connection: Connection, place: str, stream: BinaryIO, size: int, ste
     return place
 
 
-def _body(stream: BinaryIO, start: int, length: int, count: Callable[[int], None]) -> Callable[[], _Part]:
+def _body(
+    stream: BinaryIO, start: int, length: int, count: Callable[[int], None]
+) -> Callable[[], _Part]:
     counted = 0
 
     def tally(number: int) -> None:
@@ -192,7 +268,11 @@ def _whole(source: Path | bytes, digest: str) -> None:
     """FatalError if a blob of ours is not what its digest says."""
     with _opened(source) as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != digest[7:]:
-            raise FatalError(f"blob {digest[7:19]}… is damaged", "" if isinstance(source, bytes) else str(source), "delete that file and build again")
+            raise FatalError(
+                f"blob {digest[7:19]}… is damaged",
+                "" if isinstance(source, bytes) else str(source),
+                "delete that file and build again",
+            )
 
 
 def megabytes(count: int) -> str:

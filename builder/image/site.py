@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 PREFIX = "opt/rosetta/env"
 _MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}
-_BESIDE = ("bin", "share", "etc")  # of a wheel's data: belongs beside lib/, and uv's --target puts it into site-packages
+_BESIDE = (
+    "bin",
+    "share",
+    "etc",
+)  # of a wheel's data: belongs beside lib/, and uv's --target puts it into site-packages
 
 
 def key(wanted: Packages) -> str:
@@ -37,7 +41,14 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
     def make(folder: Path) -> None:
         site = folder / "lib" / f"python{wanted.python.version}" / "site-packages"
         site.mkdir(parents=True)
-        target = ("--target", str(site), "--python-version", wanted.python.version, "--python-platform", f"{_MACHINE[wanted.architecture]}-manylinux_2_28")
+        target = (
+            "--target",
+            str(site),
+            "--python-version",
+            wanted.python.version,
+            "--python-platform",
+            f"{_MACHINE[wanted.architecture]}-manylinux_2_28",
+        )
         packages.install(cache, wanted, site, *target, builder=python.own(), offline=offline)
         (site / ".lock").unlink(missing_ok=True)  # uv's
         (folder / "bin").mkdir()
@@ -48,7 +59,9 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
                 (site / name).rmdir()
         _venv(folder, wanted)
         bytecode.install(cache, wanted.python, site)
-        here = lockfile.environment_of(wanted.python.version, wanted.python.full, wanted.architecture)
+        here = lockfile.environment_of(
+            wanted.python.version, wanted.python.full, wanted.architecture
+        )
         pipcheck.require(pipcheck.findings(site, here), wanted.manifest, wanted.line)
 
     return cache.folder("env", key(wanted), make)
@@ -57,7 +70,9 @@ def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
 def _venv(folder: Path, wanted: Packages) -> None:
     """What makes it a virtual environment of the base's Python; no path of this machine."""
     for name in ("python", "python3", f"python{wanted.python.version}"):
-        (folder / "bin" / name).symlink_to(f"/usr/bin/python{wanted.python.version}" if name == "python" else "python")
+        (folder / "bin" / name).symlink_to(
+            f"/usr/bin/python{wanted.python.version}" if name == "python" else "python"
+        )
     (folder / "lib64").symlink_to("lib")
     settings = f"home = /usr/bin\nimplementation = CPython\nversion_info = {wanted.python.full}\ninclude-system-site-packages = false\n"
     (folder / "pyvenv.cfg").write_text(settings, encoding="ascii")
@@ -74,7 +89,11 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
         if first not in _BESIDE or not rest or (site / first / "__init__.py").exists():
             continue
         if ".." in Path(row[0]).parts:
-            raise FatalError(f"{info.name} would write to {row[0]!r}", str(record), "drop that package by an override")
+            raise FatalError(
+                f"{info.name} would write to {row[0]!r}",
+                str(record),
+                "drop that package by an override",
+            )
         source, target = site / row[0], folder / row[0]
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +106,9 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
                 os.rename(source, target)
         elif not target.is_file():
             continue
-        if first == "bin":  # also where two packages bring it and the other one was first: uv's hash is that of a program with a path of this machine
+        if (
+            first == "bin"
+        ):  # also where two packages bring it and the other one was first: uv's hash is that of a program with a path of this machine
             data = target.read_bytes()
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             row[1:3] = [f"sha256={digest}", str(len(data))]
@@ -105,6 +126,8 @@ def _program(data: bytes) -> bytes:
     line, newline, rest = data.partition(b"\n")
     if line.startswith(b"#!") and b"python" in line:
         return b"#!/" + PREFIX.encode() + b"/bin/python" + newline + rest
-    if line == b"#!/bin/sh" and rest.startswith(b"'''exec'"):  # uv's form for a long path: three lines that both shells and Python read
+    if line == b"#!/bin/sh" and rest.startswith(
+        b"'''exec'"
+    ):  # uv's form for a long path: three lines that both shells and Python read
         return b"#!/" + PREFIX.encode() + b"/bin/python\n" + rest.split(b"\n", 2)[2]
     return data

@@ -21,8 +21,20 @@ if TYPE_CHECKING:
 BLOCK = 512
 _END = bytes(2 * BLOCK)
 _ZEROS = bytes(BLOCK)
-_TYPES = {"file": b"0", "hard": b"1", "link": b"2", "char": b"3", "block": b"4", "dir": b"5", "fifo": b"6"}
-_KINDS = {flag: kind for kind, flag in _TYPES.items()} | {tarfile.AREGTYPE: "file", tarfile.CONTTYPE: "file", tarfile.GNUTYPE_SPARSE: "file"}
+_TYPES = {
+    "file": b"0",
+    "hard": b"1",
+    "link": b"2",
+    "char": b"3",
+    "block": b"4",
+    "dir": b"5",
+    "fifo": b"6",
+}
+_KINDS = {flag: kind for kind, flag in _TYPES.items()} | {
+    tarfile.AREGTYPE: "file",
+    tarfile.CONTTYPE: "file",
+    tarfile.GNUTYPE_SPARSE: "file",
+}
 _XATTR = "SCHILY.xattr."
 _MTIME = b"%011o\0" % EPOCH
 _MAGIC = b"ustar\x0000" + bytes(64)  # and no names of user and group: the numbers count
@@ -73,10 +85,33 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
     return None if cut < 0 or cut > 155 or cut == len(name) - 1 else (name[cut + 1 :], name[:cut])
 
 
-def _fields(name: bytes, prefix: bytes, mode: int, uid: int, gid: int, size: int, flag: bytes, target: bytes, device: tuple[int, int]) -> bytes:
-    before = b"%b%07o\0%07o\0%07o\0%011o\0%b" % (name.ljust(100, b"\0"), mode, uid, gid, size, _MTIME)
+def _fields(
+    name: bytes,
+    prefix: bytes,
+    mode: int,
+    uid: int,
+    gid: int,
+    size: int,
+    flag: bytes,
+    target: bytes,
+    device: tuple[int, int],
+) -> bytes:
+    before = b"%b%07o\0%07o\0%07o\0%011o\0%b" % (
+        name.ljust(100, b"\0"),
+        mode,
+        uid,
+        gid,
+        size,
+        _MTIME,
+    )
     numbers = b"%07o\0%07o\0" % device if flag in b"34" else bytes(16)
-    after = b"%b%b%b%b%b" % (flag, target.ljust(100, b"\0"), _MAGIC, numbers, prefix.ljust(167, b"\0"))
+    after = b"%b%b%b%b%b" % (
+        flag,
+        target.ljust(100, b"\0"),
+        _MAGIC,
+        numbers,
+        prefix.ljust(167, b"\0"),
+    )
     return b"%b%06o\0 %b" % (before, sum(before) + 256 + sum(after), after)
 
 
@@ -110,21 +145,42 @@ def header(entry: Entry) -> bytes:
     if not pax:
         return fields
     body = b"".join(sorted(pax))
-    return _fields(b"././@PaxHeader", b"", 0o644, 0, 0, len(body), b"x", b"", (0, 0)) + body + bytes(-len(body) % BLOCK) + fields
+    return (
+        _fields(b"././@PaxHeader", b"", 0o644, 0, 0, len(body), b"x", b"", (0, 0))
+        + body
+        + bytes(-len(body) % BLOCK)
+        + fields
+    )
 
 
 def _content(entry: Entry, sink: Sink) -> None:
     try:
         descriptor = os.open(entry.source, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise FatalError("the file is gone while it was put into a layer", entry.source, "leave the cache alone while a build runs, and run again") from error
+        raise FatalError(
+            "the file is gone while it was put into a layer",
+            entry.source,
+            "leave the cache alone while a build runs, and run again",
+        ) from error
     try:
         if entry.offset:
             os.lseek(descriptor, entry.offset, os.SEEK_SET)
-        came = _checked_copy(entry, descriptor, sink) if entry.sha256 else sink.copy(descriptor, entry.size)
+        came = (
+            _checked_copy(entry, descriptor, sink)
+            if entry.sha256
+            else sink.copy(descriptor, entry.size)
+        )
         state = os.fstat(descriptor)
-        if came != entry.size or (state.st_size != entry.size and not entry.offset) or not stat.S_ISREG(state.st_mode):
-            raise FatalError("the file changed while it was put into a layer", entry.source, "leave the cache alone while a build runs, and run again")
+        if (
+            came != entry.size
+            or (state.st_size != entry.size and not entry.offset)
+            or not stat.S_ISREG(state.st_mode)
+        ):
+            raise FatalError(
+                "the file changed while it was put into a layer",
+                entry.source,
+                "leave the cache alone while a build runs, and run again",
+            )
     finally:
         os.close(descriptor)
 
@@ -138,7 +194,11 @@ def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
         sink.write(data)
         left -= len(data)
     if digest.hexdigest() != entry.sha256:
-        raise FatalError("is damaged: its content is not what its name says", entry.source, "delete that file and run again: it is made again")
+        raise FatalError(
+            "is damaged: its content is not what its name says",
+            entry.source,
+            "delete that file and run again: it is made again",
+        )
     return entry.size - left
 
 
@@ -172,9 +232,19 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
             yield from walk(item.path, path)
         elif item.is_file():
             state = item.stat()
-            yield Entry(path, "file", 0o755 if state.st_mode & stat.S_IXUSR else 0o644, source=item.path, size=state.st_size)
+            yield Entry(
+                path,
+                "file",
+                0o755 if state.st_mode & stat.S_IXUSR else 0o644,
+                source=item.path,
+                size=state.st_size,
+            )
         else:
-            raise FatalError("is neither file, folder nor link, and no layer holds such a thing", item.path, "remove it")
+            raise FatalError(
+                "is neither file, folder nor link, and no layer holds such a thing",
+                item.path,
+                "remove it",
+            )
 
 
 class _Info(tarfile.TarInfo):
@@ -192,7 +262,11 @@ class _Info(tarfile.TarInfo):
 
 
 def _unreadable(error: Exception) -> FatalError:
-    return FatalError(f"the tar cannot be read ({error})", "", "run again; if it happens again, the engine's storage is damaged")
+    return FatalError(
+        f"the tar cannot be read ({error})",
+        "",
+        "run again; if it happens again, the engine's storage is damaged",
+    )
 
 
 def _entry(member: tarfile.TarInfo) -> Entry:
@@ -204,8 +278,16 @@ def _entry(member: tarfile.TarInfo) -> Entry:
         target = target.lstrip("/")
         target = target.removeprefix("./")
     if kind is None or ".." in path.split("/") or "\0" in path:
-        raise FatalError(f"the tar has an entry {member.name!r} of type {member.type!r} that no layer may have", "", "build the image that it comes from again")
-    xattrs = [(key[len(_XATTR) :], _raw(value)) for key, value in member.pax_headers.items() if key.startswith(_XATTR)]
+        raise FatalError(
+            f"the tar has an entry {member.name!r} of type {member.type!r} that no layer may have",
+            "",
+            "build the image that it comes from again",
+        )
+    xattrs = [
+        (key[len(_XATTR) :], _raw(value))
+        for key, value in member.pax_headers.items()
+        if key.startswith(_XATTR)
+    ]
     device = (member.devmajor, member.devminor) if kind in ("char", "block") else (0, 0)
     size = member.size if kind == "file" else 0
     mode = 0o777 if kind == "link" else member.mode & 0o7777
@@ -230,7 +312,9 @@ def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
     Raises FatalError where the tar is none, is cut off, or names a place outside of it.
     """
     try:
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Info, encoding="utf-8", errors="surrogateescape") as archive:
+        with tarfile.open(
+            fileobj=stream, mode="r|", tarinfo=_Info, encoding="utf-8", errors="surrogateescape"
+        ) as archive:
             for member in archive:
                 entry = _entry(member)
                 if entry.path:
@@ -251,7 +335,13 @@ def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
             spool.seek(0)
             found: dict[str, Entry] = {}
             try:
-                with tarfile.open(fileobj=spool, mode="r:", tarinfo=_Info, encoding="utf-8", errors="surrogateescape") as archive:
+                with tarfile.open(
+                    fileobj=spool,
+                    mode="r:",
+                    tarinfo=_Info,
+                    encoding="utf-8",
+                    errors="surrogateescape",
+                ) as archive:
                     for member in archive:
                         entry = _entry(member)
                         if entry.kind == "file" and member.issparse():
@@ -279,7 +369,11 @@ def _settle(found: dict[str, Entry]) -> list[Entry]:
             groups.setdefault(first, []).append(path)
     for first, others in groups.items():
         if first not in found:
-            raise FatalError(f"the tar has a hard link to {first!r}, which it does not hold", others[0], "build the image that it comes from again")
+            raise FatalError(
+                f"the tar has a hard link to {first!r}, which it does not hold",
+                others[0],
+                "build the image that it comes from again",
+            )
         head, *rest = sorted([first, *others])
         owner = found[first]
         found[head] = replace(owner, path=head)

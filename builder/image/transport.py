@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 
 TRIES = 5
 THREADS = 4
-_CONNECT, _READ, _COMMIT = 20, 60, 600  # seconds; a registry may take minutes over the end of a large upload
-_SLOW_AFTER, _LEAST_RATE = 60, 1024  # seconds, and bytes a second: whoever sends less after them has stalled
+_CONNECT, _READ, _COMMIT = (
+    20,
+    60,
+    600,
+)  # seconds; a registry may take minutes over the end of a large upload
+_SLOW_AFTER, _LEAST_RATE = (
+    60,
+    1024,
+)  # seconds, and bytes a second: whoever sends less after them has stalled
 _NO_HEAD = (405, 501)  # what a registry answers that does not know HEAD
 _PATIENCE = 120  # seconds that a registry may ask us to wait
 _AGAIN = (408, 429, 500, 502, 503, 504)
@@ -42,7 +49,9 @@ _MOVED = (301, 302, 303, 307, 308)
 _SEND_AGAIN = "run again: what has arrived is not sent twice"
 _READ_AGAIN = "check the network and run again"
 _ALTERED = "do not use it: it was changed in the registry, or by a proxy on the way; have it published anew"
-_LIMIT = 4 << 20  # bytes of a document; what the distribution specification says a registry must take
+_LIMIT = (
+    4 << 20
+)  # bytes of a document; what the distribution specification says a registry must take
 
 
 class Transient(Exception):  # noqa: N818 - it is what the name says
@@ -72,17 +81,28 @@ class Connection:
         self.reference = reference
         self.base = reference.base
         self._sends = "push" in actions
-        self._scopes = [f"repository:{reference.name}:{actions}", *([f"repository:{mount_from}:pull"] if mount_from else [])]
+        self._scopes = [
+            f"repository:{reference.name}:{actions}",
+            *([f"repository:{mount_from}:pull"] if mount_from else []),
+        ]
         self._session = requests.Session()
-        self._session.trust_env = False  # no .netrc; proxies and CA bundle are looked up below, for each address
+        self._session.trust_env = (
+            False  # no .netrc; proxies and CA bundle are looked up below, for each address
+        )
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_connections=8, pool_maxsize=16))
+            self._session.mount(
+                scheme, requests.adapters.HTTPAdapter(pool_connections=8, pool_maxsize=16)
+            )
         self._lock = threading.Lock()  # of who we are
-        self._facts_lock = threading.Lock()  # of what is known of hosts; taken while the other one is held
+        self._facts_lock = (
+            threading.Lock()
+        )  # of what is known of hosts; taken while the other one is held
         self._stopped = threading.Event()
         self._scratch = tempfile.TemporaryDirectory(prefix="rosetta-ca-")
         self._bundles: dict[str, str | bool] = {}
-        self._is_settled = not is_loopback(hostname(reference.host))  # whether http or https is spoken is known
+        self._is_settled = not is_loopback(
+            hostname(reference.host)
+        )  # whether http or https is spoken is known
         self._authorization = ""
         self._credentials: credentials.Credentials | None = None
 
@@ -102,16 +122,31 @@ class Connection:
         found = urllib.parse.urljoin(beside, location)
         if _origin(found)[0] == "http" and self.base.startswith("https:"):
             if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
-                raise FatalError("the registry sends us to an address without https", str(self.reference), "its administrator can mend that")
+                raise FatalError(
+                    "the registry sends us to an address without https",
+                    str(self.reference),
+                    "its administrator can mend that",
+                )
             found = "https" + found[4:]  # a proxy in front of it took the TLS off
         if _origin(found)[0] not in ("http", "https"):
-            raise FatalError("the registry sends us to an address that is none", str(self.reference), "its administrator can mend that")
+            raise FatalError(
+                "the registry sends us to an address that is none",
+                str(self.reference),
+                "its administrator can mend that",
+            )
         return found
 
     def call(
-        self, method: str, url: str, good: Collection[int], *, body: Callable[[], Any] | None = None, headers: Mapping[str, str] | None = None,
-        follow: bool = False, stream: bool = False,
-    ) -> requests.Response:  # fmt: skip
+        self,
+        method: str,
+        url: str,
+        good: Collection[int],
+        *,
+        body: Callable[[], Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        follow: bool = False,
+        stream: bool = False,
+    ) -> requests.Response:
         """One request. Returns an answer whose status is among `good`; raises Transient or FatalError for any other.
 
         `body` gives what to send, and is called again where it has to be sent again.
@@ -132,7 +167,15 @@ class Connection:
         raise AssertionError
 
     def _follow(
-        self, method: str, url: str, body: Callable[[], Any] | None, headers: Mapping[str, str] | None, authorization: str, *, follow: bool, stream: bool
+        self,
+        method: str,
+        url: str,
+        body: Callable[[], Any] | None,
+        headers: Mapping[str, str] | None,
+        authorization: str,
+        *,
+        follow: bool,
+        stream: bool,
     ) -> requests.Response:
         for _ in range(6):
             own = {"User-Agent": "rosetta-builder", **(headers or {})}
@@ -143,23 +186,52 @@ class Connection:
                 return answer
             answer.close()
             url = self.absolute(answer.headers.get("Location", ""), url)
-        raise FatalError("the registry sends us round in circles", str(self.reference), "its administrator can mend that")
+        raise FatalError(
+            "the registry sends us round in circles",
+            str(self.reference),
+            "its administrator can mend that",
+        )
 
-    def _send(self, method: str, url: str, body: Callable[[], Any] | None, headers: dict[str, str], *, stream: bool) -> requests.Response:
+    def _send(
+        self,
+        method: str,
+        url: str,
+        body: Callable[[], Any] | None,
+        headers: dict[str, str],
+        *,
+        stream: bool,
+    ) -> requests.Response:
         name = urllib.parse.urlsplit(url).hostname or ""
-        proxies = {} if is_loopback(name) else requests.utils.get_environ_proxies(url, no_proxy=None)
-        bundle = self._bundle(urllib.parse.urlsplit(url).netloc) if url.startswith("https:") else True
+        proxies = (
+            {} if is_loopback(name) else requests.utils.get_environ_proxies(url, no_proxy=None)
+        )
+        bundle = (
+            self._bundle(urllib.parse.urlsplit(url).netloc) if url.startswith("https:") else True
+        )
         try:
             return self._session.request(
-                method, url, data=body() if body else None, headers=headers, allow_redirects=False, stream=stream, proxies=dict(proxies),
-                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ), verify=bundle,
-            )  # fmt: skip
+                method,
+                url,
+                data=body() if body else None,
+                headers=headers,
+                allow_redirects=False,
+                stream=stream,
+                proxies=dict(proxies),
+                timeout=(_CONNECT, _COMMIT if method == "PUT" else _READ),
+                verify=bundle,
+            )
         except requests.exceptions.SSLError as error:
             if _caused_by(error, ssl.SSLCertVerificationError):
-                raise FatalError(f"the certificate of {name} is not trusted here", str(self.reference), "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d") from error
+                raise FatalError(
+                    f"the certificate of {name} is not trusted here",
+                    str(self.reference),
+                    "name the CA's file in SSL_CERT_FILE, or put it into docker's certs.d",
+                ) from error
             raise Transient("the TLS connection broke") from error
         except requests.exceptions.InvalidURL as error:
-            raise FatalError(f"{name!r} is no host", str(self.reference), "check the name") from error
+            raise FatalError(
+                f"{name!r} is no host", str(self.reference), "check the name"
+            ) from error
         except requests.exceptions.ProxyError as error:
             raise Transient("the proxy cannot be reached") from error
         except requests.exceptions.ConnectTimeout as error:
@@ -176,7 +248,11 @@ class Connection:
                 self._is_settled = True
                 if self.base.startswith("http:") and _speaks_tls(*_origin(self.base)[1:]):
                     self.base = "https" + self.base.removeprefix("http")
-        if self.base.startswith("https:") and is_loopback(_origin(url)[1]) and _origin(url)[1:] == _origin(self.base)[1:]:
+        if (
+            self.base.startswith("https:")
+            and is_loopback(_origin(url)[1])
+            and _origin(url)[1:] == _origin(self.base)[1:]
+        ):
             return "https" + url.partition(":")[1] + url.partition(":")[2]
         return url
 
@@ -197,11 +273,25 @@ class Connection:
         if status in _AGAIN:
             return Transient(what, _retry_after(answer.headers.get("Retry-After", "")))
         if status in (401, 403):
-            who = "the credentials kept for it" if self._credentials not in (None, credentials.NOBODY) else "no credentials"
-            return FatalError(f"{what}: access denied with {who}", str(self.reference), f"docker login {self.reference.host}, with an account that may do this")
+            who = (
+                "the credentials kept for it"
+                if self._credentials not in (None, credentials.NOBODY)
+                else "no credentials"
+            )
+            return FatalError(
+                f"{what}: access denied with {who}",
+                str(self.reference),
+                f"docker login {self.reference.host}, with an account that may do this",
+            )
         if _is_page(answer):
-            return FatalError(f"{what} with a web page (a login page or a proxy's?)", str(self.reference), "check the name, the network and the proxy settings")
-        return FatalError(what, str(self.reference), "check the name, and that the registry takes OCI images")
+            return FatalError(
+                f"{what} with a web page (a login page or a proxy's?)",
+                str(self.reference),
+                "check the name, the network and the proxy settings",
+            )
+        return FatalError(
+            what, str(self.reference), "check the name, and that the registry takes OCI images"
+        )
 
     def again(self, what: str, action: Callable[[], Any]) -> Any:
         """Do `action` until it works, a few times at most. Raises FatalError with the last reason where it does not."""
@@ -209,13 +299,23 @@ class Connection:
             try:
                 return action()
             except Transient as problem:
-                pause = problem.pause if problem.pause is not None else min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
+                pause = (
+                    problem.pause
+                    if problem.pause is not None
+                    else min(30.0, 2.0 ** (attempt - 1)) * random.uniform(0.75, 1.25)  # noqa: S311
+                )
                 if attempt == TRIES or pause > _PATIENCE:
-                    tries = f"it asks us to wait {pause:.0f} s" if pause > _PATIENCE else f"tried {attempt} times"
+                    tries = (
+                        f"it asks us to wait {pause:.0f} s"
+                        if pause > _PATIENCE
+                        else f"tried {attempt} times"
+                    )
                     message = f"{what} failed: {problem} ({tries})"
                     if isinstance(problem, MismatchError):
                         raise AlteredError(message, str(self.reference), _ALTERED) from problem
-                    raise FatalError(message, str(self.reference), _SEND_AGAIN if self._sends else _READ_AGAIN) from problem
+                    raise FatalError(
+                        message, str(self.reference), _SEND_AGAIN if self._sends else _READ_AGAIN
+                    ) from problem
                 self.wait(pause)
                 self.still()
         raise AssertionError
@@ -234,10 +334,15 @@ class Connection:
         with concurrent.futures.ThreadPoolExecutor(THREADS, "registry") as pool:
             futures = [pool.submit(action, *item) for item in items]
             try:
-                done, _ = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_EXCEPTION)
+                done, _ = concurrent.futures.wait(
+                    futures, return_when=concurrent.futures.FIRST_EXCEPTION
+                )
                 problems = [problem for future in done if (problem := future.exception())]
                 if problems:
-                    raise next((each for each in problems if not isinstance(each, StoppedError)), problems[0])
+                    raise next(
+                        (each for each in problems if not isinstance(each, StoppedError)),
+                        problems[0],
+                    )
             except BaseException:
                 self._stopped.set()
                 pool.shutdown(cancel_futures=True)
@@ -248,7 +353,11 @@ class Connection:
         """The body of a streamed answer that is a document."""
         data = b"".join(self.pieces(answer, _LIMIT))
         if len(data) > _LIMIT:
-            raise FatalError(f"the registry sent a document of more than {_LIMIT >> 20} MiB", str(self.reference), "check the name")
+            raise FatalError(
+                f"the registry sent a document of more than {_LIMIT >> 20} MiB",
+                str(self.reference),
+                "check the name",
+            )
         return data
 
     def pieces(self, answer: requests.Response, limit: int) -> Any:
@@ -279,30 +388,67 @@ class Connection:
                 return self._authorization
             if self._credentials is None:
                 self._credentials = credentials.find(self.reference)
-                remember_login(self._credentials.user, self._credentials.password, self._credentials.identity)
+                remember_login(
+                    self._credentials.user, self._credentials.password, self._credentials.identity
+                )
             kind, _, rest = challenge.partition(" ")
             if kind.lower() == "bearer":
                 self._authorization = self._token(dict(re.findall(r'([a-zA-Z_]+)="([^"]*)"', rest)))
-            elif kind.lower() == "basic" and self._credentials.basic and refused != self._credentials.basic:
+            elif (
+                kind.lower() == "basic"
+                and self._credentials.basic
+                and refused != self._credentials.basic
+            ):
                 self._authorization = self._credentials.basic
             else:
-                why = "does not take the credentials kept for it" if self._credentials.basic else "wants a login"
-                raise FatalError(f"the registry {why}", str(self.reference), f"docker login {self.reference.host}")
+                why = (
+                    "does not take the credentials kept for it"
+                    if self._credentials.basic
+                    else "wants a login"
+                )
+                raise FatalError(
+                    f"the registry {why}",
+                    str(self.reference),
+                    f"docker login {self.reference.host}",
+                )
             return self._authorization
 
     def _token(self, told: dict[str, str]) -> str:
         realm, known = told.get("realm", ""), self._credentials or credentials.NOBODY
         scheme, name = _origin(realm)[:2]
-        if scheme != "https" and not (scheme == "http" and (is_loopback(name) or _origin(realm)[:2] == _origin(self.base)[:2])):
-            raise FatalError("the registry names an address without https for logins", str(self.reference), "its administrator can mend that")
-        asked: list[tuple[str, str]] = [("service", told.get("service", "")), *(("scope", each) for each in self._scopes)]
+        if scheme != "https" and not (
+            scheme == "http" and (is_loopback(name) or _origin(realm)[:2] == _origin(self.base)[:2])
+        ):
+            raise FatalError(
+                "the registry names an address without https for logins",
+                str(self.reference),
+                "its administrator can mend that",
+            )
+        asked: list[tuple[str, str]] = [
+            ("service", told.get("service", "")),
+            *(("scope", each) for each in self._scopes),
+        ]
         if known.identity:
-            form = {"grant_type": "refresh_token", "refresh_token": known.identity, "client_id": "rosetta-builder", "service": told.get("service", ""), "scope": " ".join(self._scopes)}
+            form = {
+                "grant_type": "refresh_token",
+                "refresh_token": known.identity,
+                "client_id": "rosetta-builder",
+                "service": told.get("service", ""),
+                "scope": " ".join(self._scopes),
+            }
             body = urllib.parse.urlencode(form).encode()
-            answer = self._send("POST", realm, lambda: body, {"Content-Type": "application/x-www-form-urlencoded"}, stream=True)
+            answer = self._send(
+                "POST",
+                realm,
+                lambda: body,
+                {"Content-Type": "application/x-www-form-urlencoded"},
+                stream=True,
+            )
         else:
             url = realm + ("&" if "?" in realm else "?") + urllib.parse.urlencode(asked)
-            answer = self._send("GET", url, None, {"Authorization": known.basic} if known.basic else {}, stream=True)
+            answer = self._send(
+                "GET", url, None, {"Authorization": known.basic} if known.basic else {}, stream=True
+            )
         with answer:
             if answer.status_code != 200:
                 raise self._problem(answer, "a login")
@@ -313,7 +459,11 @@ class Connection:
         except (ValueError, KeyError, AttributeError):
             token = None
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise FatalError("what answers for the registry's logins gave no token (a login page or a proxy's answer?)", str(self.reference), "check the proxy settings")
+            raise FatalError(
+                "what answers for the registry's logins gave no token (a login page or a proxy's answer?)",
+                str(self.reference),
+                "check the proxy settings",
+            )
         remember_login("", "", token)
         return f"Bearer {token}"
 
@@ -321,7 +471,11 @@ class Connection:
 def _origin(url: str) -> tuple[str, str, int]:
     try:
         parts = urllib.parse.urlsplit(url)
-        return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        return (
+            parts.scheme,
+            parts.hostname or "",
+            parts.port or (443 if parts.scheme == "https" else 80),
+        )
     except ValueError:
         return "", "", 0
 
@@ -331,7 +485,10 @@ def _speaks_tls(name: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection((name, port), timeout=_CONNECT) as plain, context.wrap_socket(plain, server_hostname=name):
+        with (
+            socket.create_connection((name, port), timeout=_CONNECT) as plain,
+            context.wrap_socket(plain, server_hostname=name),
+        ):
             return True
     except OSError:
         return False
@@ -382,7 +539,11 @@ def _reason(error: Exception, name: str) -> str:
     """Without the address: its query may be a secret."""
     if isinstance(error, requests.exceptions.Timeout):
         return f"{name} stopped answering"
-    for kind, words in ((ConnectionRefusedError, "refuses the connection"), (BrokenPipeError, "cut the connection"), (ConnectionResetError, "cut the connection")):
+    for kind, words in (
+        (ConnectionRefusedError, "refuses the connection"),
+        (BrokenPipeError, "cut the connection"),
+        (ConnectionResetError, "cut the connection"),
+    ):
         if _caused_by(error, kind):
             return f"{name} {words}"
     return f"the connection to {name} failed"

@@ -20,11 +20,20 @@ def find_files(host: str) -> list[Path]:
     files = []
     if bundle := index.ca_bundle():
         if not os.path.exists(bundle):
-            raise FatalError("the file of CA certificates that the environment names is not there", bundle, "mend SSL_CERT_FILE or its like")
+            raise FatalError(
+                "the file of CA certificates that the environment names is not there",
+                bundle,
+                "mend SSL_CERT_FILE or its like",
+            )
         files += _list_certificates(Path(bundle)) if os.path.isdir(bundle) else [Path(bundle)]
     for folder in filter(None, os.environ.get("SSL_CERT_DIR", "").split(os.pathsep)):
         files += _list_certificates(Path(folder))
-    added = [path for folder in _find_folders() for path in _list_certificates(folder / host) if path.suffix == ".crt"]
+    added = [
+        path
+        for folder in _find_folders()
+        for path in _list_certificates(folder / host)
+        if path.suffix == ".crt"
+    ]
     if added and not files:
         files.append(Path(certifi.where()))
     return [*files, *added]
@@ -32,7 +41,11 @@ def find_files(host: str) -> list[Path]:
 
 def _find_folders() -> list[Path]:
     config = Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.path.expanduser("~")) / ".config")
-    return [config / "containers/certs.d", Path("/etc/containers/certs.d"), Path("/etc/docker/certs.d")]
+    return [
+        config / "containers/certs.d",
+        Path("/etc/containers/certs.d"),
+        Path("/etc/docker/certs.d"),
+    ]
 
 
 def _list_certificates(folder: Path) -> list[Path]:
@@ -46,4 +59,8 @@ def join(files: list[Path]) -> bytes:
     try:
         return b"\n".join(path.read_bytes() for path in files)
     except OSError as error:
-        raise FatalError(f"a file of CA certificates cannot be read ({error.strerror})", str(error.filename), "mend that file or the variable that names it") from error
+        raise FatalError(
+            f"a file of CA certificates cannot be read ({error.strerror})",
+            str(error.filename),
+            "mend that file or the variable that names it",
+        ) from error

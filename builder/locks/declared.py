@@ -38,7 +38,9 @@ class Found:
     recorded: tuple[str, ...] = ()
 
 
-def read(manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]) -> Found:
+def read(
+    manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
+) -> Found:
     """What each source declares after its patches; from `known`, the record, where the source cannot be had.
 
     Raises:
@@ -66,7 +68,11 @@ def read(manifest: Manifest, access: Access, names: Iterable[str], known: Mappin
 
 def project(entry: GitSource | WheelSource) -> str:
     """The normalised name of the project that a source is."""
-    return str(canonicalize_name(entry.wheel.partition("==")[0] if isinstance(entry, WheelSource) else entry.name))
+    return str(
+        canonicalize_name(
+            entry.wheel.partition("==")[0] if isinstance(entry, WheelSource) else entry.name
+        )
+    )
 
 
 def key(entry: GitSource | WheelSource) -> str:
@@ -89,7 +95,9 @@ def _of_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -
     done = stack.apply(pinned, entry)
     with Reader(pinned.git) as reader:
         blobs = {each.path: each.sha for each in walk(reader, done.exported_tree)}
-        return requirements.declared(entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own)
+        return requirements.declared(
+            entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own
+        )
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -104,8 +112,16 @@ def load(file: Path) -> dict[str, Any]:
 def dump(manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]) -> str:
     """The record's text: what is known, brought up to date with what was found; sources that are gone drop out."""
     fresh = {
-        name: {"key": key(manifest.source(name)), "origin": each.origin, "requirements": list(each.requirements)}
+        name: {
+            "key": key(manifest.source(name)),
+            "origin": each.origin,
+            "requirements": list(each.requirements),
+        }
         for name, each in found.items()
     }
-    sources = {name: entry for name, entry in sorted({**known, **fresh}.items()) if name in manifest.sources}
+    sources = {
+        name: entry
+        for name, entry in sorted({**known, **fresh}.items())
+        if name in manifest.sources
+    }
     return json.dumps({"schema": 1, "sources": sources}, indent=1) + "\n"

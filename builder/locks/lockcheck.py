@@ -27,7 +27,9 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
     locked: set[str] = set()
     for path, recorded in records.items():
         if _text(loaded.root / path) != recorded:
-            problems.append(f"{path}: stale: a source, its patches or its overlay are not those it was made from")
+            problems.append(
+                f"{path}: stale: a source, its patches or its overlay are not those it was made from"
+            )
     for plan in plans:
         pins: dict[str, list[Pin]] = {}
         for wanted in plan.all:
@@ -63,13 +65,21 @@ def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
             try:
                 other = set(
                     resolve.joint(
-                        resolve.Request(plan.joint.requirements, rules, plan.joint.environments, plan.joint.where), ()
+                        resolve.Request(
+                            plan.joint.requirements,
+                            rules,
+                            plan.joint.environments,
+                            plan.joint.where,
+                        ),
+                        (),
                     )
                 )
             except FatalError:
                 other = set()  # nothing resolves without it: it is needed
             if other == kept:
-                result.append(f"override of {override.project}: changes nothing in line {plan.line}; remove it")
+                result.append(
+                    f"override of {override.project}: changes nothing in line {plan.line}; remove it"
+                )
             advance(1)
     return result
 
@@ -105,7 +115,9 @@ def _at_odds(pins: dict[str, list[Pin]], environments: Sequence[Environment]) ->
                     versions[pin.name][pin.version].append(path)
         for name, found in versions.items():
             if len(found) > 1:
-                told = "; ".join(f"{version} in {', '.join(paths)}" for version, paths in sorted(found.items()))
+                told = "; ".join(
+                    f"{version} in {', '.join(paths)}" for version, paths in sorted(found.items())
+                )
                 problems.append(f"{name}: {told} (for {environment})")
     return problems
 
@@ -119,11 +131,22 @@ def _of_nothing(loaded: Manifest) -> list[str]:
     }
     known |= {entry.common.removesuffix(".in") + ".txt" for entry in loaded.lines.values()}
     known |= {"locks/build.txt", "locks/builder.txt", *pinned.paths(loaded)}
-    there = sorted(file.relative_to(loaded.root).as_posix() for file in (loaded.root / "locks").rglob("[!.]*.txt"))
-    return [f"{path}: nothing in the manifest has it; remove it" for path in there if path not in known]
+    there = sorted(
+        file.relative_to(loaded.root).as_posix()
+        for file in (loaded.root / "locks").rglob("[!.]*.txt")
+    )
+    return [
+        f"{path}: nothing in the manifest has it; remove it" for path in there if path not in known
+    ]
 
 
 def _unused(loaded: Manifest, locked: Collection[str]) -> list[str]:
     """Entries of `sdists` and `strip` for projects that no lock holds."""
-    entries = [("sdists", entry.name) for entry in loaded.sdists] + [("strip", entry.name) for entry in loaded.strip]
-    return [f"{section}: {name}: no lock holds it; remove it" for section, name in entries if name not in locked]
+    entries = [("sdists", entry.name) for entry in loaded.sdists] + [
+        ("strip", entry.name) for entry in loaded.strip
+    ]
+    return [
+        f"{section}: {name}: no lock holds it; remove it"
+        for section, name in entries
+        if name not in locked
+    ]

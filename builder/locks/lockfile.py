@@ -36,7 +36,10 @@ class Pin:
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
     def lines(self) -> str:
-        return " \\\n".join([self.text, *(f"    --hash=sha256:{digest}" for digest in self.hashes)]) + "\n"
+        return (
+            " \\\n".join([self.text, *(f"    --hash=sha256:{digest}" for digest in self.hashes)])
+            + "\n"
+        )
 
 
 def read(path: Path) -> list[Pin]:
@@ -45,7 +48,9 @@ def read(path: Path) -> list[Pin]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise FatalError(f"cannot be read ({reason})", str(path), "make it: python build.py lock") from error
+        raise FatalError(
+            f"cannot be read ({reason})", str(path), "make it: python build.py lock"
+        ) from error
     _check_digest(text, path)
     pins = []
     number, start, gathered = 0, 1, ""
@@ -60,7 +65,11 @@ def read(path: Path) -> list[Pin]:
             pins.append(_pin(gathered.strip(), f"{path}:{start}"))
             gathered = ""
     if gathered:
-        raise FatalError("ends in the middle of a requirement", f"{path}:{start}", "the file is machine-owned: python build.py lock")
+        raise FatalError(
+            "ends in the middle of a requirement",
+            f"{path}:{start}",
+            "the file is machine-owned: python build.py lock",
+        )
     return pins
 
 
@@ -68,7 +77,11 @@ def _check_digest(text: str, path: Path) -> None:
     """The head of a lock holds the sha256 of what follows it: a line lost or changed is not taken for the lock."""
     head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
     if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
-        raise FatalError("was edited or cut off since it was made", str(path), "the file is machine-owned: git checkout it, or python build.py lock")
+        raise FatalError(
+            "was edited or cut off since it was made",
+            str(path),
+            "the file is machine-owned: git checkout it, or python build.py lock",
+        )
 
 
 def digest(path: Path) -> str:
@@ -76,24 +89,43 @@ def digest(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock") from error
+        raise FatalError(
+            f"cannot be read ({error.strerror})", str(path), "make it: python build.py lock"
+        ) from error
 
 
 def _pin(text: str, where: str) -> Pin:
     requirement, *options = re.split(r"\s+--hash=", text)
-    hashes = tuple(re.sub(r"\s+#.*", "", option).strip().removeprefix("sha256:") for option in options)
+    hashes = tuple(
+        re.sub(r"\s+#.*", "", option).strip().removeprefix("sha256:") for option in options
+    )
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement as error:
-        raise FatalError("is not a locked requirement", where, "the file is machine-owned: python build.py lock") from error
+        raise FatalError(
+            "is not a locked requirement", where, "the file is machine-owned: python build.py lock"
+        ) from error
     versions = [spec.version for spec in parsed.specifier if spec.operator == "=="]
-    if parsed.url or len(versions) != 1 or not hashes or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in hashes):
-        raise FatalError(f"{parsed.name} is not pinned by version and sha256", where, "the file is machine-owned: python build.py lock")
+    if (
+        parsed.url
+        or len(versions) != 1
+        or not hashes
+        or any(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in hashes)
+    ):
+        raise FatalError(
+            f"{parsed.name} is not pinned by version and sha256",
+            where,
+            "the file is machine-owned: python build.py lock",
+        )
     found = Pin(canonicalize_name(parsed.name), versions[0], str(parsed.marker or ""), hashes)
     try:
         found.holds(environment_of("3.11", "3.11.0", "amd64"))
     except (UndefinedComparison, UndefinedEnvironmentName) as error:
-        raise FatalError(f"the marker of {parsed.name} means nothing: {found.marker}", where, "the file is machine-owned: python build.py lock") from error
+        raise FatalError(
+            f"the marker of {parsed.name} means nothing: {found.marker}",
+            where,
+            "the file is machine-owned: python build.py lock",
+        ) from error
     return found
 
 
@@ -120,7 +152,11 @@ def difference(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     for name in sorted(before.keys() & after.keys()):
         if before[name] != after[name]:
             one, other = _versions(before[name]), _versions(after[name])
-            lines.append(f"{name} {one} -> {other}" if one != other else f"{name} {one}: other files or environments")
+            lines.append(
+                f"{name} {one} -> {other}"
+                if one != other
+                else f"{name} {one}: other files or environments"
+            )
     return lines
 
 

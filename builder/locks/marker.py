@@ -43,7 +43,13 @@ class Environment:
 
 def grid(pythons: Iterable[str], architectures: Iterable[str]) -> tuple[Environment, ...]:
     """Every Python on every architecture, sorted."""
-    return tuple(sorted(Environment(python, architecture) for python in pythons for architecture in architectures))
+    return tuple(
+        sorted(
+            Environment(python, architecture)
+            for python in pythons
+            for architecture in architectures
+        )
+    )
 
 
 def bounds(environments: Sequence[Environment]) -> str:
@@ -57,7 +63,9 @@ def bounds(environments: Sequence[Environment]) -> str:
 def holds(marker: str, environment: Environment, micro: int = 0) -> bool:
     """Does `marker` hold there? An empty one always does."""
     full = f"{environment.python}.{micro}"
-    return not marker or _parsed(marker).evaluate(environment_of(environment.python, full, environment.architecture))
+    return not marker or _parsed(marker).evaluate(
+        environment_of(environment.python, full, environment.architecture)
+    )
 
 
 @cache
@@ -68,7 +76,11 @@ def _parsed(marker: str) -> Marker:
 def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environment] | None:
     """The environments in which `marker` holds; None where that depends on more than Python's minor version and architecture."""
     found = frozenset(each for each in environments if holds(marker, each))
-    return found if found == frozenset(each for each in environments if holds(marker, each, _LAST_MICRO)) else None
+    return (
+        found
+        if found == frozenset(each for each in environments if holds(marker, each, _LAST_MICRO))
+        else None
+    )
 
 
 def simplest(marker: str, environments: Sequence[Environment]) -> str | None:
@@ -87,14 +99,19 @@ def written(chosen: Iterable[Environment], environments: Sequence[Environment]) 
     pythons = sorted({each.python for each in environments})
     by_machine = {
         machine: tuple(
-            python for python in pythons if any(each.python == python and each.machine == machine for each in chosen)
+            python
+            for python in pythons
+            if any(each.python == python and each.machine == machine for each in chosen)
         )
         for machine in sorted({each.machine for each in environments})
     }
     terms = {machine: _python_term(some, pythons) for machine, some in by_machine.items() if some}
     if len(set(by_machine.values())) == 1:
         return next(iter(terms.values()))
-    parts = [" and ".join(filter(None, (term, f"platform_machine == '{machine}'"))) for machine, term in terms.items()]
+    parts = [
+        " and ".join(filter(None, (term, f"platform_machine == '{machine}'")))
+        for machine, term in terms.items()
+    ]
     return parts[0] if len(parts) == 1 else " or ".join(f"({part})" for part in parts)
 
 

@@ -49,7 +49,9 @@ def findings(site_packages: Path, environment: Mapping[str, str]) -> list[Findin
     needs: dict[str, list[str]] = {}
     versions: dict[str, str] = {}
     for file in sorted(site_packages.glob("*.dist-info/METADATA")):
-        message = email.parser.HeaderParser().parsestr(file.read_text(encoding="utf-8", errors="replace"))
+        message = email.parser.HeaderParser().parsestr(
+            file.read_text(encoding="utf-8", errors="replace")
+        )
         name = canonicalize_name(str(message["Name"]))
         versions[name] = str(message["Version"])
         needs[name] = [str(value) for value in message.get_all("Requires-Dist") or []]
@@ -62,7 +64,9 @@ def findings(site_packages: Path, environment: Mapping[str, str]) -> list[Findin
     return sorted(set(found))
 
 
-def _judge(name: str, text: str, versions: Mapping[str, str], environment: Mapping[str, str]) -> Finding | None:
+def _judge(
+    name: str, text: str, versions: Mapping[str, str], environment: Mapping[str, str]
+) -> Finding | None:
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -71,14 +75,18 @@ def _judge(name: str, text: str, versions: Mapping[str, str], environment: Mappi
         return None
     installed = versions.get(canonicalize_name(requirement.name), "")
     try:
-        holds = bool(installed) and requirement.specifier.contains(Version(installed), prereleases=True)
+        holds = bool(installed) and requirement.specifier.contains(
+            Version(installed), prereleases=True
+        )
     except InvalidVersion:
         holds = False
     requirement.marker = None
     return None if holds else Finding(name, str(requirement), installed)
 
 
-def explain(found: Sequence[Finding], manifest: Manifest, line: str) -> tuple[dict[Finding, str], list[Finding]]:
+def explain(
+    found: Sequence[Finding], manifest: Manifest, line: str
+) -> tuple[dict[Finding, str], list[Finding]]:
     """The reason that an override of `line` gives for each finding, and the findings that none explains.
 
     A dropped project explains that it is missing; a pinned one that the pinned version is there.
@@ -116,7 +124,13 @@ def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Findi
     settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     full = re.search(r"(?m)^version(?:_info)? *= *(3\.\d+\.\d+)", settings)
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "amd64")
-    return require(findings(sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)), manifest, line)
+    return require(
+        findings(
+            sites[0], environment_of(version, full[1] if full else f"{version}.0", architecture)
+        ),
+        manifest,
+        line,
+    )
 
 
 def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Finding, str]:

@@ -26,7 +26,9 @@ class Declared:
     requirements: tuple[str, ...]
 
 
-def declared(source: str, paths: Collection[str], read: Callable[[str], bytes], own: Collection[str]) -> Declared:
+def declared(
+    source: str, paths: Collection[str], read: Callable[[str], bytes], own: Collection[str]
+) -> Declared:
     """Read requirements.in, else setup.py, else a wheel's METADATA, whichever of `paths` is there first.
 
     Args:
@@ -51,15 +53,22 @@ def declared(source: str, paths: Collection[str], read: Callable[[str], bytes], 
         except UnicodeDecodeError as error:
             raise FatalError("is not UTF-8", f"{source}: {origin}", "see the upstream") from error
         found = {
-            normal(text_, f"{source}: {origin}:{line}", source) for line, text_ in parse(text, f"{source}: {origin}")
+            normal(text_, f"{source}: {origin}:{line}", source)
+            for line, text_ in parse(text, f"{source}: {origin}")
         }
         return Declared(
             source,
             origin,
-            tuple(sorted(str(each) for each in found if each and canonicalize_name(each.name) not in own)),
+            tuple(
+                sorted(
+                    str(each) for each in found if each and canonicalize_name(each.name) not in own
+                )
+            ),
         )
     raise FatalError(
-        "declares no requirements: no requirements.in, setup.py or METADATA", source, "see the upstream at its pin"
+        "declares no requirements: no requirements.in, setup.py or METADATA",
+        source,
+        "see the upstream at its pin",
     )
 
 
@@ -71,7 +80,11 @@ def normal(text: str, where: str, source: str) -> Requirement | None:
     except InvalidRequirement as error:
         raise FatalError(f"{text!r} is not a requirement", where, f"mend it {mend}") from error
     if found.url:
-        raise FatalError(f"{found.name} is required by URL, which cannot be locked", where, f"name a release {mend}")
+        raise FatalError(
+            f"{found.name} is required by URL, which cannot be locked",
+            where,
+            f"name a release {mend}",
+        )
     if found.marker and "extra" in str(found.marker):
         return None
     found.name = canonicalize_name(found.name)
@@ -84,14 +97,23 @@ def listed(text: str, where: str) -> Iterator[tuple[int, str]]:
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         if line.startswith("-"):
             raise FatalError(
-                f"{line.split()[0]} is an option, not a requirement", f"{where}:{number}", "write the requirements out"
+                f"{line.split()[0]} is an option, not a requirement",
+                f"{where}:{number}",
+                "write the requirements out",
             )
         if line:
             yield number, line
 
 
 def _from_metadata(text: str, where: str) -> Iterator[tuple[int, str]]:
-    number = next((number for number, line in enumerate(text.splitlines(), 1) if line.startswith("Requires-Dist:")), 1)
+    number = next(
+        (
+            number
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.startswith("Requires-Dist:")
+        ),
+        1,
+    )
     message = email.message_from_string(text)
     if not message.get("Name"):
         raise FatalError("is not a wheel's METADATA", where, "see the wheel")
@@ -111,10 +133,14 @@ def _from_setup(text: str, where: str) -> Iterator[tuple[int, str]]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node) == "setup"]
+    calls = [
+        node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node) == "setup"
+    ]
     if len(calls) != 1:
         raise FatalError(
-            f"calls setup() {len(calls)} times", where, "its requirements cannot be read without running it"
+            f"calls setup() {len(calls)} times",
+            where,
+            "its requirements cannot be read without running it",
         )
     for keyword in calls[0].keywords:
         if keyword.arg == "install_requires":
@@ -125,7 +151,9 @@ def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _strings(node: ast.expr, constants: Mapping[str, ast.expr], where: str) -> Iterator[tuple[int, str]]:
+def _strings(
+    node: ast.expr, constants: Mapping[str, ast.expr], where: str
+) -> Iterator[tuple[int, str]]:
     if isinstance(node, ast.Name) and node.id in constants:
         name, node = node.id, constants[node.id]
         constants = {

@@ -40,10 +40,14 @@ def rules(manifest: Manifest, line: str, *, without: Override | None = None) -> 
     """The rules of `line`; `without` leaves one override out, to see what it is good for."""
     entries = [entry for entry in manifest.overrides_of(line) if entry is not without]
     drops = [entry.drop for entry in entries if entry.drop and not entry.unless]
-    overrides = [f"{entry.drop} ; {entry.unless}" for entry in entries if entry.drop and entry.unless] + [
-        entry.pin for entry in entries if entry.pin
+    overrides = [
+        f"{entry.drop} ; {entry.unless}" for entry in entries if entry.drop and entry.unless
+    ] + [entry.pin for entry in entries if entry.pin]
+    strips = [
+        (entry.name, architecture)
+        for entry in manifest.strip
+        for architecture in entry.architectures
     ]
-    strips = [(entry.name, architecture) for entry in manifest.strip for architecture in entry.architectures]
     return Rules(
         tuple(sorted(drops)),
         tuple(sorted(overrides)),
@@ -70,16 +74,29 @@ class Request:
             list(self.rules.sdists),
             [list(each) for each in self.rules.strips],
         ]
-        return {"requirements": sorted(self.requirements), "rules": said, "environments": places, "glibc": marker.GLIBC}
+        return {
+            "requirements": sorted(self.requirements),
+            "rules": said,
+            "environments": places,
+            "glibc": marker.GLIBC,
+        }
 
 
-def joint(request: Request, preferred: Iterable[Pin], *, constraints: Sequence[str] = (), offline: bool = False) -> list[str]:
+def joint(
+    request: Request,
+    preferred: Iterable[Pin],
+    *,
+    constraints: Sequence[str] = (),
+    offline: bool = False,
+) -> list[str]:
     """One version of everything: lines `name==version ; marker`. Versions in `preferred` are kept where they still fit, `constraints` in any case."""
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "joint.txt")
         out.write_text("".join(f"{pin.text}\n" for pin in preferred), encoding="utf-8")
         _compile(request, Path(scratch), out, constraints, offline=offline)
-        lines = (line.partition("#")[0].strip() for line in out.read_text(encoding="utf-8").splitlines())
+        lines = (
+            line.partition("#")[0].strip() for line in out.read_text(encoding="utf-8").splitlines()
+        )
         return [line for line in lines if line]
 
 
@@ -94,7 +111,9 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
         _compile(request, Path(scratch), out, constraints, offline=offline)
         document = tomllib.loads(out.read_text(encoding="utf-8"))
     missing: list[str] = []
-    pins = [pin for package in document.get("packages", []) if (pin := _pin(package, request, missing))]
+    pins = [
+        pin for package in document.get("packages", []) if (pin := _pin(package, request, missing))
+    ]
     if missing:
         raise FatalError(
             "; ".join(missing),
@@ -104,19 +123,29 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
     for environment in request.environments:
         names = [pin.name for pin in pins if marker.holds(pin.marker, environment)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise FatalError(f"two versions of {twice[0]} for {environment}", request.where, "pin one of them")
+            raise FatalError(
+                f"two versions of {twice[0]} for {environment}", request.where, "pin one of them"
+            )
     return sorted(pins, key=lambda pin: (pin.name, pin.marker))
 
 
-def _compile(request: Request, scratch: Path, out: Path, constraints: Sequence[str], *, offline: bool) -> None:
+def _compile(
+    request: Request, scratch: Path, out: Path, constraints: Sequence[str], *, offline: bool
+) -> None:
     # A marker on each requirement keeps the resolution to our systems: uv's own setting for that needs its configuration
     # files, which are shut out since the user's would be read as well.
     bounds = marker.bounds(request.environments)
     # A conditional drop stands for what others ask of the project, not for what is asked here: that binds as a constraint.
     conditional = {
-        canonicalize_name(each.name) for each in map(Requirement, request.rules.overrides) if not each.specifier
+        canonicalize_name(each.name)
+        for each in map(Requirement, request.rules.overrides)
+        if not each.specifier
     }
-    ours = [line for line in request.requirements if canonicalize_name(Requirement(line).name) in conditional]
+    ours = [
+        line
+        for line in request.requirements
+        if canonicalize_name(Requirement(line).name) in conditional
+    ]
     files = {
         "requirements.in": [_bounded(line, bounds) for line in request.requirements],
         "constraints.txt": [*constraints, *ours],
@@ -128,11 +157,34 @@ def _compile(request: Request, scratch: Path, out: Path, constraints: Sequence[s
     built = [part for name in request.rules.sdists for part in ("--no-binary", name)]
     minor = min(environment.minor for environment in request.environments)
     done = uv.run(
-        "pip", "compile", "--quiet", "--universal", "--python-version", f"3.{minor}", "--fork-strategy", "fewest", "--no-header", "--no-annotate",
-        "--only-binary", ":all:", *built, "--constraints", "constraints.txt", "--overrides", "overrides.txt", "--excludes", "excludes.txt",
-        *(("--format", "pylock.toml") if out.suffix == ".toml" else ()), "--output-file", out.name, "requirements.in",
-        offline=offline, cwd=scratch, where=request.where, check=False,
-    )  # fmt: skip
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--python-version",
+        f"3.{minor}",
+        "--fork-strategy",
+        "fewest",
+        "--no-header",
+        "--no-annotate",
+        "--only-binary",
+        ":all:",
+        *built,
+        "--constraints",
+        "constraints.txt",
+        "--overrides",
+        "overrides.txt",
+        "--excludes",
+        "excludes.txt",
+        *(("--format", "pylock.toml") if out.suffix == ".toml" else ()),
+        "--output-file",
+        out.name,
+        "requirements.in",
+        offline=offline,
+        cwd=scratch,
+        where=request.where,
+        check=False,
+    )
     if done.returncode:
         unsolved = None if offline else unsolvable.explain_no_solution(done.stderr)
         what, do = unsolved or uv.explain(done.stderr, offline=offline)

@@ -10,7 +10,10 @@ from builder.programs import output_end
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*+"
 _ABSENT = (
     ("package", rf"({_NAME}) was not found in the package registry"),
-    ("version", rf"there (?:is no version|are no versions) of ({_NAME}(?:\[[^\]]*\])?[=<>!~][^ ]*)"),
+    (
+        "version",
+        rf"there (?:is no version|are no versions) of ({_NAME}(?:\[[^\]]*\])?[=<>!~][^ ]*)",
+    ),
     ("package", rf"there are no versions of ({_NAME})"),
 )
 _LONGEST = 600  # characters of uv's reason, and of its hints, that an error shows

@@ -99,15 +99,25 @@ class Night:
 
     def remember(self) -> None:
         """Write down which night this is."""
-        kept = {"schema": 1, "date": self.date, "start": self.start, "executable": list(self.executable)}
+        kept = {
+            "schema": 1,
+            "date": self.date,
+            "start": self.start,
+            "executable": list(self.executable),
+        }
         write_atomic(self.folder / _FILE, json.dumps(kept) + "\n")
 
     def save(self, record: Record) -> Record:
-        write_atomic(self.folder / "steps" / f"{record.name}.json", json.dumps(redact_document({"schema": 1, **asdict(record)}), indent=1) + "\n")
+        write_atomic(
+            self.folder / "steps" / f"{record.name}.json",
+            json.dumps(redact_document({"schema": 1, **asdict(record)}), indent=1) + "\n",
+        )
         return record
 
 
-def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begins: bool, fresh: bool) -> Night:
+def opened(
+    context: Context, shipped: Manifest, folder: Path, date: str, *, begins: bool, fresh: bool
+) -> Night:
     """The night in `folder`: the one that is there if it is of `date`, else a new one.
 
     Args:
@@ -122,16 +132,34 @@ def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begi
         FatalError: nothing is there to go on with, or `folder` holds something else.
     """
     there = _known(folder / _FILE)
-    held = [each for each in folder.iterdir() if not each.name.startswith(".tmp-")] if folder.is_dir() else []
+    held = (
+        [each for each in folder.iterdir() if not each.name.startswith(".tmp-")]
+        if folder.is_dir()
+        else []
+    )
     if there is None and (held or (folder.exists() and not folder.is_dir())):
-        raise FatalError("holds files that are no night of ours", str(folder), "give a new or an empty --folder; nothing was touched")
-    if there and there.start and not fresh and date in ("", there.date) and not (begins and there.start != _start(shipped, context)):
+        raise FatalError(
+            "holds files that are no night of ours",
+            str(folder),
+            "give a new or an empty --folder; nothing was touched",
+        )
+    if (
+        there
+        and there.start
+        and not fresh
+        and date in ("", there.date)
+        and not (begins and there.start != _start(shipped, context))
+    ):
         for path in there.root.rglob("*"):
             if path.relative_to(there.root).as_posix() in there.executable:
                 path.chmod(0o755)
         return there
     if not begins:
-        raise FatalError(f"there is no night{f' of {date}' * bool(date)} to go on with", str(folder), "begin with the stage bump, or bring the folder of the machine that did")
+        raise FatalError(
+            f"there is no night{f' of {date}' * bool(date)} to go on with",
+            str(folder),
+            "begin with the stage bump, or bring the folder of the machine that did",
+        )
     night = Night(folder, date, "")
     night.remember()  # a kill from here on leaves a night that begins anew
     for each in folder.iterdir():
@@ -140,14 +168,27 @@ def opened(context: Context, shipped: Manifest, folder: Path, date: str, *, begi
     if kept := journal.load(context.cache, night.manifest):
         kept.close()  # of a copy that is gone
     tree.copy(shipped, context.manifest_path, night.root)
-    executable = (path.relative_to(night.root).as_posix() for path in night.root.rglob("*") if tree.executable(path))
+    executable = (
+        path.relative_to(night.root).as_posix()
+        for path in night.root.rglob("*")
+        if tree.executable(path)
+    )
     night = replace(night, start=_start(shipped, context), executable=tuple(sorted(executable)))
     night.remember()
     return night
 
 
 def _start(shipped: Manifest, context: Context) -> str:
-    names = [context.manifest_path.name, "locks", *(str(path) for source in shipped.sources.values() for path in (source.patches, source.overlay) if path)]
+    names = [
+        context.manifest_path.name,
+        "locks",
+        *(
+            str(path)
+            for source in shipped.sources.values()
+            for path in (source.patches, source.overlay)
+            if path
+        ),
+    ]
     return tree.digest(shipped.root, dict.fromkeys(names))
 
 
@@ -163,7 +204,10 @@ def _known(file: Path) -> Night | None:
 
 def key(night: Night, context: Context, **inputs: Any) -> str:
     """The key of a step: the copy as it stands now, our own code, and what is special to the step."""
-    return stage_key("night", {"tree": tree.digest(night.root), "ours": tree.digest(context.root, tree.OURS), **inputs})
+    return stage_key(
+        "night",
+        {"tree": tree.digest(night.root), "ours": tree.digest(context.root, tree.OURS), **inputs},
+    )
 
 
 def run(context: Context, night: Night, step: Step) -> Record:
@@ -172,30 +216,63 @@ def run(context: Context, night: Night, step: Step) -> Record:
     if known and known.settled and known.key == step.key:
         log.info(f"{step.name}: done before ({known.state})")
         return known
-    shared = [*(part for folder in context.mirrors for part in ("--mirror", str(folder))), *(["--offline"] if context.offline else [])]
-    shared += [part for name in context.protocols if name not in ("https", "ssh") for part in ("--allow-protocol", name)]
+    shared = [
+        *(part for folder in context.mirrors for part in ("--mirror", str(folder))),
+        *(["--offline"] if context.offline else []),
+    ]
+    shared += [
+        part
+        for name in context.protocols
+        if name not in ("https", "ssh")
+        for part in ("--allow-protocol", name)
+    ]
     start, status, document = time.monotonic(), 0, dict[str, Any]()
     write_atomic(night.folder / "steps" / f"{step.name}.log", "")
     with log.stage(step.name), open(night.folder / "steps" / f"{step.name}.log", "ab") as said:
         for command in step.commands:
             argv = [sys.executable, str(context.root / "build.py"), *command, *shared, "--json"]
             done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=said, check=False)
-            status, document = done.returncode, _document(done.stdout, done.returncode, night.folder / "steps" / f"{step.name}.log")
+            status, document = (
+                done.returncode,
+                _document(
+                    done.stdout, done.returncode, night.folder / "steps" / f"{step.name}.log"
+                ),
+            )
             if status:
                 break
     if status == 130:
         raise KeyboardInterrupt
     state = {0: "ok", 1: "held" if step.stage == "bump" else "failed"}.get(status, "error")
-    record = Record(step.name, step.stage, step.about, state, round(time.monotonic() - start, 1), step.commands, document.get("result") or {}, document.get("error"), step.key)
+    record = Record(
+        step.name,
+        step.stage,
+        step.about,
+        state,
+        round(time.monotonic() - start, 1),
+        step.commands,
+        document.get("result") or {},
+        document.get("error"),
+        step.key,
+    )
     if state not in SETTLED:
-        log.info(f"{step.name}: {state}{f': {FatalError(**record.error)}' if record.error else ''}; see {night.folder / 'steps' / step.name}.log")
+        log.info(
+            f"{step.name}: {state}{f': {FatalError(**record.error)}' if record.error else ''}; see {night.folder / 'steps' / step.name}.log"
+        )
     return night.save(record)
 
 
 def held(moved: Record, problem: str) -> Record:
     """A bump whose move was taken back: the pin stands where it stood, and the record says why. Without its key, since what it says of the copy no longer holds."""
-    sources = {name: {**one, "pin": one["from"], "ok": False, "taken_back": problem} for name, one in moved.result.get("sources", {}).items()}
-    return replace(moved, state="held", key="", result={**moved.result, "sources": sources, "summary": dict.fromkeys(sources, "held")})
+    sources = {
+        name: {**one, "pin": one["from"], "ok": False, "taken_back": problem}
+        for name, one in moved.result.get("sources", {}).items()
+    }
+    return replace(
+        moved,
+        state="held",
+        key="",
+        result={**moved.result, "sources": sources, "summary": dict.fromkeys(sources, "held")},
+    )
 
 
 def _document(stdout: bytes, status: int, log_file: Path) -> dict[str, Any]:
@@ -206,4 +283,10 @@ def _document(stdout: bytes, status: int, log_file: Path) -> dict[str, Any]:
     except ValueError:
         pass
     end = output_end(log_file.read_bytes())
-    return {"error": {"what": f"ended with status {status} and no report: {end}", "where": "", "do": f"mend what it names, then run again (its log is {log_file.name})"}}
+    return {
+        "error": {
+            "what": f"ended with status {status} and no report: {end}",
+            "where": "",
+            "do": f"mend what it names, then run again (its log is {log_file.name})",
+        }
+    }

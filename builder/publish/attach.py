@@ -52,7 +52,11 @@ def items(connection: Connection, digest: str) -> list[Item]:
             manifest = pull.document(connection, str(each.get("digest"))).json()
             if (manifest.get("subject") or {}).get("digest") == digest:
                 # An earlier manifest of ours, which a registry that keeps the list goes on to name, holds the same ones.
-                found += [layer for layer in _layers(manifest) if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in found]
+                found += [
+                    layer
+                    for layer in _layers(manifest)
+                    if layer.get("mediaType") in (SIMPLE, ENVELOPE) and layer not in found
+                ]
     return [_item(connection, layer) for layer in found]
 
 
@@ -63,35 +67,73 @@ def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> N
     for artifact, suffix in _SUFFIX.items():
         wanted = [each for each in new if (each.media_type == SIMPLE) is (artifact == SIGNATURES)]
         if wanted:
-            manifests.append(_manifest(connection, subject, artifact, f"{subject.tag}.{suffix}", wanted))
+            manifests.append(
+                _manifest(connection, subject, artifact, f"{subject.tag}.{suffix}", wanted)
+            )
     if not manifests:
         return
     listed, by_registry = _listed(connection, subject.digest)
-    if not {each["digest"] for each in manifests} <= {str(each.get("digest")) for each in listed} and not by_registry:
+    if (
+        not {each["digest"] for each in manifests} <= {str(each.get("digest")) for each in listed}
+        and not by_registry
+    ):
         kinds = {each["artifactType"] for each in manifests}
-        kept = [each for each in listed if each.get("artifactType") not in kinds]  # ours hold all that the earlier ones did
-        registry.tag(connection, subject.tag, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*kept, *manifests]}))
+        kept = [
+            each for each in listed if each.get("artifactType") not in kinds
+        ]  # ours hold all that the earlier ones did
+        registry.tag(
+            connection,
+            subject.tag,
+            oci.canonical(
+                {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*kept, *manifests]}
+            ),
+        )
         listed = _listed(connection, subject.digest)[0]
-    if missing := {each["digest"] for each in manifests} - {str(each.get("digest")) for each in listed}:
+    if missing := {each["digest"] for each in manifests} - {
+        str(each.get("digest")) for each in listed
+    }:
         lost = ", ".join(f"{each[7:19]}…" for each in sorted(missing))
-        raise FatalError(f"what was attached to {subject.digest[7:19]}… is not listed: {lost}", str(connection.reference), "another publisher may be at work: run again")
+        raise FatalError(
+            f"what was attached to {subject.digest[7:19]}… is not listed: {lost}",
+            str(connection.reference),
+            "another publisher may be at work: run again",
+        )
 
 
 def known(connection: Connection, name: str) -> pull.Document | None:
     """The manifest or index of a tag or digest; None where there is none."""
 
     def ask() -> bool:
-        with connection.call("HEAD", connection.url(f"manifests/{name}"), (200, 404), headers={"Accept": ", ".join(pull.KINDS)}, follow=True) as answer:
+        with connection.call(
+            "HEAD",
+            connection.url(f"manifests/{name}"),
+            (200, 404),
+            headers={"Accept": ", ".join(pull.KINDS)},
+            follow=True,
+        ) as answer:
             return answer.status_code == 200
 
-    return pull.document(connection, name) if connection.again(f"asking for {name[:26]}", ask) else None
+    return (
+        pull.document(connection, name)
+        if connection.again(f"asking for {name[:26]}", ask)
+        else None
+    )
 
 
 def small(connection: Connection, digest: str) -> bytes:
     """A small blob as the registry gives it; whoever uses it checks it, by its hash or its signature."""
 
     def get() -> bytes:
-        return connection.document(connection.call("GET", connection.url(f"blobs/{digest}"), (200,), headers={"Accept-Encoding": "identity"}, follow=True, stream=True))
+        return connection.document(
+            connection.call(
+                "GET",
+                connection.url(f"blobs/{digest}"),
+                (200,),
+                headers={"Accept-Encoding": "identity"},
+                follow=True,
+                stream=True,
+            )
+        )
 
     found: bytes = connection.again(f"reading blob {digest[7:19]}…", get)
     return found
@@ -99,7 +141,9 @@ def small(connection: Connection, digest: str) -> bytes:
 
 def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], bool]:
     """The descriptors of what refers to an image, and whether the registry keeps the list itself."""
-    found = listing.rows(connection, f"referrers/{digest}", "manifests", absent=_NONE, kind=oci.INDEX)
+    found = listing.rows(
+        connection, f"referrers/{digest}", "manifests", absent=_NONE, kind=oci.INDEX
+    )
     by_registry = found is not None
     if found is None:
         tagged = known(connection, f"sha256-{digest[7:]}")
@@ -107,11 +151,15 @@ def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], 
     return [each for each in found if isinstance(each, dict)], by_registry
 
 
-def _manifest(connection: Connection, subject: Subject, artifact: str, tag: str, wanted: Sequence[Item]) -> dict[str, Any]:
+def _manifest(
+    connection: Connection, subject: Subject, artifact: str, tag: str, wanted: Sequence[Item]
+) -> dict[str, Any]:
     """Put the manifest of one kind, with all that the earlier one had; returns what an index says of it."""
     earlier = known(connection, tag)
     layers = _layers(earlier.json()) if earlier else []
-    layers += [each.descriptor for each in wanted if each.descriptor not in layers]  # two keys' signatures of one payload are one blob
+    layers += [
+        each.descriptor for each in wanted if each.descriptor not in layers
+    ]  # two keys' signatures of one payload are one blob
     blobs = {oci.sha256(each): each for each in (EMPTY, *(item.data for item in wanted))}
     with Meter(f"attach to {subject.digest[7:19]}…", 0) as meter:
         for digest, data in blobs.items():
@@ -119,17 +167,25 @@ def _manifest(connection: Connection, subject: Subject, artifact: str, tag: str,
                 send(connection, digest, len(data), data, "", meter)
     document = oci.canonical(
         {
-            "schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": artifact, "config": oci.descriptor(EMPTY_KIND, EMPTY), "layers": layers,
+            "schemaVersion": 2,
+            "mediaType": oci.MANIFEST,
+            "artifactType": artifact,
+            "config": oci.descriptor(EMPTY_KIND, EMPTY),
+            "layers": layers,
             "subject": oci.descriptor(subject.media_type, subject.data),
         }
-    )  # fmt: skip
+    )
     registry.tag(connection, tag, document)  # which puts it under its digest too
     return {**oci.descriptor(oci.MANIFEST, document), "artifactType": artifact}
 
 
 def _item(connection: Connection, layer: dict[str, Any]) -> Item:
     annotations = layer.get("annotations")
-    noted = {str(key): str(value) for key, value in annotations.items()} if isinstance(annotations, dict) else {}
+    noted = (
+        {str(key): str(value) for key, value in annotations.items()}
+        if isinstance(annotations, dict)
+        else {}
+    )
     return Item(str(layer.get("mediaType")), small(connection, str(layer.get("digest"))), noted)
 
 

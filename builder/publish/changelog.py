@@ -47,7 +47,12 @@ class Published:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
     parser.add_argument("new", metavar="NEW", help="the same of the newer one")
-    parser.add_argument("--key", metavar="FILE|env:NAME", default="", help="the public key that must have signed both SBOMs (default: they are taken as they are)")
+    parser.add_argument(
+        "--key",
+        metavar="FILE|env:NAME",
+        default="",
+        help="the public key that must have signed both SBOMs (default: they are taken as they are)",
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -59,30 +64,43 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         log.warn("no --key: who signed the two SBOMs is not asked")
     old, new = (_published(each, public) for each in (arguments.old, arguments.new))
     data = {
-        "from": {"reference": old.name, "digest": old.digest}, "to": {"reference": new.name, "digest": new.digest},
+        "from": {"reference": old.name, "digest": old.digest},
+        "to": {"reference": new.name, "digest": new.digest},
         "rosetta": {"from": old.rosetta or None, "to": new.rosetta or None},
-        "sources": _sources(context, old.sources, new.sources), "python": _packages(old.packages["pypi"], new.packages["pypi"]),
+        "sources": _sources(context, old.sources, new.sources),
+        "python": _packages(old.packages["pypi"], new.packages["pypi"]),
         "system": _packages(old.packages["deb"], new.packages["deb"]),
-    }  # fmt: skip
+    }
     return Result(data, text(data))
 
 
 def _published(name: str, public: Public | None) -> Published:
     wanted = reference.parse(name)
     if not wanted.wanted:
-        raise FatalError("needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
+        raise FatalError(
+            "needs a tag or a digest", str(wanted), "give HOST/NAME:TAG or HOST/NAME@sha256:DIGEST"
+        )
     with Connection(wanted, "pull") as connection:
         digest = pull.document(connection, wanted.wanted).digest
         why = "there is none"
         for item in attach.items(connection, digest):
             try:
-                kind, said = statement.opened(item, public, digest) if item.media_type != SIMPLE else ("", {})
+                kind, said = (
+                    statement.opened(item, public, digest)
+                    if item.media_type != SIMPLE
+                    else ("", {})
+                )
             except UntrustedError as problem:
                 why = str(problem)
                 continue
             if kind == SBOM:
                 return taken_apart(str(wanted), digest, said)
-    raise FatalError(f"has no SBOM to go by: {why}", str(wanted), "give an image that build.py publish has published" + (", signed by this key" if public else ""))
+    raise FatalError(
+        f"has no SBOM to go by: {why}",
+        str(wanted),
+        "give an image that build.py publish has published"
+        + (", signed by this key" if public else ""),
+    )
 
 
 def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
@@ -97,19 +115,45 @@ def taken_apart(name: str, digest: str, said: Mapping[str, Any]) -> Published:
                 packages[kind].setdefault(str(each["name"]), set()).add(_version(each))
             elif each["bom-ref"] == "rosetta":
                 commits = each.get("pedigree", {}).get("commits", [])
-                rosetta = ", ".join(" ".join([str(row["uid"]), *([str(row["message"])] if "message" in row else [])]) for row in commits)
+                rosetta = ", ".join(
+                    " ".join(
+                        [str(row["uid"]), *([str(row["message"])] if "message" in row else [])]
+                    )
+                    for row in commits
+                )
             elif str(each["bom-ref"]).startswith("source:"):
                 (ancestor,) = each["pedigree"]["ancestors"]
-                patches = dict(row["value"].split(" sha256:") for row in ancestor["properties"] if row["name"] == "rosetta:patch")
+                patches = dict(
+                    row["value"].split(" sha256:")
+                    for row in ancestor["properties"]
+                    if row["name"] == "rosetta:patch"
+                )
                 commit = str(ancestor["version"])
                 if not re.fullmatch(r"[0-9a-f]{40}", commit):
                     raise ValueError(commit)
-                sources[str(each["name"])] = {"commit": commit, "url": ancestor["externalReferences"][0]["url"], "patches": patches}
+                sources[str(each["name"])] = {
+                    "commit": commit,
+                    "url": ancestor["externalReferences"][0]["url"],
+                    "patches": patches,
+                }
             elif each["type"] == "operating-system":
                 packages["deb"].setdefault(str(each["name"]), set()).add(str(each["version"]))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise FatalError("its SBOM is not one of rosetta's", name, "give an image that build.py publish has published") from error
-    return Published(name, digest, sources, {kind: {each: tuple(sorted(versions)) for each, versions in found.items()} for kind, found in packages.items()}, rosetta)
+        raise FatalError(
+            "its SBOM is not one of rosetta's",
+            name,
+            "give an image that build.py publish has published",
+        ) from error
+    return Published(
+        name,
+        digest,
+        sources,
+        {
+            kind: {each: tuple(sorted(versions)) for each, versions in found.items()}
+            for kind, found in packages.items()
+        },
+        rosetta,
+    )
 
 
 def _version(component: Mapping[str, Any]) -> str:
@@ -118,20 +162,30 @@ def _version(component: Mapping[str, Any]) -> str:
     return f"{component['version']}" + (f" ({architecture})" if architecture else "")
 
 
-def _sources(context: Context, old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _sources(
+    context: Context, old: Mapping[str, dict[str, Any]], new: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
     found = {}
     for name in sorted({*old, *new}):
         one, other = old.get(name), new.get(name)
         before, after = (one or {}).get("patches", {}), (other or {}).get("patches", {})
-        commits = _log(context, name, str(other["url"]), str(one["commit"]), str(other["commit"])) if one and other and one["commit"] != other["commit"] else []
+        commits = (
+            _log(context, name, str(other["url"]), str(one["commit"]), str(other["commit"]))
+            if one and other and one["commit"] != other["commit"]
+            else []
+        )
         found[name] = {
-            "from": one["commit"] if one else None, "to": other["commit"] if other else None,
+            "from": one["commit"] if one else None,
+            "to": other["commit"] if other else None,
             "log": None if commits is None else [dataclasses.asdict(each) for each in commits],
             "patches": {
-                "added": sorted(after.keys() - before.keys()), "removed": sorted(before.keys() - after.keys()),
-                "changed": sorted(each for each in before.keys() & after.keys() if before[each] != after[each]),
+                "added": sorted(after.keys() - before.keys()),
+                "removed": sorted(before.keys() - after.keys()),
+                "changed": sorted(
+                    each for each in before.keys() & after.keys() if before[each] != after[each]
+                ),
             },
-        }  # fmt: skip
+        }
     return found
 
 
@@ -153,26 +207,52 @@ def _clones(context: Context, name: str, url: str) -> Iterator[mirror.Mirror]:
             yield from mirror.mirrors(root, mirror.word_of(url))
 
 
-def _packages(old: Mapping[str, tuple[str, ...]], new: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+def _packages(
+    old: Mapping[str, tuple[str, ...]], new: Mapping[str, tuple[str, ...]]
+) -> list[dict[str, Any]]:
     """The packages that differ: each with its versions before and after, none where it is not there."""
-    return [{"name": name, "from": list(old.get(name, ())), "to": list(new.get(name, ()))} for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return [
+        {"name": name, "from": list(old.get(name, ())), "to": list(new.get(name, ()))}
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
 
 
 def text(data: Mapping[str, Any]) -> str:
     """The same in Markdown."""
-    lines = [f"# {data['to']['reference']}", "", f"Since {data['from']['reference']}: `{data['from']['digest'][:19]}` became `{data['to']['digest'][:19]}`."]
+    lines = [
+        f"# {data['to']['reference']}",
+        "",
+        f"Since {data['from']['reference']}: `{data['from']['digest'][:19]}` became `{data['to']['digest'][:19]}`.",
+    ]
     old, new = (data["rosetta"][side] for side in ("from", "to"))
     if old != new:
         lines += ["", "## rosetta", "", f"* `{old or 'not recorded'}` -> `{new or 'not recorded'}`"]
     for name, each in data["sources"].items():
-        rows = [f"* patch {what}: `{patch}`" for what, names in each["patches"].items() for patch in names]
+        rows = [
+            f"* patch {what}: `{patch}`"
+            for what, names in each["patches"].items()
+            for patch in names
+        ]
         if each["from"] != each["to"]:
-            rows = [f"* `{_short(each['from'])}` -> `{_short(each['to'])}`", *rows, *_commits(each["log"])]
+            rows = [
+                f"* `{_short(each['from'])}` -> `{_short(each['to'])}`",
+                *rows,
+                *_commits(each["log"]),
+            ]
         if rows:
             lines += ["", f"## {name}", "", *rows]
     for title, key_ in (("Python packages", "python"), ("Operating system", "system")):
         if data[key_]:
-            lines += ["", f"## {title}", "", *(f"* {each['name']}: {', '.join(each['from']) or 'not there'} -> {', '.join(each['to']) or 'gone'}" for each in data[key_])]
+            lines += [
+                "",
+                f"## {title}",
+                "",
+                *(
+                    f"* {each['name']}: {', '.join(each['from']) or 'not there'} -> {', '.join(each['to']) or 'gone'}"
+                    for each in data[key_]
+                ),
+            ]
     if len(lines) == 3:
         same = data["from"]["digest"] == data["to"]["digest"]
         unexplained = "The digests differ, but the SBOMs do not say why: packages, sources, patches and rosetta's commit are the same."
@@ -187,7 +267,10 @@ def _short(commit: str | None) -> str:
 def _commits(found: list[dict[str, Any]] | None) -> list[str]:
     if found is None:
         return ["* upstream's log is not at hand (`--mirror DIR` with a complete clone shows it)"]
-    rows = [f"* {each['commit'][:12]} {each['date']} {_plain(each['author'])}: {_plain(each['subject'])}" for each in found[:_SHOWN]]
+    rows = [
+        f"* {each['commit'][:12]} {each['date']} {_plain(each['author'])}: {_plain(each['subject'])}"
+        for each in found[:_SHOWN]
+    ]
     return [*rows, *([f"* and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]
 
 

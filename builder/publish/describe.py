@@ -11,22 +11,40 @@ if TYPE_CHECKING:
 
     from builder.publish.trust import Trusted
 
-_VERSIONS = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu", "transformer-engine-jax")
+_VERSIONS = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "orbax-checkpoint",
+    "tensorflow",
+    "tensorflow-cpu",
+    "transformer-engine-jax",
+)
 
 
 def describe_image(known: Trusted) -> dict[str, Any] | None:
     """Return what the signed provenance, SBOM and releases of an index say; None where one is missing or damaged."""
-    provenances, sboms = known.said.get(statement.PROVENANCE, []), known.said.get(statement.SBOM, [])
+    provenances, sboms = (
+        known.said.get(statement.PROVENANCE, []),
+        known.said.get(statement.SBOM, []),
+    )
     if not provenances or not sboms:
         return None
     try:
-        return {**_read_provenance(provenances[0]), "versions": _read_versions(sboms[0]), "releases": _list_releases(known)}
+        return {
+            **_read_provenance(provenances[0]),
+            "versions": _read_versions(sboms[0]),
+            "releases": _list_releases(known),
+        }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None
 
 
 def _list_releases(known: Trusted) -> list[dict[str, Any]]:
-    return [{"date": release.position.date, "tags": sorted(release.tags)} for release in freshness.read_releases(known)]
+    return [
+        {"date": release.position.date, "tags": sorted(release.tags)}
+        for release in freshness.read_releases(known)
+    ]
 
 
 def _read_provenance(predicate: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,4 +86,10 @@ def format_image(image: Mapping[str, Any] | None) -> list[str]:
         f"made by: rosetta {image['rosetta']}, revision {revision}",
         f"versions: Python {image['python']}, {versions}",
     ]
-    return [*lines, *(f"released {release['date']}: {', '.join(release['tags'])}" for release in image["releases"])]
+    return [
+        *lines,
+        *(
+            f"released {release['date']}: {', '.join(release['tags'])}"
+            for release in image["releases"]
+        ),
+    ]

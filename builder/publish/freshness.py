@@ -55,7 +55,14 @@ def has_come(position: Position, today: str) -> bool:
     return position.date <= tomorrow.isoformat()
 
 
-def find_problem(connection: Connection, digest: str, tag: str, known: Trusted, public: Public, repository: str = "") -> str:
+def find_problem(
+    connection: Connection,
+    digest: str,
+    tag: str,
+    known: Trusted,
+    public: Public,
+    repository: str = "",
+) -> str:
     """Say why an image must not be what a tag stands for; empty where it may.
 
     `known` are the signed statements on the index with this digest. `repository` is the HOST/NAME
@@ -72,7 +79,14 @@ def find_problem(connection: Connection, digest: str, tag: str, known: Trusted, 
     return find_newer(connection, digest, tag, position, public, repository)
 
 
-def find_newer(connection: Connection, digest: str, tag: str, position: Position, public: Public, repository: str = "") -> str:
+def find_newer(
+    connection: Connection,
+    digest: str,
+    tag: str,
+    position: Position,
+    public: Public,
+    repository: str = "",
+) -> str:
     """Name a later image that was released as a tag; empty where there is none.
 
     A mark of a later place whose image is not signed as that is named too: it was moved, and what it
@@ -87,17 +101,27 @@ def find_newer(connection: Connection, digest: str, tag: str, position: Position
         if later is None:
             return ""
         if mark == position.tag:
-            return "" if later.digest == digest else f"{mark!r}, where it was released, is another image now"
+            return (
+                ""
+                if later.digest == digest
+                else f"{mark!r}, where it was released, is another image now"
+            )
         releases = _read_releases_at(connection, later.digest, mark, public, repository)
         if not releases and places[mark].date > today:
             return ""
         if not releases:
             return f"{mark!r} is later than this image, and what it points to is not signed as that"
-        if later.digest != digest and any(tag in release.tags and release.position > position for release in releases):
-            return f"an older image: {mark!r} ({later.digest[:19]}…) was released as {tag!r} after it"
+        if later.digest != digest and any(
+            tag in release.tags and release.position > position for release in releases
+        ):
+            return (
+                f"an older image: {mark!r} ({later.digest[:19]}…) was released as {tag!r} after it"
+            )
         return ""
 
-    marks = sorted((name for name in places if places[name] >= position), key=places.__getitem__, reverse=True)
+    marks = sorted(
+        (name for name in places if places[name] >= position), key=places.__getitem__, reverse=True
+    )
     problems = connection.each(check_mark, [(mark,) for mark in marks])
     return next(filter(None, problems), "")
 
@@ -109,7 +133,8 @@ def find_strays(connection: Connection, public: Public, repository: str = "") ->
     places = {name: tags.read_position(name) for name in names}
     late = [name for name, place in places.items() if place is None or place.date > today]
     strays = connection.each(
-        lambda name: places[name] is None or not _is_signed(connection, name, public, repository), [(name,) for name in late]
+        lambda name: places[name] is None or not _is_signed(connection, name, public, repository),
+        [(name,) for name in late],
     )
     return sorted(name for name, is_stray in zip(late, strays, strict=True) if is_stray)
 
@@ -117,7 +142,9 @@ def find_strays(connection: Connection, public: Public, repository: str = "") ->
 def warn_of_strays(strays: Sequence[str]) -> None:
     """Print a line for each tag that is passed over, the first few of many."""
     for name in strays[:_SHOWN]:
-        log.warn(f"the tag {name!r} is not of a day up to today, and no release: it is disregarded; delete it")
+        log.warn(
+            f"the tag {name!r} is not of a day up to today, and no release: it is disregarded; delete it"
+        )
     if len(strays) > _SHOWN:
         log.warn(f"{len(strays) - _SHOWN} more such tags are disregarded")
 
@@ -127,7 +154,9 @@ def _list_places(connection: Connection) -> dict[str, Position]:
     return {name: place for name in tags.listed(connection) if (place := tags.read_position(name))}
 
 
-def _read_releases_at(connection: Connection, digest: str, mark: str, public: Public, repository: str = "") -> list[Release]:
+def _read_releases_at(
+    connection: Connection, digest: str, mark: str, public: Public, repository: str = ""
+) -> list[Release]:
     """Return the signed releases of an image if one stands at the place of this mark; none otherwise."""
     releases = read_releases(trust.attached(connection, digest, public, repository))
     return releases if any(mark == release.position.tag for release in releases) else []
@@ -136,18 +165,32 @@ def _read_releases_at(connection: Connection, digest: str, mark: str, public: Pu
 def _is_signed(connection: Connection, mark: str, public: Public, repository: str = "") -> bool:
     """Say whether a mark points to an image that was released at its place."""
     marked = attach.known(connection, mark)
-    return marked is not None and bool(_read_releases_at(connection, marked.digest, mark, public, repository))
+    return marked is not None and bool(
+        _read_releases_at(connection, marked.digest, mark, public, repository)
+    )
 
 
-def sign_release(connection: Connection, index: Document, position: Position, names: Iterable[str], signer: Private) -> None:
+def sign_release(
+    connection: Connection,
+    index: Document,
+    position: Position,
+    names: Iterable[str],
+    signer: Private,
+) -> None:
     """Attach the signed statement that an index is released as these tags."""
     repository = connection.reference.repository
-    predicate: dict[str, Any] = {"repository": repository, "position": position.tag, "tags": sorted(names)}
+    predicate: dict[str, Any] = {
+        "repository": repository,
+        "position": position.tag,
+        "tags": sorted(names),
+    }
     item = statement.attestation(signer, repository, index.digest, statement.RELEASE, predicate)
     attach.attach(connection, attach.Subject(index.media_type, index.data), [item])
 
 
-def move_tags(connection: Connection, index: Document, names: Sequence[str], signer: Private, today: str) -> dict[str, str]:
+def move_tags(
+    connection: Connection, index: Document, names: Sequence[str], signer: Private, today: str
+) -> dict[str, str]:
     """Release a published index as these tags, and move them.
 
     The release stands at the place of the image's own newest one. Where a later image has one of the
@@ -162,7 +205,9 @@ def move_tags(connection: Connection, index: Document, names: Sequence[str], sig
     """
     warn_of_strays(find_strays(connection, signer.public))
     position = _find_own_place(connection, index, signer.public, today)
-    if position is None or any(find_newer(connection, index.digest, name, position, signer.public) for name in names):
+    if position is None or any(
+        find_newer(connection, index.digest, name, position, signer.public) for name in names
+    ):
         position = _find_next_place(connection, signer.public, today)
         sign_release(connection, index, position, [position.tag, *names], signer)
         registry.tag(connection, position.tag, index.data)
@@ -171,13 +216,19 @@ def move_tags(connection: Connection, index: Document, names: Sequence[str], sig
     known = trust.attached(connection, index.digest, signer.public)
     for name in names:
         if problem := find_problem(connection, index.digest, name, known, signer.public):
-            raise FatalError(f"{name} was not moved, since whoever verifies it would refuse it: {problem}", str(connection.reference), _DELETE)
+            raise FatalError(
+                f"{name} was not moved, since whoever verifies it would refuse it: {problem}",
+                str(connection.reference),
+                _DELETE,
+            )
     previous = {name: registry.tag(connection, name, index.data) for name in names}
     check_tags(connection, index, names, known, signer.public)
     return previous
 
 
-def check_tags(connection: Connection, index: Document, names: Sequence[str], known: Trusted, public: Public) -> None:
+def check_tags(
+    connection: Connection, index: Document, names: Sequence[str], known: Trusted, public: Public
+) -> None:
     """Verify tags that were moved, as whoever has the public key does.
 
     `known` are the signed statements on the index.
@@ -191,13 +242,23 @@ def check_tags(connection: Connection, index: Document, names: Sequence[str], kn
         if there.digest != index.digest:
             problem = f"it is {there.digest[:19]}… now: another publisher may be at work"
         if problem:
-            raise FatalError(f"{name} was moved, and does not verify: {problem}", str(connection.reference), _DELETE)
+            raise FatalError(
+                f"{name} was moved, and does not verify: {problem}",
+                str(connection.reference),
+                _DELETE,
+            )
 
 
-def _find_own_place(connection: Connection, index: Document, public: Public, today: str) -> Position | None:
+def _find_own_place(
+    connection: Connection, index: Document, public: Public, today: str
+) -> Position | None:
     """Return the newest place of an image's releases whose mark still points to it; None where there is none."""
     for release in read_releases(trust.attached(connection, index.digest, public)):
-        mark = attach.known(connection, release.position.tag) if has_come(release.position, today) else None
+        mark = (
+            attach.known(connection, release.position.tag)
+            if has_come(release.position, today)
+            else None
+        )
         if mark and mark.digest == index.digest:
             return release.position
     return None
@@ -206,10 +267,23 @@ def _find_own_place(connection: Connection, index: Document, public: Public, tod
 def _find_next_place(connection: Connection, public: Public, today: str) -> Position:
     """Return the place after today's nightly and after all later ones that this key has signed."""
     first = Position(today)
-    later = {name: place for name, place in _list_places(connection).items() if place > first and has_come(place, today)}
-    signed = connection.each(lambda name: _is_signed(connection, name, public), [(name,) for name in later])
-    last = max([first, *(place for place, is_signed in zip(later.values(), signed, strict=True) if is_signed)])
+    later = {
+        name: place
+        for name, place in _list_places(connection).items()
+        if place > first and has_come(place, today)
+    }
+    signed = connection.each(
+        lambda name: _is_signed(connection, name, public), [(name,) for name in later]
+    )
+    last = max(
+        [
+            first,
+            *(place for place, is_signed in zip(later.values(), signed, strict=True) if is_signed),
+        ]
+    )
     position = Position(last.date, last.number + 1)
     if tags.read_position(position.tag) is None:
-        raise FatalError(f"no place is left on {last.date}", str(connection.reference), "move the tag tomorrow")
+        raise FatalError(
+            f"no place is left on {last.date}", str(connection.reference), "move the tag tomorrow"
+        )
     return position

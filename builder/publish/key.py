@@ -51,7 +51,9 @@ def private(text: str) -> Private:
     """The private key in a PEM file, or with env:NAME in an environment variable; $ROSETTA_KEY_PASSWORD opens one that is encrypted."""
     data = _read(text, _MAKE)
     if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
-        raise FatalError("is in cosign's own encrypted form, which only cosign reads", _shown(text), _MAKE)
+        raise FatalError(
+            "is in cosign's own encrypted form, which only cosign reads", _shown(text), _MAKE
+        )
     password = os.environ.get(PASSWORD, "").encode() or None
     try:
         found = serialization.load_pem_private_key(data, password)
@@ -62,7 +64,9 @@ def private(text: str) -> Private:
     except (ValueError, UnsupportedAlgorithm) as error:
         why = f"or {PASSWORD} is not its password; " if password else ""
         raise FatalError("is no private key in PEM", _shown(text), why + _MAKE) from error
-    if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(found.curve, ec.SECP256R1):
+    if not isinstance(found, ec.EllipticCurvePrivateKey) or not isinstance(
+        found.curve, ec.SECP256R1
+    ):
         raise FatalError("is no key on the curve P-256", _shown(text), _MAKE)
     return Private(found)
 
@@ -74,7 +78,9 @@ def public(text: str) -> Public:
         found = serialization.load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise FatalError("is no public key in PEM", _shown(text), _PUBLIC) from error
-    if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(found.curve, ec.SECP256R1):
+    if not isinstance(found, ec.EllipticCurvePublicKey) or not isinstance(
+        found.curve, ec.SECP256R1
+    ):
         raise FatalError("is no key on the curve P-256", _shown(text), _PUBLIC)
     return Public(found)
 
@@ -86,7 +92,11 @@ def _read(text: str, do: str) -> bytes:
             raise FatalError("is not set", _shown(text), do)
         return value.encode()
     if "-----BEGIN" in text:
-        raise FatalError("is the text of a key, which others can read in the list of processes", "--key", "give the name of a file, or env:NAME of a variable that holds it")
+        raise FatalError(
+            "is the text of a key, which others can read in the list of processes",
+            "--key",
+            "give the name of a file, or env:NAME of a variable that holds it",
+        )
     try:
         with open(text, "rb") as file:
             return file.read(1 << 16)

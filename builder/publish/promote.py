@@ -23,10 +23,24 @@ _LARGEST = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("reference", metavar="HOST/NAME@sha256:DIGEST", help="what was tested: a digest, since a tag may have moved meanwhile")
+    parser.add_argument(
+        "reference",
+        metavar="HOST/NAME@sha256:DIGEST",
+        help="what was tested: a digest, since a tag may have moved meanwhile",
+    )
     parser.add_argument("--suite", metavar="NAME", required=True, help="what it has passed")
-    parser.add_argument("--result", metavar="FILE", required=True, help="the suite's JSON document, as `build.py verify --json` writes one; it is refused unless it says ok")
-    parser.add_argument("--key", metavar="FILE|env:NAME", required=True, help="the private key to sign with (PEM, ECDSA P-256)")
+    parser.add_argument(
+        "--result",
+        metavar="FILE",
+        required=True,
+        help="the suite's JSON document, as `build.py verify --json` writes one; it is refused unless it says ok",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="FILE|env:NAME",
+        required=True,
+        help="the private key to sign with (PEM, ECDSA P-256)",
+    )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
@@ -35,19 +49,43 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         raise FatalError("a registry cannot be reached with --offline", "promote", "leave it out")
     wanted, signer = reference.parse(arguments.reference), key.private(arguments.key)
     if not wanted.digest or wanted.tag:
-        raise FatalError("is not named by its digest", str(wanted), "give HOST/NAME@sha256:DIGEST, that which was tested")
+        raise FatalError(
+            "is not named by its digest",
+            str(wanted),
+            "give HOST/NAME@sha256:DIGEST, that which was tested",
+        )
     with Connection(wanted, "pull,push") as connection:
         index = pull.document(connection, wanted.digest)
         images = index.json().get("manifests")
-        platforms = [str(image.get("digest")) for image in images if isinstance(image, dict)] if isinstance(images, list) else []
+        platforms = (
+            [str(image.get("digest")) for image in images if isinstance(image, dict)]
+            if isinstance(images, list)
+            else []
+        )
         said = passed(arguments.suite, Path(arguments.result), wanted.digest, platforms)
         command.checked(connection, index, signer)
-        command.sign(connection, attach.Subject(index.media_type, index.data), [(statement.TEST, said)], signer)
+        command.sign(
+            connection,
+            attach.Subject(index.media_type, index.data),
+            [(statement.TEST, said)],
+            signer,
+        )
         command.checked(connection, index, signer, tested=True)
-        previous = freshness.move_tags(connection, index, [tags.VERIFIED], signer, tags.read_today())[tags.VERIFIED]
+        previous = freshness.move_tags(
+            connection, index, [tags.VERIFIED], signer, tags.read_today()
+        )[tags.VERIFIED]
     name = f"{wanted.host}/{wanted.name}:{tags.VERIFIED}"
-    data = {"reference": name, "digest": wanted.digest, "suite": arguments.suite, "previous": previous, "statement": said}
-    return Result(data, f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}")
+    data = {
+        "reference": name,
+        "digest": wanted.digest,
+        "suite": arguments.suite,
+        "previous": previous,
+        "statement": said,
+    }
+    return Result(
+        data,
+        f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}",
+    )
 
 
 def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ()) -> dict[str, Any]:
@@ -64,20 +102,38 @@ def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ())
     """
     digests = {digest, *platforms}
     if not _SUITE.fullmatch(suite):
-        raise FatalError(f"{suite[:60]!r} is no name of a suite", "--suite", "letters, digits, and . _ / - or spaces between them")
+        raise FatalError(
+            f"{suite[:60]!r} is no name of a suite",
+            "--suite",
+            "letters, digits, and . _ / - or spaces between them",
+        )
     try:
         with open(file, "rb") as stream:
             raw = stream.read(_LARGEST)
         document = json.loads(raw)
         fine = document["ok"]
     except OSError as error:
-        raise FatalError(f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document") from error
+        raise FatalError(
+            f"cannot be read ({error.strerror})", str(file), "give the suite's JSON document"
+        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError("is no result: JSON with a field `ok` is expected", str(file), "give what a `build.py` verb wrote with --json") from error
+        raise FatalError(
+            "is no result: JSON with a field `ok` is expected",
+            str(file),
+            "give what a `build.py` verb wrote with --json",
+        ) from error
     if fine is not True:
         raise FatalError(f"{suite} has not passed", str(file), "latest-verified stays where it is")
     result = document.get("result")
     for place in (document, result if isinstance(result, dict) else {}):
         if "digest" in place and str(place["digest"]) not in digests:
-            raise FatalError(f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…", str(file), "promote the digest that was tested")
-    return {"result": "PASSED", "configuration": [{"name": suite, "digest": {"sha256": hashlib.sha256(raw).hexdigest()}}], "passedTests": [suite]}
+            raise FatalError(
+                f"is the result of {str(place['digest'])[:80]!r}, not of {digest[:19]}…",
+                str(file),
+                "promote the digest that was tested",
+            )
+    return {
+        "result": "PASSED",
+        "configuration": [{"name": suite, "digest": {"sha256": hashlib.sha256(raw).hexdigest()}}],
+        "passedTests": [suite],
+    }

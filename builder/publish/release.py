@@ -52,15 +52,27 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
     if all(name.startswith("oci:") for name in names):
         found = of_layouts(loaded, [Path(name.removeprefix("oci:")).absolute() for name in names])
     elif len(names) == 1:
-        asked = command.request(context, argparse.Namespace(**vars(arguments), distribution=names[0]), output.Output("registry", ""))
+        asked = command.request(
+            context,
+            argparse.Namespace(**vars(arguments), distribution=names[0]),
+            output.Output("registry", ""),
+        )
         complete(loaded, asked.distribution, asked.accelerator, asked.architectures)
         built = make.build(asked)
         blob = functools.partial(layer.blob, context.cache)
-        shown = inspect.Found(built.index.images, built.index.digest, lambda _, one: open(blob(one.digest), "rb"))  # noqa: SIM115 - Found.open closes it
+        shown = inspect.Found(
+            built.index.images,
+            built.index.digest,
+            lambda _, one: open(blob(one.digest), "rb"),  # noqa: SIM115 - Found.open closes it
+        )
         licences = {image.architecture: read_licences(shown, image) for image in built.index.images}
         found = Release(loaded, built.index, built.records, blob, licences)
     else:
-        raise FatalError("only image layouts may be several", " ".join(names), "give one distribution, or oci:DIR for each architecture")
+        raise FatalError(
+            "only image layouts may be several",
+            " ".join(names),
+            "give one distribution, or oci:DIR for each architecture",
+        )
     return found
 
 
@@ -73,10 +85,18 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
     documents = []
     for folder in folders:
         read = layout.read(folder)
-        found = inspect.Found(read.index.images, read.index.digest, lambda _, one, folder=folder: open(layout.blob(folder, one), "rb"))  # type: ignore[misc]  # noqa: SIM115 - Found.open closes it
+        found = inspect.Found(
+            read.index.images,
+            read.index.digest,
+            lambda _, one, folder=folder: open(layout.blob(folder, one), "rb"),  # type: ignore[misc]  # noqa: SIM115 - Found.open closes it
+        )
         for image in read.index.images:
             if image.architecture in images:
-                raise FatalError(f"holds linux/{image.architecture}, as another of the layouts does", str(folder), "give each architecture once")
+                raise FatalError(
+                    f"holds linux/{image.architecture}, as another of the layouts does",
+                    str(folder),
+                    "give each architecture once",
+                )
             images[image.architecture] = image
             records[image.architecture] = found.lock(image)
             if replaced := make.count_replaced(records[image.architecture]):
@@ -92,31 +112,57 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
         first = _alike(records, str(folders[0]))
         complete(loaded, first["distribution"], first["accelerator"], tuple(images))
     except (KeyError, TypeError, AttributeError) as error:
-        raise FatalError(f"its lock.json has no {error}", str(folders[0]), "it is no image that this builder made") from error
+        raise FatalError(
+            f"its lock.json has no {error}",
+            str(folders[0]),
+            "it is no image that this builder made",
+        ) from error
     joined = oci.index(list(images.values()), runtime.annotated(records[min(records)]))
     index = oci.Index(joined.images, documents[0]) if len(folders) == 1 else joined
-    return Release(loaded, index, dict(sorted(records.items())), lambda digest: places[digest], licences)
+    return Release(
+        loaded, index, dict(sorted(records.items())), lambda digest: places[digest], licences
+    )
 
 
 def read_licences(found: inspect.Found, image: oci.Image) -> dict[str, str]:
     """Return the licence that an image declares for each project, by its canonical name; nothing where it has no index of them."""
     try:
-        rows = json.loads(found.read(image, f"{runtime.HOME}/LICENSES/index.json") or b"{}").get("licences", [])
+        rows = json.loads(found.read(image, f"{runtime.HOME}/LICENSES/index.json") or b"{}").get(
+            "licences", []
+        )
         return {canonicalize_name(row["name"]): str(row["licence"]) for row in rows}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = f"the image for linux/{image.architecture}"
-        raise FatalError("its index of licences is not a valid one", where, "it is not an image that this builder made") from error
+        raise FatalError(
+            "its index of licences is not a valid one",
+            where,
+            "it is not an image that this builder made",
+        ) from error
 
 
-def complete(loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]) -> None:
+def complete(
+    loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]
+) -> None:
     """FatalError unless these are the architectures that the manifest lists, no more and no less."""
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
-        raise FatalError(f"{distribution} is not built for {accelerator}", "publish", f"one of: {', '.join(entry.accelerators)}")
+        raise FatalError(
+            f"{distribution} is not built for {accelerator}",
+            "publish",
+            f"one of: {', '.join(entry.accelerators)}",
+        )
     if missing := [each for each in entry.architectures if each not in architectures]:
-        raise FatalError(f"{' and '.join(f'linux/{each}' for each in missing)} of {distribution}-{accelerator} is missing", "publish", _INCOMPLETE)
+        raise FatalError(
+            f"{' and '.join(f'linux/{each}' for each in missing)} of {distribution}-{accelerator} is missing",
+            "publish",
+            _INCOMPLETE,
+        )
     if more := [each for each in architectures if each not in entry.architectures]:
-        raise FatalError(f"{distribution} is not listed for linux/{', linux/'.join(more)}", "publish", "list it in the manifest, or leave it out")
+        raise FatalError(
+            f"{distribution} is not listed for linux/{', linux/'.join(more)}",
+            "publish",
+            "list it in the manifest, or leave it out",
+        )
 
 
 def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
@@ -124,7 +170,16 @@ def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
     architecture, first = next(iter(records.items()))
     for name, record in records.items():
         different = [key for key in _SAME if record[key] != first[key]]
-        different += [f"sources.{source}.{key}" for source, state in first["sources"].items() for key in _OF_SOURCE if record["sources"].get(source, {}).get(key) != state[key]]
+        different += [
+            f"sources.{source}.{key}"
+            for source, state in first["sources"].items()
+            for key in _OF_SOURCE
+            if record["sources"].get(source, {}).get(key) != state[key]
+        ]
         if different:
-            raise FatalError(f"linux/{name} is of another build than linux/{architecture}: {different[0]} differs", where, "build them of one commit of rosetta")
+            raise FatalError(
+                f"linux/{name} is of another build than linux/{architecture}: {different[0]} differs",
+                where,
+                "build them of one commit of rosetta",
+            )
     return first

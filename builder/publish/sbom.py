@@ -33,7 +33,10 @@ class Contents:
 
 
 def contents(
-    manifest: Manifest, record: Mapping[str, Any], checkout: Mapping[str, Any] | None = None, licences: Mapping[str, str] | None = None
+    manifest: Manifest,
+    record: Mapping[str, Any],
+    checkout: Mapping[str, Any] | None = None,
+    licences: Mapping[str, str] | None = None,
 ) -> Contents:
     """List the components of an image.
 
@@ -46,7 +49,12 @@ def contents(
     Raises:
         FatalError: locks or patches are not those that the image was made of.
     """
-    found = [_rosetta(record, checkout or {}), *_sources(manifest, record), *_python(manifest, record), *_system(manifest, record)]
+    found = [
+        _rosetta(record, checkout or {}),
+        *_sources(manifest, record),
+        *_python(manifest, record),
+        *_system(manifest, record),
+    ]
     for component in found:
         licence = (licences or {}).get(canonicalize_name(component["name"]), "")
         if licence and not component.get("purl", "").startswith("pkg:deb/"):
@@ -62,19 +70,45 @@ def document(name: str, version: str, digest: str, parts: list[Contents]) -> dic
         for reference, component in part.components.items():
             merged.setdefault(reference, component)
             platforms.setdefault(reference, []).append(f"linux/{part.architecture}")
-    components = [{**merged[each], "properties": [{"name": "rosetta:platform", "value": platform} for platform in platforms[each]]} for each in sorted(merged)]
-    subject = {"type": "container", "bom-ref": digest, "name": name, "version": version, "hashes": [_hash(digest.removeprefix("sha256:"))]}
+    components = [
+        {
+            **merged[each],
+            "properties": [
+                {"name": "rosetta:platform", "value": platform} for platform in platforms[each]
+            ],
+        }
+        for each in sorted(merged)
+    ]
+    subject = {
+        "type": "container",
+        "bom-ref": digest,
+        "name": name,
+        "version": version,
+        "hashes": [_hash(digest.removeprefix("sha256:"))],
+    }
     return {
-        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}, "components": components,
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": subject},
+        "components": components,
         "dependencies": [{"ref": digest, "dependsOn": sorted(merged)}],
-    }  # fmt: skip
+    }
 
 
 def _rosetta(record: Mapping[str, Any], checkout: Mapping[str, Any]) -> dict[str, Any]:
     """Return the component of rosetta's own package and programs, with the commit they are of."""
-    component: dict[str, Any] = {"type": "application", "bom-ref": "rosetta", "name": "rosetta", "version": str(record["builder"])}
+    component: dict[str, Any] = {
+        "type": "application",
+        "bom-ref": "rosetta",
+        "name": "rosetta",
+        "version": str(record["builder"]),
+    }
     if checkout:
-        commit = {"uid": checkout["commit"], **({"url": checkout["url"]} if checkout["url"] else {})}
+        commit = {
+            "uid": checkout["commit"],
+            **({"url": checkout["url"]} if checkout["url"] else {}),
+        }
         message = {} if checkout["clean"] else {"message": "with changes that are not committed"}
         component["pedigree"] = {"commits": [{**commit, **message}]}
     return component
@@ -98,18 +132,44 @@ def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, An
         for each in state["patches"]:
             text = held.get(each["sha256"])
             if text is None:
-                raise FatalError(f"the patch {each['name']} is not the one in the image", str(folder), _OTHER)
-            patches.append({"type": "unofficial", "diff": {"text": {"contentType": "text/x-diff", "content": text.decode("utf-8", "replace")}}})
+                raise FatalError(
+                    f"the patch {each['name']} is not the one in the image", str(folder), _OTHER
+                )
+            patches.append(
+                {
+                    "type": "unofficial",
+                    "diff": {
+                        "text": {
+                            "contentType": "text/x-diff",
+                            "content": text.decode("utf-8", "replace"),
+                        }
+                    },
+                }
+            )
         address = bare(str(state["url"]))
-        ancestor = {"type": "library", "name": name, "version": str(state["commit"]), "externalReferences": [{"type": "vcs", "url": address}]}
-        noted = [{"name": f"rosetta:{key}", "value": str(state[key])} for key in ("tree", "patched_commit", "patched_tree")]
-        noted += [{"name": "rosetta:patch", "value": f"{each['name']} sha256:{each['sha256']}"} for each in state["patches"]]
+        ancestor = {
+            "type": "library",
+            "name": name,
+            "version": str(state["commit"]),
+            "externalReferences": [{"type": "vcs", "url": address}],
+        }
+        noted = [
+            {"name": f"rosetta:{key}", "value": str(state[key])}
+            for key in ("tree", "patched_commit", "patched_tree")
+        ]
+        noted += [
+            {"name": "rosetta:patch", "value": f"{each['name']} sha256:{each['sha256']}"}
+            for each in state["patches"]
+        ]
         found.append(
             {
-                "type": "library", "bom-ref": f"source:{name}", "name": name, "version": str(state["patched_commit"]),
+                "type": "library",
+                "bom-ref": f"source:{name}",
+                "name": name,
+                "version": str(state["patched_commit"]),
                 "pedigree": {"ancestors": [{**ancestor, "properties": noted}], "patches": patches},
             }
-        )  # fmt: skip
+        )
     return found
 
 
@@ -123,15 +183,26 @@ def _python(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
     pins = {pin.name: pin for pin in lockfile.read(lock) if pin.holds(here)}
     found = []
     if te := record.get("transformer_engine"):
-        for pin in pinned.installed(manifest, str(record["line"]), str(record["accelerator"]), python, architecture):
+        for pin in pinned.installed(
+            manifest, str(record["line"]), str(record["accelerator"]), python, architecture
+        ):
             pins.setdefault(pin.name, pin)
-        found.append(_package("transformer-engine-jax", str(te["version"]), (str(te["wheel_sha256"]),)))
+        found.append(
+            _package("transformer-engine-jax", str(te["version"]), (str(te["wheel_sha256"]),))
+        )
     return [*found, *(_package(pin.name, pin.version, pin.hashes) for pin in pins.values())]
 
 
 def _package(name: str, version: str, sums: tuple[str, ...]) -> dict[str, Any]:
     purl = f"pkg:pypi/{quote(name)}@{quote(version)}"
-    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, "hashes": [_hash(each) for each in sums]}
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        "hashes": [_hash(each) for each in sums],
+    }
 
 
 def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -140,16 +211,38 @@ def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
     name = manifest.lines[str(record["line"])].base
     lock = debs.load(manifest, name, architecture, current=False) if name else None
     if lock and lock.packages and lock.digest == base["digest"]:
-        return [_deb(deb.name, deb.version, deb.architecture, deb.sha256, lock.suite) for deb in lock.packages]
+        return [
+            _deb(deb.name, deb.version, deb.architecture, deb.sha256, lock.suite)
+            for deb in lock.packages
+        ]
     if str(base["name"]).startswith("bootstrap:"):
-        raise FatalError(f"the packages of {base['name']} for {architecture} are others than the image was made of", f"locks/base-{name}-{architecture}.json", _OTHER)
+        raise FatalError(
+            f"the packages of {base['name']} for {architecture} are others than the image was made of",
+            f"locks/base-{name}-{architecture}.json",
+            _OTHER,
+        )
     sums = [_hash(str(base["digest"]).removeprefix("sha256:"))]
-    return [{"type": "operating-system", "bom-ref": f"base:{base['digest']}", "name": str(base["name"]), "version": str(base["digest"]), "hashes": sums}]
+    return [
+        {
+            "type": "operating-system",
+            "bom-ref": f"base:{base['digest']}",
+            "name": str(base["name"]),
+            "version": str(base["digest"]),
+            "hashes": sums,
+        }
+    ]
 
 
 def _deb(name: str, version: str, architecture: str, sum_: str, suite: str) -> dict[str, Any]:
     purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}?arch={architecture}&distro={suite}"
-    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl, "hashes": [_hash(sum_)]}
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        "hashes": [_hash(sum_)],
+    }
 
 
 def _hash(content: str) -> dict[str, str]:

@@ -50,22 +50,38 @@ class Item:
     @property
     def what(self) -> str:
         """What it says it is, for people."""
-        return "signature" if self.media_type == SIMPLE else NAMES.get(self.annotations.get("predicateType", ""), "attestation")
+        return (
+            "signature"
+            if self.media_type == SIMPLE
+            else NAMES.get(self.annotations.get("predicateType", ""), "attestation")
+        )
 
 
 def signature(key: Private, repository: str, digest: str) -> Item:
     """The signature of an image. `repository`: HOST/NAME."""
-    critical = {"identity": {"docker-reference": repository}, "image": {"docker-manifest-digest": digest}, "type": _TYPE}
+    critical = {
+        "identity": {"docker-reference": repository},
+        "image": {"docker-manifest-digest": digest},
+        "type": _TYPE,
+    }
     data = oci.canonical({"critical": critical, "optional": None})
     return Item(SIMPLE, data, {_SIGNATURE: base64.b64encode(key.sign(data)).decode()})
 
 
-def attestation(key: Private, repository: str, digest: str, kind: str, predicate: Mapping[str, Any]) -> Item:
+def attestation(
+    key: Private, repository: str, digest: str, kind: str, predicate: Mapping[str, Any]
+) -> Item:
     """A signed statement on an image. `kind` is the URI of the predicate's type."""
     subject = {"name": repository, "digest": {"sha256": digest.removeprefix("sha256:")}}
-    payload = oci.canonical({"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate})
+    payload = oci.canonical(
+        {"_type": STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate}
+    )
     signed = {"keyid": "", "sig": base64.b64encode(key.sign(_encoded(IN_TOTO, payload))).decode()}
-    envelope = {"payloadType": IN_TOTO, "payload": base64.b64encode(payload).decode(), "signatures": [signed]}
+    envelope = {
+        "payloadType": IN_TOTO,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [signed],
+    }
     return Item(ENVELOPE, oci.canonical(envelope), {_SIGNATURE: "", "predicateType": kind})
 
 
@@ -103,7 +119,9 @@ def signs(item: Item, public: Public, digest: str, repository: str = "") -> None
     _check_repository(signed_for, repository)
 
 
-def opened(item: Item, public: Public | None, digest: str, repository: str = "") -> tuple[str, dict[str, Any]]:
+def opened(
+    item: Item, public: Public | None, digest: str, repository: str = ""
+) -> tuple[str, dict[str, Any]]:
     """Return the predicate's type and the predicate of a signed statement on this image.
 
     The key `public` must have signed it; None accepts any. It must name `repository`, HOST/NAME; an
@@ -114,19 +132,28 @@ def opened(item: Item, public: Public | None, digest: str, repository: str = "")
     """
     try:
         envelope = json.loads(item.data)
-        kind, payload = str(envelope["payloadType"]), base64.b64decode(envelope["payload"], validate=True)
+        kind, payload = (
+            str(envelope["payloadType"]),
+            base64.b64decode(envelope["payload"], validate=True),
+        )
         given = [base64.b64decode(each["sig"], validate=True) for each in envelope["signatures"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UntrustedError("is no DSSE envelope") from error
-    if kind != IN_TOTO or (public and not any(public.signed(_encoded(kind, payload), each) for each in given)):
+    if kind != IN_TOTO or (
+        public and not any(public.signed(_encoded(kind, payload), each) for each in given)
+    ):
         raise UntrustedError("was not signed by this key, or was changed since")
     try:
         said = json.loads(payload)
-        subjects = {str(subject["digest"]["sha256"]): str(subject["name"]) for subject in said["subject"]}
+        subjects = {
+            str(subject["digest"]["sha256"]): str(subject["name"]) for subject in said["subject"]
+        }
         found = str(said["predicateType"]), dict(said["predicate"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UntrustedError("holds no in-toto statement") from error
     if digest.removeprefix("sha256:") not in subjects:
-        raise UntrustedError(f"speaks of another image, {', '.join(each[:12] for each in subjects)}…")
+        raise UntrustedError(
+            f"speaks of another image, {', '.join(each[:12] for each in subjects)}…"
+        )
     _check_repository(subjects[digest.removeprefix("sha256:")], repository)
     return found

@@ -103,10 +103,15 @@ def day(tag: str) -> str:
 
 def listed(connection: Connection) -> list[str]:
     """All tags of the repository; none where it is not there yet."""
-    return [str(each) for each in listing.rows(connection, "tags/list?n=1000", "tags", absent=(404,)) or []]
+    return [
+        str(each)
+        for each in listing.rows(connection, "tags/list?n=1000", "tags", absent=(404,)) or []
+    ]
 
 
-def own(connection: Connection, date: str, index: bytes, prepare: Callable[[], None] | None = None) -> None:
+def own(
+    connection: Connection, date: str, index: bytes, prepare: Callable[[], None] | None = None
+) -> None:
     """Let nightly-DATE point to this index.
 
     `prepare` is called when the day is ours, before its tag is there.
@@ -135,25 +140,47 @@ def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
     for attempt in range(_PATIENCE):
         tags = listed(connection)
         if claim not in tags:
-            raise FatalError("its list of tags lacks one that was just put", str(connection.reference), "two publishers cannot be kept apart there: use a registry whose list is current")
+            raise FatalError(
+                "its list of tags lacks one that was just put",
+                str(connection.reference),
+                "two publishers cannot be kept apart there: use a registry whose list is current",
+            )
         if claim + _WITHDRAWN in tags:
-            raise TakenError(f"our claim on {name} was taken back by another", str(connection.reference), "run again if nobody else publishes")
+            raise TakenError(
+                f"our claim on {name} was taken back by another",
+                str(connection.reference),
+                "run again if nobody else publishes",
+            )
         others = sorted(_standing(tags, date).keys() - {digest})
-        if _taken(connection, name, digest) or not others:  # asked after the list: the tag of one that went on is there before its claim could go
+        if (
+            _taken(connection, name, digest) or not others
+        ):  # asked after the list: the tag of one that went on is there before its claim could go
             return
         if others[0] < digest:
-            raise TakenError(f"{name} is being published as {others[0][:19]}… by another", str(connection.reference), _instead(others[0]))
+            raise TakenError(
+                f"{name} is being published as {others[0][:19]}… by another",
+                str(connection.reference),
+                _instead(others[0]),
+            )
         if attempt == 0:
             log.info(f"waiting for another publisher of {name}, {others[0][:19]}…")
         connection.wait(1.0)
-    raise TakenError(f"{name} is claimed for {others[0][:19]}… and does not come", str(connection.reference), _instead(others[0]))
+    raise TakenError(
+        f"{name} is claimed for {others[0][:19]}… and does not come",
+        str(connection.reference),
+        _instead(others[0]),
+    )
 
 
 def withdraw(connection: Connection, date: str, digest: str) -> None:
     """Take back the claims of a publisher that is gone for good. A tag that it put stays."""
     claims = _standing(listed(connection), date).get(digest, [])
     if not claims:
-        raise FatalError(f"has no claim of {digest[:19]}… on {nightly(date)}", str(connection.reference), "check the digest and the date")
+        raise FatalError(
+            f"has no claim of {digest[:19]}… on {nightly(date)}",
+            str(connection.reference),
+            "check the digest and the date",
+        )
     for claim in claims:
         _put(connection, claim + _WITHDRAWN)
 
@@ -169,7 +196,8 @@ def _taken(connection: Connection, name: str, digest: str) -> bool:
     there = known(connection, name)
     if there and there.digest != digest:
         raise TakenError(
-            f"{name} is {there.digest[:19]}… already, and never moves", str(connection.reference),
+            f"{name} is {there.digest[:19]}… already, and never moves",
+            str(connection.reference),
             f"publish tomorrow, or move other tags to this image now, as it is there and signed: python build.py publish --to {connection.reference.repository} --digest {digest} --tag latest --key FILE",
         )
     return there is not None
@@ -199,13 +227,25 @@ def _claim_document(tag: str) -> bytes:
     """Return the document of a claim, which no other tag points to: it can be removed by its digest."""
     empty = oci.descriptor(EMPTY_KIND, EMPTY)
     noted = {"io.rosetta.claim": tag}
-    return oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": _CLAIM, "config": empty, "layers": [empty], "annotations": noted})
+    return oci.canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": oci.MANIFEST,
+            "artifactType": _CLAIM,
+            "config": empty,
+            "layers": [empty],
+            "annotations": noted,
+        }
+    )
 
 
 def _remove_claim(connection: Connection, claim: str) -> None:
     """Remove a claim that has done its work; many registries refuse that, and then it stays."""
     digest = oci.sha256(_claim_document(claim))
-    with contextlib.suppress(FatalError, Transient), connection.call("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)):
+    with (
+        contextlib.suppress(FatalError, Transient),
+        connection.call("DELETE", connection.url(f"manifests/{digest}"), range(200, 300)),
+    ):
         pass
 
 

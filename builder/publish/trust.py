@@ -46,7 +46,9 @@ class Row:
     problem: str = ""
 
     def __str__(self) -> str:
-        return f"{'FAILED' if self.problem else 'ok':<8}{self.what}" + (f": {self.problem}" if self.problem else "")
+        return f"{'FAILED' if self.problem else 'ok':<8}{self.what}" + (
+            f": {self.problem}" if self.problem else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,13 @@ def attached(connection: Connection, digest: str, public: Public, repository: st
 
 
 def verdict(
-    connection: Connection, index: Document, public: Public, *, blobs: bool, tested: bool = False, repository: str = ""
+    connection: Connection,
+    index: Document,
+    public: Public,
+    *,
+    blobs: bool,
+    tested: bool = False,
+    repository: str = "",
 ) -> Verdict:
     """Look at an index, every platform's image and all that is attached to them.
 
@@ -117,10 +125,17 @@ def verdict(
         look(f"{where}: attachments", ask)
         known = trusted.get(where, Trusted())
         for kind in (*REQUIRED, *([statement.TEST] if tested and where == "index" else [])):
-            look(f"{where}: {statement.NAMES.get(kind, kind)}", lambda kind=kind: known.wrong(kind) or _content(kind, known, digest))  # type: ignore[misc]
+            look(
+                f"{where}: {statement.NAMES.get(kind, kind)}",
+                lambda kind=kind: known.wrong(kind) or _content(kind, known, digest),  # type: ignore[misc]
+            )
 
     if index.media_type != oci.INDEX:
-        return Verdict(index.digest, (Row("index", "it is the image of one platform, not an index over all"),), trusted)
+        return Verdict(
+            index.digest,
+            (Row("index", "it is the image of one platform, not an index over all"),),
+            trusted,
+        )
     signed("index", index.digest)
     platforms: dict[str, dict[str, Any]] = {}
     for described in _list(index.json(), "manifests"):
@@ -132,7 +147,10 @@ def verdict(
     look("index: platforms", lambda: _platforms(set(platforms), trusted.get("index", Trusted())))
     for name, described in sorted(platforms.items()):
         digest = str(described.get("digest"))
-        look(f"{name}: image", lambda digest=digest, name=name: _image(connection, digest, name, blobs=blobs))  # type: ignore[misc]
+        look(
+            f"{name}: image",
+            lambda digest=digest, name=name: _image(connection, digest, name, blobs=blobs),  # type: ignore[misc]
+        )
         signed(name, digest)
     return Verdict(index.digest, tuple(rows), trusted)
 
@@ -141,7 +159,10 @@ def _platforms(found: set[str], known: Trusted) -> str:
     """Are they those that the signed provenance says were built?"""
     for said in known.said.get(statement.PROVENANCE, []):
         try:
-            wanted = {f"linux/{each}" for each in said["buildDefinition"]["externalParameters"]["architectures"]}
+            wanted = {
+                f"linux/{each}"
+                for each in said["buildDefinition"]["externalParameters"]["architectures"]
+            }
         except (KeyError, TypeError):
             continue
         if wanted == found:
@@ -156,7 +177,9 @@ def _content(kind: str, known: Trusted, digest: str) -> str:
     for said in known.said[kind]:
         if kind == statement.SBOM:
             component = (said.get("metadata") or {}).get("component") or {}
-            if {"alg": "SHA-256", "content": digest.removeprefix("sha256:")} not in (component.get("hashes") or []):
+            if {"alg": "SHA-256", "content": digest.removeprefix("sha256:")} not in (
+                component.get("hashes") or []
+            ):
                 return "its metadata describes another image"
         if kind == statement.TEST and said.get("result") == "PASSED":
             return ""
@@ -175,7 +198,9 @@ def _image(connection: Connection, digest: str, platform: str, *, blobs: bool) -
         if not has(connection, name, size):
             return f"blob {name[7:19]}… is not there"
     whole = [each for each in described if blobs or each is config]
-    problems: list[str] = connection.each(_blob, [(connection, str(each["digest"]), int(each["size"])) for each in whole])
+    problems: list[str] = connection.each(
+        _blob, [(connection, str(each["digest"]), int(each["size"])) for each in whole]
+    )
     if any(problems):
         return next(each for each in problems if each)
     said = _config(connection, str(config["digest"]))
@@ -187,7 +212,14 @@ def _blob(connection: Connection, digest: str, size: int) -> str:
 
     def get() -> None:
         came, sha = 0, hashlib.sha256()
-        answer = connection.call("GET", connection.url(f"blobs/{digest}"), (200,), headers={"Accept-Encoding": "identity"}, follow=True, stream=True)
+        answer = connection.call(
+            "GET",
+            connection.url(f"blobs/{digest}"),
+            (200,),
+            headers={"Accept-Encoding": "identity"},
+            follow=True,
+            stream=True,
+        )
         for piece in connection.pieces(answer, size):
             came += len(piece)
             sha.update(piece)

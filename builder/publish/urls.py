@@ -18,4 +18,6 @@ def bare(url: str) -> str:
     parts = urllib.parse.urlsplit(url)
     if not parts.scheme or not parts.netloc:
         return url
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urllib.parse.urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+    )

@@ -22,7 +22,9 @@ _DO = "take no source that holds it"
 def exported_entries(entries: Iterable[Entry], absent: Iterable[str]) -> list[Entry]:
     """`entries` without the paths that are never exported, sorted by path."""
     left_out = frozenset(absent)
-    return sorted((entry for entry in entries if entry.path not in left_out), key=lambda entry: entry.path)
+    return sorted(
+        (entry for entry in entries if entry.path not in left_out), key=lambda entry: entry.path
+    )
 
 
 def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
@@ -43,9 +45,17 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
             if entry.mode == LINK:
                 os.symlink(links[entry.path], into / entry.path)
             else:
-                _write_file(into / entry.path, reader.read(entry.sha, "blob"), 0o755 if entry.mode == EXECUTABLE else 0o644)
+                _write_file(
+                    into / entry.path,
+                    reader.read(entry.sha, "blob"),
+                    0o755 if entry.mode == EXECUTABLE else 0o644,
+                )
     except OSError as error:
-        raise FatalError(f"cannot be written ({error.strerror})", error.filename or str(into), "free space there, or choose another folder") from error
+        raise FatalError(
+            f"cannot be written ({error.strerror})",
+            error.filename or str(into),
+            "free space there, or choose another folder",
+        ) from error
 
 
 def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str) -> set[str]:
@@ -68,7 +78,9 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
 def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
     """Follow a link as a file system would, every link on the way included: what climbs out anywhere is refused."""
     target = links[path]
-    refused = FatalError(f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO)
+    refused = FatalError(
+        f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO
+    )
     here = path.split("/")[:-1]
     todo = list(reversed(target.split("/")))
     if not target or target.startswith("/") or "\\" in target or "\0" in target:
@@ -96,11 +108,15 @@ def _target(reader: Reader, entry: Entry) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FatalError(f"holds the link {entry.path!r} to something that is not UTF-8", reader.where, _DO) from error
+        raise FatalError(
+            f"holds the link {entry.path!r} to something that is not UTF-8", reader.where, _DO
+        ) from error
 
 
 def _write_file(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+    )
     with open(descriptor, "wb") as out:
         out.write(data)
         os.fchmod(descriptor, mode)

@@ -18,25 +18,71 @@ if TYPE_CHECKING:
 
 # What of the caller's environment reaches git: how to find programs, how to reach a server. Nothing that decides content.
 _PASSED = (
-    "PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "TMPDIR",
-    "http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "SSH_AUTH_SOCK",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "TMPDIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+)
 _FIXED = {
-    "LC_ALL": "C", "TZ": "UTC",
-    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "/bin/false",
-    "SSH_ASKPASS": "/bin/false", "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=30", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat",
-    "GIT_ADVICE": "0", "GIT_PROTOCOL_FROM_USER": "0", "GIT_NO_LAZY_FETCH": "1",
-    "GIT_AUTHOR_NAME": "rosetta", "GIT_AUTHOR_EMAIL": "rosetta@localhost",
-    "GIT_COMMITTER_NAME": "rosetta", "GIT_COMMITTER_EMAIL": "rosetta@localhost",
-}  # fmt: skip
+    "LC_ALL": "C",
+    "TZ": "UTC",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_GRAFT_FILE": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "/bin/false",
+    "SSH_ASKPASS": "/bin/false",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=30",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PAGER": "cat",
+    "GIT_ADVICE": "0",
+    "GIT_PROTOCOL_FROM_USER": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_AUTHOR_NAME": "rosetta",
+    "GIT_AUTHOR_EMAIL": "rosetta@localhost",
+    "GIT_COMMITTER_NAME": "rosetta",
+    "GIT_COMMITTER_EMAIL": "rosetta@localhost",
+}
 _CONFIG = (
-    "core.hooksPath=/dev/null", "core.attributesFile=/dev/null", "core.excludesFile=/dev/null", "core.autocrlf=false",
-    "core.fsmonitor=false", "core.untrackedCache=false", "commit.gpgsign=false", "gc.auto=0", "maintenance.auto=false",
-    "transfer.fsckObjects=true", "fetch.fsckObjects=true", "fetch.recurseSubmodules=false", "http.followRedirects=initial",
-    "diff.noprefix=false", "diff.mnemonicPrefix=false", "core.quotePath=true", "i18n.logOutputEncoding=UTF-8",
-    "credential.helper=", "http.lowSpeedLimit=1000", "http.lowSpeedTime=60", "protocol.version=2", "core.abbrev=40", "merge.conflictStyle=merge", "core.packedRefsTimeout=10000",
-)  # fmt: skip
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.autocrlf=false",
+    "core.fsmonitor=false",
+    "core.untrackedCache=false",
+    "commit.gpgsign=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "transfer.fsckObjects=true",
+    "fetch.fsckObjects=true",
+    "fetch.recurseSubmodules=false",
+    "http.followRedirects=initial",
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+    "core.quotePath=true",
+    "i18n.logOutputEncoding=UTF-8",
+    "credential.helper=",
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=60",
+    "protocol.version=2",
+    "core.abbrev=40",
+    "merge.conflictStyle=merge",
+    "core.packedRefsTimeout=10000",
+)
 _SERIOUS = ("fatal:", "error:", "remote:")  # how the lines begin in which git says what went wrong
 
 
@@ -57,8 +103,12 @@ class Git:
         env = {name: os.environ[name] for name in _PASSED if name in os.environ}
         env |= _FIXED | {"GIT_DIR": str(self.git_dir), "GIT_ALLOW_PROTOCOL": self.protocols}
         if self.alternates:
-            env["GIT_SHALLOW_FILE"] = ""  # our copies of pins are cut off from their parents; what is joined has those
-            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.pathsep.join(_quoted(path) for path in self.alternates)
+            env["GIT_SHALLOW_FILE"] = (
+                ""  # our copies of pins are cut off from their parents; what is joined has those
+            )
+            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.pathsep.join(
+                _quoted(path) for path in self.alternates
+            )
         return {**env, **self.extra}
 
     def init(self) -> None:
@@ -66,20 +116,40 @@ class Git:
         self.run("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
 
     def run(
-        self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None, check: bool = True, timeout: float | None = None
+        self,
+        *args: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `git *args`; with `check`, a failure is a FatalError that carries git's own last words."""
         argv = command(*args)
         try:
-            done = subprocess.run(argv, input=stdin, capture_output=True, check=False, env={**self.environment(), **(env or {})}, timeout=timeout)
+            done = subprocess.run(
+                argv,
+                input=stdin,
+                capture_output=True,
+                check=False,
+                env={**self.environment(), **(env or {})},
+                timeout=timeout,
+            )
         except FileNotFoundError as error:
-            raise FatalError("git is not installed", "git", "install git 2.34 or newer (apt-get install git)") from error
+            raise FatalError(
+                "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
+            ) from error
         if check and done.returncode:
-            raise FatalError(f"git {args[0]} failed: {output_end(done.stderr, prefer=_SERIOUS)}", str(self.git_dir), "mend what git names, then run again")
+            raise FatalError(
+                f"git {args[0]} failed: {output_end(done.stderr, prefer=_SERIOUS)}",
+                str(self.git_dir),
+                "mend what git names, then run again",
+            )
         return done
 
     def text(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
-        return self.run(*args, stdin=stdin, env=env).stdout.decode("utf-8", "surrogateescape").strip()
+        return (
+            self.run(*args, stdin=stdin, env=env).stdout.decode("utf-8", "surrogateescape").strip()
+        )
 
 
 def command(*args: str) -> list[str]:
@@ -89,7 +159,9 @@ def command(*args: str) -> list[str]:
 
 def last_words(stderr: bytes) -> str:
     """The line of git's stderr that says most: the first fatal or error one, else the last."""
-    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
+    ]
     said = [line for line in lines if line.startswith(_SERIOUS)]
     return escape(redact((said or lines or ["no message"])[0 if said else -1]))
 

@@ -26,7 +26,9 @@ class Index:
     git: Git
     file: Path
 
-    def run(self, *args: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
+    def run(
+        self, *args: str, stdin: bytes = b"", check: bool = True
+    ) -> subprocess.CompletedProcess[bytes]:
         """`git *args` with this index."""
         return self.git.run(*args, stdin=stdin, env={"GIT_INDEX_FILE": str(self.file)}, check=check)
 
@@ -36,7 +38,11 @@ class Index:
     def entries(self) -> dict[str, tuple[str, str]]:
         """Mode and blob of every path."""
         found: dict[str, tuple[str, str]] = {}
-        for line in self.run("ls-files", "-s", "-z").stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        for line in (
+            self.run("ls-files", "-s", "-z")
+            .stdout.decode("utf-8", "surrogateescape")
+            .split("\0")[:-1]
+        ):
             info, path = line.split("\t", 1)
             mode, blob, _ = info.split(" ")
             found[path] = (mode, blob)
@@ -46,7 +52,16 @@ class Index:
         """Put a diff in, all of it or nothing; None, or what git said."""
         trial = self.file.with_name(self.file.name + ".trial")
         shutil.copyfile(self.file, trial)
-        done = Index(self.git, trial).run("apply", "--cached", "-p1", "--whitespace=nowarn", *options, "-", stdin=diff, check=False)
+        done = Index(self.git, trial).run(
+            "apply",
+            "--cached",
+            "-p1",
+            "--whitespace=nowarn",
+            *options,
+            "-",
+            stdin=diff,
+            check=False,
+        )
         if done.returncode:
             return last_words(done.stderr)
         os.replace(trial, self.file)
@@ -58,8 +73,12 @@ class Index:
 
     def put(self, changes: Iterable[tuple[str, str, str]]) -> None:
         """Set (path, mode, blob) for each; the blob NOTHING takes a path out."""
-        lines = "".join(f"{'0' if blob == NOTHING else mode} {blob}\t{path}\0" for path, mode, blob in changes)
-        self.run("update-index", "-z", "--index-info", stdin=lines.encode("utf-8", "surrogateescape"))
+        lines = "".join(
+            f"{'0' if blob == NOTHING else mode} {blob}\t{path}\0" for path, mode, blob in changes
+        )
+        self.run(
+            "update-index", "-z", "--index-info", stdin=lines.encode("utf-8", "surrogateescape")
+        )
 
     def write_tree(self) -> str:
         """The tree's SHA. Blobs that the pin lists as absent need not exist."""

@@ -55,7 +55,9 @@ def words(path: Path, root: Path) -> set[str]:
 
 def _clones(folder: Path, depth: int) -> Iterator[Path]:
     for candidate in (folder, folder / ".git"):
-        if (candidate / "objects").is_dir() and ((candidate / "refs").is_dir() or (candidate / "packed-refs").is_file()):
+        if (candidate / "objects").is_dir() and (
+            (candidate / "refs").is_dir() or (candidate / "packed-refs").is_file()
+        ):
             yield candidate
             return
     if depth == _DEEPEST:
@@ -73,19 +75,31 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
     where = f"mirror {clone}"
     for folder in (objects, objects / "pack", objects / "info"):
         if folder.is_symlink() and not folder.resolve().is_relative_to(root):
-            raise FatalError(f"its {folder.name}/ is a link that leads out of the mirror folder", where, _DO)
+            raise FatalError(
+                f"its {folder.name}/ is a link that leads out of the mirror folder", where, _DO
+            )
     if not objects.resolve().is_relative_to(root):
-        raise FatalError(f"its objects lie in {objects.resolve()}, outside the mirror folder", where, _DO)
+        raise FatalError(
+            f"its objects lie in {objects.resolve()}, outside the mirror folder", where, _DO
+        )
     for folder in (objects / "pack", objects / "info"):
         for name in os.listdir(folder) if folder.is_dir() else ():
             if not stat.S_ISREG((folder / name).lstat().st_mode):
                 raise FatalError(f"its {folder.name}/{name} is not a plain file", where, _DO)
     alternates = objects / "info" / "alternates"
-    for line in alternates.read_text("utf-8", "surrogateescape").splitlines() if alternates.is_file() else ():
+    for line in (
+        alternates.read_text("utf-8", "surrogateescape").splitlines()
+        if alternates.is_file()
+        else ()
+    ):
         if line and not line.startswith("#"):
             further = objects / line.strip('"')
             if depth > 4 or not further.resolve().is_relative_to(root):
-                raise FatalError(f"its objects/info/alternates leads out of the mirror folder, to {line}", where, _DO)
+                raise FatalError(
+                    f"its objects/info/alternates leads out of the mirror folder, to {line}",
+                    where,
+                    _DO,
+                )
             _vetted(further, root, clone, depth + 1)
     return objects
 
@@ -115,6 +129,10 @@ def branches(mirror: Mirror) -> dict[str, str]:
         names |= {os.path.relpath(os.path.join(folder, name), heads) for name in files}
     packed = mirror.path / "packed-refs"
     if packed.is_file() and not packed.is_symlink():
-        names |= set(re.findall(r"(?m)^[0-9a-f]{40} refs/heads/(\S+)$", packed.read_text("utf-8", "surrogateescape")))
+        names |= set(
+            re.findall(
+                r"(?m)^[0-9a-f]{40} refs/heads/(\S+)$", packed.read_text("utf-8", "surrogateescape")
+            )
+        )
     found = {name: ref(mirror, f"refs/heads/{name}") for name in sorted(names)}
     return {name: sha for name, sha in found.items() if sha}

@@ -8,8 +8,12 @@ import unicodedata
 from builder.errors import FatalError
 
 _LONGEST = 1024
-_IGNORED_BY_HFS = dict.fromkeys((0x200C, 0x200D, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
-_GIT = re.compile(r"\.git|git~[0-9]+|\.gitmodules|gitmod~[0-9]+|gi7eba~[0-9]+")  # with the short names that NTFS makes of them
+_IGNORED_BY_HFS = dict.fromkeys(
+    (0x200C, 0x200D, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
+)
+_GIT = re.compile(
+    r"\.git|git~[0-9]+|\.gitmodules|gitmod~[0-9]+|gi7eba~[0-9]+"
+)  # with the short names that NTFS makes of them
 _DO = "take no source that holds it"
 
 
@@ -20,10 +24,19 @@ def check_name(name: str, where: str) -> str:
     if "/" in name or "\\" in name:
         raise FatalError(f"holds the name {name!r} with a slash in it", where, _DO)
     if any(unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") for char in name):
-        raise FatalError(f"holds the name {name!r} with control characters or bytes that are not UTF-8", where, _DO)
+        raise FatalError(
+            f"holds the name {name!r} with control characters or bytes that are not UTF-8",
+            where,
+            _DO,
+        )
     if re.match(r"[A-Za-z]:", name):
         raise FatalError(f"holds the name {name!r} that begins with a drive letter", where, _DO)
-    seen = unicodedata.normalize("NFKC", name.translate(_IGNORED_BY_HFS)).casefold().split(":")[0].rstrip(" .")
+    seen = (
+        unicodedata.normalize("NFKC", name.translate(_IGNORED_BY_HFS))
+        .casefold()
+        .split(":")[0]
+        .rstrip(" .")
+    )
     if _GIT.fullmatch(seen):
         raise FatalError(f"holds {name!r}, which is git's own", where, _DO)
     return name

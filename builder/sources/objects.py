@@ -82,15 +82,26 @@ class Reader:
     (kind, content).
     """
 
-    def __init__(self, git: Git, where: str = "", kept: dict[str, tuple[str, bytes]] | None = None) -> None:
+    def __init__(
+        self, git: Git, where: str = "", kept: dict[str, tuple[str, bytes]] | None = None
+    ) -> None:
         self._git, self.where, self._kept, self._size = git, where or str(git.git_dir), kept, 0
-        self._mend = "nothing was kept of it, use another copy" if where else "it is only a cache: delete that folder and run again"
+        self._mend = (
+            "nothing was kept of it, use another copy"
+            if where
+            else "it is only a cache: delete that folder and run again"
+        )
         self._running: tuple[subprocess.Popen[bytes], IO[bytes], _Answers, IO[bytes]] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._running is None:
             return
         process, requests, answers, stderr = self._running
@@ -124,7 +135,11 @@ class Reader:
             raise self._unreadable(place)
         size = int(header[2])
         if size > LARGEST_OBJECT:
-            raise FatalError(f"is larger ({size} bytes) than any file of a source may be", place, "take no source that holds it")
+            raise FatalError(
+                f"is larger ({size} bytes) than any file of a source may be",
+                place,
+                "take no source that holds it",
+            )
         data = answers.take(size + 1)[:size]
         if len(data) != size:
             raise self._unreadable(place)
@@ -135,7 +150,11 @@ class Reader:
         if self._kept is not None:
             self._size += size if sha not in self._kept else 0
             if self._size > _LARGEST_KEPT:
-                raise FatalError(f"holds more than {_LARGEST_KEPT >> 20} MiB in one commit", self.where, "take no source as large as that")
+                raise FatalError(
+                    f"holds more than {_LARGEST_KEPT >> 20} MiB in one commit",
+                    self.where,
+                    "take no source as large as that",
+                )
             self._kept[sha] = (kind, data)
         return data
 
@@ -146,12 +165,24 @@ class Reader:
             stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
             try:
                 process = subprocess.Popen(
-                    command("cat-file", "--batch"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, bufsize=0
+                    command("cat-file", "--batch"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=env,
+                    bufsize=0,
                 )
             except FileNotFoundError as error:
                 stderr.close()
-                raise FatalError("git is not installed", "git", "install git 2.34 or newer (apt-get install git)") from error
-            self._running = (process, cast("IO[bytes]", process.stdin), _Answers(cast("IO[bytes]", process.stdout)), stderr)
+                raise FatalError(
+                    "git is not installed", "git", "install git 2.34 or newer (apt-get install git)"
+                ) from error
+            self._running = (
+                process,
+                cast("IO[bytes]", process.stdin),
+                _Answers(cast("IO[bytes]", process.stdout)),
+                stderr,
+            )
         return self._running[1:3]
 
     def _unreadable(self, place: str) -> FatalError:
@@ -167,7 +198,9 @@ class Reader:
 
 def name(kind: str, data: bytes) -> str:
     """The name git gives an object: sha1 over its kind, length and content."""
-    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(
+        b"%s %d\0" % (kind.encode(), len(data)) + data, usedforsecurity=False
+    ).hexdigest()
 
 
 def loose(git_dir: Path, sha: str) -> Path:
@@ -181,7 +214,9 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
     path = loose(git_dir, sha)
     if path.exists():
         return sha
-    temporary = path.with_name(f"tmp_obj_{sha[2:10]}_{os.getpid()}")  # a name that git's own prune clears away
+    temporary = path.with_name(
+        f"tmp_obj_{sha[2:10]}_{os.getpid()}"
+    )  # a name that git's own prune clears away
     try:
         path.parent.mkdir(exist_ok=True)
         with open(temporary, "wb") as out:
@@ -191,7 +226,11 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise FatalError(f"an object cannot be written ({error.strerror})", str(git_dir), "free space there, or set ROSETTA_CACHE, and run again") from error
+        raise FatalError(
+            f"an object cannot be written ({error.strerror})",
+            str(git_dir),
+            "free space there, or set ROSETTA_CACHE, and run again",
+        ) from error
     return sha
 
 
@@ -217,11 +256,19 @@ def _walk(reader: Reader, tree_sha: str, prefix: str, found: list[Entry]) -> Non
         elif mode in (FILE, EXECUTABLE, LINK):
             found.append(Entry(path, mode, sha))
         elif mode == SUBMODULE:
-            raise FatalError(f"holds the submodule {path!r}", where, "take no source that has submodules")
+            raise FatalError(
+                f"holds the submodule {path!r}", where, "take no source that has submodules"
+            )
         else:
-            raise FatalError(f"holds {path!r} with mode {mode!r}", where, "take no source that holds it")
+            raise FatalError(
+                f"holds {path!r} with mode {mode!r}", where, "take no source that holds it"
+            )
         if len(found) > _MOST_FILES:
-            raise FatalError(f"holds more than {_MOST_FILES} files", reader.where, "take no source as large as that")
+            raise FatalError(
+                f"holds more than {_MOST_FILES} files",
+                reader.where,
+                "take no source as large as that",
+            )
 
 
 def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
@@ -230,7 +277,11 @@ def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
         space, null = data.find(b" ", at), data.find(b"\0", at)
         if not at < space < null or null + 21 > len(data):
             raise FatalError("is no well-formed tree", where, "take no source that holds it")
-        yield data[at:space].decode("ascii", "replace"), data[space + 1 : null], data[null + 1 : null + 21].hex()
+        yield (
+            data[at:space].decode("ascii", "replace"),
+            data[space + 1 : null],
+            data[null + 1 : null + 21].hex(),
+        )
         at = null + 21
 
 
@@ -243,10 +294,16 @@ def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
         for part in folders:
             below = folder.setdefault(part, {})
             if not isinstance(below, dict):
-                raise FatalError(f"{entry.path!r} lies below a file", str(git_dir), "rename one of them")
+                raise FatalError(
+                    f"{entry.path!r} lies below a file", str(git_dir), "rename one of them"
+                )
             folder = below
         if filename in folder:
-            raise FatalError(f"{entry.path!r} is there twice, or is a folder as well", str(git_dir), "rename one of them")
+            raise FatalError(
+                f"{entry.path!r} is there twice, or is a folder as well",
+                str(git_dir),
+                "rename one of them",
+            )
         folder[filename] = entry
     return _write_tree(git_dir, root)
 
@@ -259,6 +316,7 @@ def _write_tree(git_dir: Path, folder: dict[str, object]) -> str:
             rows.append((raw, below.mode.encode(), bytes.fromhex(below.sha)))
         elif isinstance(below, dict):
             rows.append((raw + b"/", TREE.encode(), bytes.fromhex(_write_tree(git_dir, below))))
-    data = b"".join(b"%s %s\0%s" % (mode, raw.removesuffix(b"/"), sha) for raw, mode, sha in sorted(rows))
+    data = b"".join(
+        b"%s %s\0%s" % (mode, raw.removesuffix(b"/"), sha) for raw, mode, sha in sorted(rows)
+    )
     return write(git_dir, "tree", data)
-

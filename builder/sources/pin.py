@@ -31,15 +31,25 @@ def read_commit(reader: Reader, sha: str) -> Commit:
     tree = re.match(r"tree ([0-9a-f]{40})\n", header)
     date = re.search(r"^committer .* ([0-9]{1,12}) [+-][0-9]{4}$", header, re.MULTILINE)
     if not tree or not date:
-        raise FatalError("is no well-formed commit", f"{reader.where}, object {sha}", "take no source that holds it")
-    return Commit(tree[1], tuple(re.findall(r"^parent ([0-9a-f]{40})$", header, re.MULTILINE)), int(date[1]))
+        raise FatalError(
+            "is no well-formed commit",
+            f"{reader.where}, object {sha}",
+            "take no source that holds it",
+        )
+    return Commit(
+        tree[1], tuple(re.findall(r"^parent ([0-9a-f]{40})$", header, re.MULTILINE)), int(date[1])
+    )
 
 
 def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> None:
     """FatalError if the manifest lists a path as absent from source `name` that the source does not have at all."""
     for path in absent:
         if path not in paths:
-            raise FatalError(f"absent names {path!r}, which the pin does not have", f"source {name}", "remove that line")
+            raise FatalError(
+                f"absent names {path!r}, which the pin does not have",
+                f"source {name}",
+                "remove that line",
+            )
 
 
 def verify(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
@@ -60,4 +70,8 @@ def _blob(reader: Reader, entry: Entry, commit: str, name: str) -> bytes:
         return reader.read(entry.sha, "blob")
     except MissingObjectError as error:
         what = f"lacks the content of {entry.path} (object {entry.sha}) at commit {commit}"
-        raise MissingObjectError(what, reader.where, f"use a complete clone, or list the path under sources.{name}.absent") from error
+        raise MissingObjectError(
+            what,
+            reader.where,
+            f"use a complete clone, or list the path under sources.{name}.absent",
+        ) from error

@@ -35,20 +35,32 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
         raise FatalError(f"{shown!r} is no URL", where, _DO)
     scheme, host, path = match.groups()
     if scheme not in protocols:
-        raise FatalError(f"the URL {shown!r} uses {scheme}, which is not allowed here", where, f"use {' or '.join(protocols)}")
+        raise FatalError(
+            f"the URL {shown!r} uses {scheme}, which is not allowed here",
+            where,
+            f"use {' or '.join(protocols)}",
+        )
     user, _, server = host.rpartition("@")
     if ":" in user or (user and scheme != "ssh"):
-        raise FatalError(f"the URL {shown!r} holds credentials", where, "leave them out: git's ssh agent or netrc file is the place for them")
+        raise FatalError(
+            f"the URL {shown!r} holds credentials",
+            where,
+            "leave them out: git's ssh agent or netrc file is the place for them",
+        )
     if user.startswith("-") or server.startswith("-") or path.startswith("/-"):
         raise FatalError(f"the URL {shown!r} holds a name that begins with a dash", where, _DO)
     if (scheme == "file") == bool(server):
-        raise FatalError(f"the URL {shown!r} {'has a host' if server else 'has no host'}", where, _DO)
+        raise FatalError(
+            f"the URL {shown!r} {'has a host' if server else 'has no host'}", where, _DO
+        )
     return url
 
 
 def check_ref(name: str, where: str) -> str:
     """A branch or tag by its short name, or a full ref, as it came; a FatalError if git could take it for anything else."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
+        r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
+    ):
         raise FatalError(f"{name!r} is no name of a branch or tag", where, "name a branch")
     return name
 
@@ -65,25 +77,39 @@ def tip(git: Git, url: str, name: str, where: str) -> str | None:
         if stands := found.get(ref + "^{}") or found.get(ref):
             return stands
     if not _refs(git, url, where):
-        raise UnreachableError(f"{redact(url)} answers, but with no branch at all (a login page or a proxy's answer?)", where, "correct the URL")
+        raise UnreachableError(
+            f"{redact(url)} answers, but with no branch at all (a login page or a proxy's answer?)",
+            where,
+            "correct the URL",
+        )
     return None
 
 
 def branches(git: Git, url: str, where: str) -> dict[str, str]:
     """The branches of the server and where they stand; UnreachableError if it cannot be asked."""
     heads = "refs/heads/"
-    return {name.removeprefix(heads): sha for name, sha in _refs(git, url, where, f"{heads}*").items() if name.startswith(heads)}
+    return {
+        name.removeprefix(heads): sha
+        for name, sha in _refs(git, url, where, f"{heads}*").items()
+        if name.startswith(heads)
+    }
 
 
 def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
     done = git.run("ls-remote", "--quiet", "--end-of-options", url, *patterns, check=False)
     if done.returncode:
-        raise UnreachableError(f"{redact(url)} cannot be reached ({last_words(done.stderr)})", where, "try again when it can")
+        raise UnreachableError(
+            f"{redact(url)} cannot be reached ({last_words(done.stderr)})",
+            where,
+            "try again when it can",
+        )
     lines = [line.partition("\t") for line in done.stdout.decode("utf-8", "replace").splitlines()]
     return {name: sha for sha, _, name in lines if re.fullmatch(r"[0-9a-f]{40}", sha)}
 
 
-def fetch(into: Path, url: str, commit: str, track: str, *, protocols: Iterable[str], where: str) -> Git:
+def fetch(
+    into: Path, url: str, commit: str, track: str, *, protocols: Iterable[str], where: str
+) -> Git:
     """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses that, with its branch.
 
     Raises a FatalError that says which of it is: the server unreachable, the branch lost, the commit gone.
@@ -96,7 +122,9 @@ def fetch(into: Path, url: str, commit: str, track: str, *, protocols: Iterable[
         refused = last_words(by_name.stderr)
         if stands is None:
             raise FatalError(
-                f"commit {commit} cannot be fetched ({refused}), and the branch {track} is gone from {redact(url)}", where, "move the pin and its branch"
+                f"commit {commit} cannot be fetched ({refused}), and the branch {track} is gone from {redact(url)}",
+                where,
+                "move the pin and its branch",
             )
         fetch_branch(git, url, stands, where=where)
         if not holds(git, stands, commit):
@@ -108,11 +136,24 @@ def fetch(into: Path, url: str, commit: str, track: str, *, protocols: Iterable[
     return Git(into)
 
 
-def fetch_branch(git: Git, url: str, stands: str, *, where: str, without_trees: bool = False) -> None:
+def fetch_branch(
+    git: Git, url: str, stands: str, *, where: str, without_trees: bool = False
+) -> None:
     """Fetch the commit at which a branch stands and all before it; the server may leave the trees away if asked to."""
-    done = git.run(*_FETCH, *(("--filter=tree:0",) if without_trees else ()), "--end-of-options", url, stands, check=False)
+    done = git.run(
+        *_FETCH,
+        *(("--filter=tree:0",) if without_trees else ()),
+        "--end-of-options",
+        url,
+        stands,
+        check=False,
+    )
     if done.returncode:
-        raise UnreachableError(f"{stands} cannot be fetched from {redact(url)} ({last_words(done.stderr)})", where, "run again")
+        raise UnreachableError(
+            f"{stands} cannot be fetched from {redact(url)} ({last_words(done.stderr)})",
+            where,
+            "run again",
+        )
 
 
 def holds(git: Git, stands: str, commit: str) -> bool:

@@ -68,9 +68,24 @@ class Access:
 
 def access(context: Context, manifest: Manifest) -> Access:
     """Where a verb's sources may be had from; a source whose project is also shipped as a wheel has that as a way out."""
-    wheels = {entry.wheel.partition("==")[0]: name for name, entry in manifest.sources.items() if entry.wheel}
-    shipped = {project: line for line, each in manifest.distributions.items() for project, name in wheels.items() if name in each.sources}
-    return Access(context.cache, context.offline, context.mirrors, context.protocols, {name: shipped[name] for name in manifest.sources if name in shipped})
+    wheels = {
+        entry.wheel.partition("==")[0]: name
+        for name, entry in manifest.sources.items()
+        if entry.wheel
+    }
+    shipped = {
+        project: line
+        for line, each in manifest.distributions.items()
+        for project, name in wheels.items()
+        if name in each.sources
+    }
+    return Access(
+        context.cache,
+        context.offline,
+        context.mirrors,
+        context.protocols,
+        {name: shipped[name] for name in manifest.sources if name in shipped},
+    )
 
 
 def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
@@ -88,30 +103,49 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
         return _with_history(pinned, source, access) if isinstance(source, GitSource) else pinned
     except OSError as error:
         place = f"source {source.name}, {error.filename or access.cache.root}"
-        raise FatalError(f"reading or writing failed ({error.strerror})", place, "mend that (free space, permissions) and run again") from error
+        raise FatalError(
+            f"reading or writing failed ({error.strerror})",
+            place,
+            "mend that (free space, permissions) and run again",
+        ) from error
 
 
 def check(source: GitSource | WheelSource, access: Access) -> None:
     """FatalError if the source's name, URL, ref or pin is not what it says it is, whatever the manifest's loader let through."""
     where = f"source {source.name!r}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", source.name):
-        raise FatalError("is no name for a source", where, "use lower-case letters, digits, dashes and dots")
+        raise FatalError(
+            "is no name for a source", where, "use lower-case letters, digits, dashes and dots"
+        )
     for path in source.absent:
         check_path(path, f"{where}, absent")
     if isinstance(source, GitSource):
         remote.check_url(source.git, access.protocols, where)
         remote.check_ref(source.track, where)
         if not re.fullmatch(r"[0-9a-f]{40}", source.commit):
-            raise FatalError(f"{source.commit!r} is no full commit", where, "write all 40 hex digits")
-    elif not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", source.wheel) or not re.fullmatch(r"[0-9a-f]{64}", source.sha256):
-        raise FatalError(f"{source.wheel!r} with sha256 {source.sha256!r} is no pin of a wheel", where, "write project==version and 64 hex digits")
+            raise FatalError(
+                f"{source.commit!r} is no full commit", where, "write all 40 hex digits"
+            )
+    elif not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*", source.wheel) or not re.fullmatch(
+        r"[0-9a-f]{64}", source.sha256
+    ):
+        raise FatalError(
+            f"{source.wheel!r} with sha256 {source.sha256!r} is no pin of a wheel",
+            where,
+            "write project==version and 64 hex digits",
+        )
 
 
 def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
     """The file that says that the pin was verified without these absent paths."""
     pin = source.commit if isinstance(source, GitSource) else source.sha256
     absent = hashlib.sha256("\0".join(sorted(source.absent)).encode()).hexdigest()
-    return access.cache.path("git") / f"{source.name}.git" / "rosetta-verified" / f"{pin}-{absent[:16]}.json"
+    return (
+        access.cache.path("git")
+        / f"{source.name}.git"
+        / "rosetta-verified"
+        / f"{pin}-{absent[:16]}.json"
+    )
 
 
 def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | None:
@@ -123,15 +157,21 @@ def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | Non
         commit, tree, date = str(said["commit"]), str(said["tree"]), int(said["date"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if (isinstance(source, GitSource) and commit != source.commit) or not loose(repository, commit).exists():
+    if (isinstance(source, GitSource) and commit != source.commit) or not loose(
+        repository, commit
+    ).exists():
         return None
     url = source.git if isinstance(source, GitSource) else source.wheel
-    return Pinned(source.name, url, commit, tree, date, Git(repository), source.absent, "cache", history=False)
+    return Pinned(
+        source.name, url, commit, tree, date, Git(repository), source.absent, "cache", history=False
+    )
 
 
 def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
     """Verify and copy what the pin needs, from where it can be had. The source's lock is held."""
-    repository = access.cache.folder("git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True)
+    repository = access.cache.folder(
+        "git", f"{source.name}.git", lambda folder: Git(folder).init(), grows=True
+    )
     if isinstance(source, WheelSource):
         commit, transport = _take_wheel(source, access, repository), "wheel"
     else:
@@ -140,7 +180,14 @@ def _taken(source: GitSource | WheelSource, access: Access) -> Pinned:
         header = read_commit(reader, commit)
     if header.parents:
         _cut_history(repository, commit)
-    said = {"schema": 1, "commit": commit, "tree": header.tree, "date": header.date, "absent": sorted(source.absent), "transport": transport}
+    said = {
+        "schema": 1,
+        "commit": commit,
+        "tree": header.tree,
+        "date": header.date,
+        "absent": sorted(source.absent),
+        "transport": transport,
+    }
     caching.write_atomic(_stamp(source, access), json.dumps(said, indent=1, sort_keys=True) + "\n")
     pinned = _remembered(source, access)
     if pinned is None:
@@ -161,15 +208,28 @@ def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
                 if _copy(source, view, f"mirror {mirror.path}", repository):
                     return "mirror"
     if access.offline:
-        raise _ways_out("--offline was given, and neither the cache nor a mirror has it", source, access)
+        raise _ways_out(
+            "--offline was given, and neither the cache nor a mirror has it", source, access
+        )
     log.info(f"{source.name}: fetching {source.commit[:12]} from {source.git}")
     with _scratch(access, source.name) as folder:
         try:
-            view = remote.fetch(folder, source.git, source.commit, source.track, protocols=access.protocols, where=f"source {source.name}")
+            view = remote.fetch(
+                folder,
+                source.git,
+                source.commit,
+                source.track,
+                protocols=access.protocols,
+                where=f"source {source.name}",
+            )
         except remote.UnreachableError as error:
             raise _ways_out(error.what, source, access) from error
         if not _copy(source, view, source.git, repository):
-            raise FatalError(f"{source.git} did not send commit {source.commit}", f"source {source.name}", "run again")
+            raise FatalError(
+                f"{source.git} did not send commit {source.commit}",
+                f"source {source.name}",
+                "run again",
+            )
     return "git"
 
 
@@ -199,14 +259,26 @@ def _cut_history(repository: Path, commit: str) -> None:
 
 def _take_wheel(source: WheelSource, access: Access, repository: Path) -> str:
     project, _, version = source.wheel.partition("==")
-    wheel = index.fetch(project, version, source.sha256, access.cache.path("wheels"), offline=access.offline)
+    wheel = index.fetch(
+        project, version, source.sha256, access.cache.path("wheels"), offline=access.offline
+    )
     files = wheelsource.entries_of(wheel)
     info = f"{project.replace('-', '_')}-{version}.dist-info/METADATA"
     if info not in files:
-        raise FatalError(f"{wheel.name} is no wheel of {source.wheel}: it lacks {info}", f"source {source.name}", "correct the pin")
+        raise FatalError(
+            f"{wheel.name} is no wheel of {source.wheel}: it lacks {info}",
+            f"source {source.name}",
+            "correct the pin",
+        )
     check_absent(source.absent, files, source.name)
-    entries = [Entry(path, mode, write(repository, "blob", data)) for path, (mode, data) in files.items()]
-    return write(repository, "commit", wheelsource.commit_of(tree_of(repository, entries), source.wheel, source.sha256))
+    entries = [
+        Entry(path, mode, write(repository, "blob", data)) for path, (mode, data) in files.items()
+    ]
+    return write(
+        repository,
+        "commit",
+        wheelsource.commit_of(tree_of(repository, entries), source.wheel, source.sha256),
+    )
 
 
 def _with_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
@@ -222,7 +294,9 @@ def _with_history(pinned: Pinned, source: GitSource, access: Access) -> Pinned:
 def _reaches_back(pinned: Pinned, mirror: Mirror) -> bool:
     if (mirror.path / "shallow").exists():
         return False
-    with Reader(Git(pinned.git.git_dir, alternates=(mirror.objects,)), f"mirror {mirror.path}") as reader:
+    with Reader(
+        Git(pinned.git.git_dir, alternates=(mirror.objects,)), f"mirror {mirror.path}"
+    ) as reader:
         try:
             parents = read_commit(reader, pinned.commit).parents
             for parent in parents:
@@ -247,9 +321,14 @@ def _scratch(access: Access, name: str) -> Iterator[Path]:
 
 
 def _ways_out(why: str, source: GitSource, access: Access) -> FatalError:
-    ways = [f"--mirror DIR with a clone of {source.git}", f"a network that reaches {source.git}, without --offline"]
+    ways = [
+        f"--mirror DIR with a clone of {source.git}",
+        f"a network that reaches {source.git}, without --offline",
+    ]
     if line := access.release_lines.get(source.name):
         ways.append(f"--distribution {line}, which is made from release wheels")
     if access.mirrors and "mirror" not in why:
         why += f"; {', '.join(map(str, access.mirrors))} has no clone with it"
-    return FatalError(f"commit {source.commit} cannot be had: {why}", f"source {source.name}", "; or ".join(ways))
+    return FatalError(
+        f"commit {source.commit} cannot be had: {why}", f"source {source.name}", "; or ".join(ways)
+    )

@@ -23,7 +23,9 @@ _RESULTS = ("patched_commit", "patched_tree", "exported_tree")
 def entry(state: PatchedSource) -> dict[str, Any]:
     """The record of one source."""
     data = state.as_json()
-    patches = [{key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches]
+    patches = [
+        {key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches
+    ]
     return {**{key: _plain(data[key]) for key in (*_INPUTS, *_RESULTS)}, "patches": patches}
 
 
@@ -32,13 +34,18 @@ def load(manifest: Manifest) -> dict[str, Any]:
     path = manifest.root / FILE
     try:
         records = dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
-        if not all(isinstance(record, dict) and isinstance(record.get("patches", []), list) for record in records.values()):
+        if not all(
+            isinstance(record, dict) and isinstance(record.get("patches", []), list)
+            for record in records.values()
+        ):
             raise TypeError(records)
         return records
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FatalError("is not a lock of sources", str(path), "restore it: git checkout -- locks/sources.json") from error
+        raise FatalError(
+            "is not a lock of sources", str(path), "restore it: git checkout -- locks/sources.json"
+        ) from error
 
 
 def check(manifest: Manifest, state: PatchedSource) -> None:
@@ -46,13 +53,17 @@ def check(manifest: Manifest, state: PatchedSource) -> None:
     known, found = load(manifest).get(state.name), entry(state)
     if known is None:
         return
-    if not all(_plain(known.get(key)) == found[key] for key in _INPUTS) or _sums(known) != _sums(found):
+    if not all(_plain(known.get(key)) == found[key] for key in _INPUTS) or _sums(known) != _sums(
+        found
+    ):
         log.info(f"{state.name}: patched otherwise than {FILE} says; `build.py lock` records it")
         return
     for key in _RESULTS:
         if known.get(key) != found[key]:
             raise FatalError(
-                f"{key} is {found[key]}, the lock has {known.get(key)}", f"{FILE}: {state.name}", "the same inputs must give the same result: report it with your git version"
+                f"{key} is {found[key]}, the lock has {known.get(key)}",
+                f"{FILE}: {state.name}",
+                "the same inputs must give the same result: report it with your git version",
             )
 
 

@@ -38,11 +38,15 @@ def check_on_branch(source: GitSource, access: Access) -> None:
         else:
             git = Git(Path(folder), protocols=":".join(access.protocols))
             git.init()
-            remote.fetch_branch(git, source.git, tip, where=f"source {source.name}", without_trees=True)
+            remote.fetch_branch(
+                git, source.git, tip, where=f"source {source.name}", without_trees=True
+            )
         if remote.holds(git, tip, source.commit):
             return
     what = f"commit {source.commit} does not lie on {source.track}, which stands at {tip} (force-pushed?)"
-    raise FatalError(what, f"source {source.name}", "move the pin, or correct `track` in the manifest")
+    raise FatalError(
+        what, f"source {source.name}", "move the pin, or correct `track` in the manifest"
+    )
 
 
 def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
@@ -60,26 +64,38 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
                         return _peeled(mirror, sha), mirror
     if access.offline:
         what = f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch {source.track}{'' if seen else ' stands'}"
-        raise remote.UnreachableError(f"{what}, and --offline forbids asking {source.git}", where, "give --mirror DIR with a clone that has it")
+        raise remote.UnreachableError(
+            f"{what}, and --offline forbids asking {source.git}",
+            where,
+            "give --mirror DIR with a clone that has it",
+        )
     with tempfile.TemporaryDirectory() as folder:
         git = Git(Path(folder), protocols=":".join(access.protocols))
         git.init()
         tip = remote.tip(git, source.git, source.track, where)
     if tip is None:
-        raise FatalError(f"{source.git} has no branch or tag {source.track}: it was deleted or renamed", where, "correct `track` in the manifest")
+        raise FatalError(
+            f"{source.git} has no branch or tag {source.track}: it was deleted or renamed",
+            where,
+            "correct `track` in the manifest",
+        )
     return tip, None
 
 
 def has(mirror: Mirror, commit: str) -> bool:
     """Whether a mirror has this commit."""
     with tempfile.TemporaryDirectory() as folder:
-        return _view(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode == 0
+        return (
+            _view(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode == 0
+        )
 
 
 def _peeled(mirror: Mirror, sha: str) -> str:
     """The commit that a ref's object stands for, where that is an annotated tag."""
     with tempfile.TemporaryDirectory() as folder:
-        return _view(Path(folder), mirror).text("rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}")
+        return _view(Path(folder), mirror).text(
+            "rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}"
+        )
 
 
 def _view(folder: Path, mirror: Mirror) -> Git:

@@ -50,7 +50,9 @@ class PatchedSource:
 def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
     """The file that records how this source was patched; there only once it was."""
     address = entry.git if isinstance(entry, GitSource) else entry.wheel
-    key = stage_key("patched", {"source": stack.inputs(entry), "name": entry.name, "address": address})
+    key = stage_key(
+        "patched", {"source": stack.inputs(entry), "name": entry.name, "address": address}
+    )
     return access.cache.path("stamps", f"patched-{key}.json")
 
 
@@ -59,33 +61,51 @@ def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
     kept = stamp(entry, access)
     if (data := read_stamp(kept)) is not None:
         try:
-            lists = {"absent": tuple(data["absent"]), "patches": tuple(data["patches"]), "overlay": tuple(map(tuple, data["overlay"]))}
+            lists = {
+                "absent": tuple(data["absent"]),
+                "patches": tuple(data["patches"]),
+                "overlay": tuple(map(tuple, data["overlay"])),
+            }
             return PatchedSource(**{**data, **lists})
         except (TypeError, KeyError):
             pass  # written by another version of the builder
     with log.stage(f"patch {entry.name}"):
         pinned = source.acquire(entry, access)
         done = stack.apply(pinned, entry)
-    patches = tuple({"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome} for each in done.patches)
+    patches = tuple(
+        {"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome}
+        for each in done.patches
+    )
     result = PatchedSource(
-        entry.name, pinned.url, pinned.commit, pinned.tree, done.commit, done.tree, done.exported_tree, tuple(entry.absent), patches, tuple(done.overlay),
+        entry.name,
+        pinned.url,
+        pinned.commit,
+        pinned.tree,
+        done.commit,
+        done.tree,
+        done.exported_tree,
+        tuple(entry.absent),
+        patches,
+        tuple(done.overlay),
         pinned.date,
-    )  # fmt: skip
+    )
     write_stamp(kept, result.as_json())
     return result
 
 
-def folder(entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter) -> Path:
+def folder(
+    entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter
+) -> Path:
     """The exported tree with its bytecode, in the cache."""
 
     def make(into: Path) -> None:
         pinned = source.acquire(entry, access)
-        stack.apply(pinned, entry)  # its objects may have been pruned; applying again costs a second and gives the same tree
+        stack.apply(
+            pinned, entry
+        )  # its objects may have been pruned; applying again costs a second and gives the same tree
         with log.stage(f"export {entry.name}"):
             with Reader(pinned.git) as reader:
                 export.write_tree(reader, walk(reader, state.exported_tree), into)
             bytecode.compile_tree(python, into)
 
     return access.cache.folder("trees", f"{state.exported_tree}-{python.full}", make)
-
-

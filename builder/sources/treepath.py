@@ -17,7 +17,10 @@ def problem(path: str) -> str | None:
     if path.startswith(("-", ":")):
         return "starts like an option or a pathspec"
     # Attributes decide how git shows and merges every other file.
-    if any(part.split(":")[0].rstrip(" .").lower() in {".gitattributes", "gitatt~1"} for part in path.split("/")):
+    if any(
+        part.split(":")[0].rstrip(" .").lower() in {".gitattributes", "gitatt~1"}
+        for part in path.split("/")
+    ):
         return "names .gitattributes, which is git's own"
     try:
         check_path(path, "")

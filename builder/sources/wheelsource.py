@@ -39,15 +39,27 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
                 is_folder = _checked(info, where)
                 total += info.file_size
                 if info.file_size > _LARGEST_FILE or total > _LARGEST_WHEEL:
-                    raise FatalError(f"unpacks to more than a source may hold, at {info.filename!r}", where, _DO)
+                    raise FatalError(
+                        f"unpacks to more than a source may hold, at {info.filename!r}", where, _DO
+                    )
                 if is_folder:
                     continue
                 if info.filename in found:
                     raise FatalError(f"holds {info.filename!r} twice", where, _DO)
                 with archive.open(info) as member:
                     found[info.filename] = (FILE, member.read(_LARGEST_FILE + 1))
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as error:
-        raise FatalError(f"is not a sound zip file ({str(error).splitlines()[0] if str(error) else 'it ends early'})", where, "get it anew") from error
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        UnicodeDecodeError,
+    ) as error:
+        raise FatalError(
+            f"is not a sound zip file ({str(error).splitlines()[0] if str(error) else 'it ends early'})",
+            where,
+            "get it anew",
+        ) from error
     except OSError as error:
         raise FatalError(f"cannot be read ({error.strerror})", str(wheel), "get it anew") from error
     check_layout([Entry(path, mode, "") for path, (mode, _) in found.items()], {}, where)
@@ -61,12 +73,18 @@ def _checked(info: zipfile.ZipInfo, where: str) -> bool:
     is_folder = info.filename.endswith("/")
     check_path(info.filename.removesuffix("/"), where)
     kind = stat.S_IFMT(info.external_attr >> 16)
-    if kind not in (0, stat.S_IFDIR if is_folder else stat.S_IFREG) or (is_folder and info.file_size):
-        raise FatalError(f"holds {info.filename!r}, which is neither a plain file nor a folder", where, _DO)
+    if kind not in (0, stat.S_IFDIR if is_folder else stat.S_IFREG) or (
+        is_folder and info.file_size
+    ):
+        raise FatalError(
+            f"holds {info.filename!r}, which is neither a plain file nor a folder", where, _DO
+        )
     if info.flag_bits & 0x1:
         raise FatalError(f"holds {info.filename!r} encrypted", where, _DO)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise FatalError(f"holds {info.filename!r} with compression method {info.compress_type}", where, _DO)
+        raise FatalError(
+            f"holds {info.filename!r} with compression method {info.compress_type}", where, _DO
+        )
     return is_folder
 
 

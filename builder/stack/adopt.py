@@ -53,17 +53,29 @@ def resolve(git: Git, clone: mirror.Mirror | None, text: str) -> str:
     """The commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag; then perhaps ~N or ^."""
     found = _REF.fullmatch(text)
     if not found:
-        raise FatalError(f"{text!r} is no name of a commit", "import", "give a commit, or with --repo HEAD or a branch")
+        raise FatalError(
+            f"{text!r} is no name of a commit",
+            "import",
+            "give a commit, or with --repo HEAD or a branch",
+        )
     base = found["base"]
     if clone and (named := _named(clone, base)):
         base = named
     elif not re.fullmatch(r"[0-9a-f]{7,40}", base):
         do = "give its SHA, and --repo DIR for a clone that has it"
-        raise FatalError(f"no branch or tag {base!r}{' there' if clone else ' without --repo'}", "import", do)
-    done = git.run("rev-parse", "--verify", "--quiet", f"{base}{found['steps']}^{{commit}}", check=False)
+        raise FatalError(
+            f"no branch or tag {base!r}{' there' if clone else ' without --repo'}", "import", do
+        )
+    done = git.run(
+        "rev-parse", "--verify", "--quiet", f"{base}{found['steps']}^{{commit}}", check=False
+    )
     sha = done.stdout.decode("ascii", "replace").strip()
     if done.returncode or not re.fullmatch(r"[0-9a-f]{40}", sha):
-        raise FatalError(f"no commit {text!r} at hand", "import", "give --repo DIR or --mirror DIR for a clone that has it")
+        raise FatalError(
+            f"no commit {text!r} at hand",
+            "import",
+            "give --repo DIR or --mirror DIR for a clone that has it",
+        )
     return sha
 
 
@@ -82,7 +94,9 @@ def _named(clone: mirror.Mirror, name: str) -> str | None:
 def head_of(git: Git, commit: str) -> tuple[str, str, str]:
     """Parent, author and subject of a commit with one parent."""
     out = git.text("log", "-1", "--no-show-signature", "--format=%P%x00%an <%ae>%x00%s", commit)
-    parents, author, subject = (re.sub(r"[\x01-\x1f\x7f]", " ", part).strip() for part in out.split("\0", 2))
+    parents, author, subject = (
+        re.sub(r"[\x01-\x1f\x7f]", " ", part).strip() for part in out.split("\0", 2)
+    )
     if len(parents.split()) != 1:
         what = "is a merge" if parents else "has no parent"
         raise FatalError(f"commit {commit} {what}", "import", "give a commit that makes one change")
@@ -97,7 +111,16 @@ def slug(subject: str) -> str:
     return short or "change"
 
 
-def adopt(pinned: Pinned, folder: Path, commit: str, *, name: str = "", subject: str = "", fields: dict[str, str], replaces: bool = False) -> Adoption:
+def adopt(
+    pinned: Pinned,
+    folder: Path,
+    commit: str,
+    *,
+    name: str = "",
+    subject: str = "",
+    fields: dict[str, str],
+    replaces: bool = False,
+) -> Adoption:
     """The files for `commit` as a patch at the end of the series, or, with `replaces`, in the place of the patch `name`.
 
     A broken patch can be replaced while others are broken too: they are mended one after the other.
@@ -115,7 +138,11 @@ def adopt(pinned: Pinned, folder: Path, commit: str, *, name: str = "", subject:
     old = next((patch for patch in patches if patch.name == name), None)
     if bool(old) != replaces:
         what = "is in the series already" if old else "is not in the series"
-        raise FatalError(what, str(file), "give --replace to put the commit in its place" if old else "leave --replace out")
+        raise FatalError(
+            what,
+            str(file),
+            "give --replace to put the commit in its place" if old else "leave --replace out",
+        )
     if old:
         author, subject, fields = old.sender, subject or old.subject, {**old.fields, **fields}
     if missing := [key for key in patchfile.REQUIRED if not fields.get(key)]:
@@ -135,14 +162,25 @@ def adopt(pinned: Pinned, folder: Path, commit: str, *, name: str = "", subject:
     failing = _check_effect(before, after, new, replaces=replaces)
     final = final[at:]
     _check_leftover(file, final[0], replaces=replaces)
-    files = [(patch.file, patch.raw) for patch, before in zip(final, wanted[at:], strict=True) if patch is final[0] or patch.raw != before.raw]
+    files = [
+        (patch.file, patch.raw)
+        for patch, before in zip(final, wanted[at:], strict=True)
+        if patch is final[0] or patch.raw != before.raw
+    ]
     if not old:
         text = series.read_text(folder / "series")
-        files.append((folder / "series", f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{name}\n".encode()))
+        files.append(
+            (
+                folder / "series",
+                f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{name}\n".encode(),
+            )
+        )
     return Adoption(name, commit, tuple(files), failing)
 
 
-def _refresh_from(pinned: Pinned, wanted: Sequence[Patch], at: int) -> tuple[list[Patch], stack.Survey]:
+def _refresh_from(
+    pinned: Pinned, wanted: Sequence[Patch], at: int
+) -> tuple[list[Patch], stack.Survey]:
     """Return the series with the patches from `at` on as they must be to apply plainly, and what a build makes of it.
 
     A patch behind one that fails keeps its bytes: they would be written without the failing one. The patch at `at` is the
@@ -159,7 +197,9 @@ def _refresh_from(pinned: Pinned, wanted: Sequence[Patch], at: int) -> tuple[lis
     return final, stack.survey(pinned, final, ())
 
 
-def _check_effect(before: stack.Survey, after: stack.Survey, new: Patch, *, replaces: bool) -> tuple[PatchResult, ...]:
+def _check_effect(
+    before: stack.Survey, after: stack.Survey, new: Patch, *, replaces: bool
+) -> tuple[PatchResult, ...]:
     """Refuse a change that does not apply or that breaks a patch; return what a build still refuses.
 
     Args:
@@ -173,19 +213,35 @@ def _check_effect(before: stack.Survey, after: stack.Survey, new: Patch, *, repl
     """
     for result in after.results:
         if result.name == new.name and result.outcome != "applied":
-            raise FatalError(f"with it, {result.name} is {result.outcome}: {result.detail}", "import", _ON_PATCHED)
+            raise FatalError(
+                f"with it, {result.name} is {result.outcome}: {result.detail}",
+                "import",
+                _ON_PATCHED,
+            )
     failing = tuple(result for result in after.results if not result.sound)
     was_failing = {result.name for result in before.results if not result.sound}
     for result in failing:
         if not replaces and result.name in was_failing:
-            raise FatalError(f"{result.name} is broken already ({result.outcome}: {result.detail})", "import", "mend that patch first (docs/patches.md says how)")
+            raise FatalError(
+                f"{result.name} is broken already ({result.outcome}: {result.detail})",
+                "import",
+                "mend that patch first (docs/patches.md says how)",
+            )
         # While a broken patch is left out, those behind it are judged without it. What its mended form breaks is next to mend.
         if result.name not in was_failing and new.name not in was_failing:
-            raise FatalError(f"with it, {result.name} is {result.outcome}: {result.detail}", "import", _ON_PATCHED)
+            raise FatalError(
+                f"with it, {result.name} is {result.outcome}: {result.detail}",
+                "import",
+                _ON_PATCHED,
+            )
     return failing
 
 
 def _check_leftover(file: Path, new: Patch, *, replaces: bool) -> None:
     """A file that an interrupted import left is fine, any other is someone's."""
     if not replaces and file.exists() and file.read_bytes() != new.raw:
-        raise FatalError("is there already, but not in the series", str(file), "move it away or choose another --name")
+        raise FatalError(
+            "is there already, but not in the series",
+            str(file),
+            "move it away or choose another --name",
+        )

@@ -49,8 +49,23 @@ def parse(line: str) -> Cause:
 
 def _log(git: Git, commit: str, path: str, *options: str) -> list[Cause]:
     literal = replace(git, extra={**git.extra, "GIT_LITERAL_PATHSPECS": "1"})
-    done = literal.run("log", "--first-parent", "--no-renames", FORMAT, *options, "--end-of-options", commit, "--", path, check=False)
-    return [parse(line) for line in done.stdout.decode("utf-8", "replace").splitlines() if line] if done.returncode == 0 else []
+    done = literal.run(
+        "log",
+        "--first-parent",
+        "--no-renames",
+        FORMAT,
+        *options,
+        "--end-of-options",
+        commit,
+        "--",
+        path,
+        check=False,
+    )
+    return (
+        [parse(line) for line in done.stdout.decode("utf-8", "replace").splitlines() if line]
+        if done.returncode == 0
+        else []
+    )
 
 
 def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
@@ -74,7 +89,9 @@ def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
             at += size + 1
 
 
-def broke(git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]) -> tuple[Cause, bool] | None:
+def broke(
+    git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
+) -> tuple[Cause, bool] | None:
     """The commit after which `wanted` no longer fits `path`, and whether that commit made the very same change.
 
     `earlier` are the hunks that our own stack puts into the file before. None: the newest version takes it, or none does.
@@ -84,7 +101,10 @@ def broke(git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Seq
         if version.data is not None and hunks.takes(_stacked(version.data, earlier), wanted):
             if newer is None:
                 return None
-            made = newer.data is not None and (hunks.holds(_stacked(newer.data, earlier), wanted) or hunks.holds(hunks.lines(newer.data), wanted))
+            made = newer.data is not None and (
+                hunks.holds(_stacked(newer.data, earlier), wanted)
+                or hunks.holds(hunks.lines(newer.data), wanted)
+            )
             return newer.cause, made
         newer = version
     return None
@@ -118,7 +138,18 @@ def vanished(git: Git, commit: str, path: str) -> tuple[Cause, str | None] | Non
     if not found:
         return None
     cause = found[0]
-    out = git.run("diff-tree", "-r", "-z", "-M", "-l0", "--name-status", "--diff-filter=R", f"{cause.commit}^1", cause.commit, check=False)
+    out = git.run(
+        "diff-tree",
+        "-r",
+        "-z",
+        "-M",
+        "-l0",
+        "--name-status",
+        "--diff-filter=R",
+        f"{cause.commit}^1",
+        cause.commit,
+        check=False,
+    )
     parts = out.stdout.decode("utf-8", "surrogateescape").split("\0")
     for _, old, new in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
         if old == path:

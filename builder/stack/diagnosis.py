@@ -50,7 +50,12 @@ class State:
         return text_of(self.reader, self.entries[path][1])
 
     def earlier_on(self, path: str) -> list[tuple[str, FilePatch]]:
-        return [(patch.name, file) for patch in self.earlier for file in patch.files if file.path == path]
+        return [
+            (patch.name, file)
+            for patch in self.earlier
+            for file in patch.files
+            if file.path == path
+        ]
 
 
 def text_of(reader: Reader, blob: str) -> list[bytes]:
@@ -60,8 +65,12 @@ def text_of(reader: Reader, blob: str) -> list[bytes]:
 def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
     """Put `patch` into the state's index if it fits beyond doubt; with `merge`, also where a three-way merge takes it."""
 
-    def result(outcome: Outcome, detail: str = "", by: Cause | None = None, *, sound: bool = False) -> PatchResult:
-        return PatchResult(patch.name, patch.sha256, patch.subject, outcome, None, detail, by, sound)
+    def result(
+        outcome: Outcome, detail: str = "", by: Cause | None = None, *, sound: bool = False
+    ) -> PatchResult:
+        return PatchResult(
+            patch.name, patch.sha256, patch.subject, outcome, None, detail, by, sound
+        )
 
     if not patch.files:
         return result("empty", "the patch changes nothing: drop it")
@@ -74,18 +83,31 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
         return result("applied", sound=True)
     if said and not any(_failing(file, state) for file in patch.files):
         # A full disk looks like this; nothing must be blamed on the patch then.
-        raise FatalError(f"git cannot apply it, though every hunk fits: {said}", str(patch.file), "free some space, or mend what git names, then run again")
+        raise FatalError(
+            f"git cannot apply it, though every hunk fits: {said}",
+            str(patch.file),
+            "free some space, or mend what git names, then run again",
+        )
     if not doubt and _there(patch, state.entries, state):
         if not _there(patch, state.upstream, state):
             return result("empty", "an earlier patch of ours does the same: drop one of the two")
         by = _broke(patch.files[0], state)
-        return result("upstream", f"upstream has it{_since(by)}: drop the patch", by[0] if by else None, sound=True)
+        return result(
+            "upstream",
+            f"upstream has it{_since(by)}: drop the patch",
+            by[0] if by else None,
+            sound=True,
+        )
     before = state.index.write_tree()
     merged = _merged(patch, state)
     if merge and merged and merged != before:
         return result("applied", "by a three-way merge", sound=True)
     state.index.read_tree(before)
-    return result(*_explained(patch, state, doubt=doubt, mergeable=merged not in {None, before}, same=merged == before))
+    return result(
+        *_explained(
+            patch, state, doubt=doubt, mergeable=merged not in {None, before}, same=merged == before
+        )
+    )
 
 
 def _doubt(patch: Patch, state: State) -> str | None:
@@ -101,22 +123,36 @@ def _doubt(patch: Patch, state: State) -> str | None:
             if fit.doubtful:
                 return f"the hunk at line {hunk.line} fits {fit.places} places of {file.path}, none at its own line"
         both.append(all(fit.at is not None for fit in fits) and not hunks.takes(text, file.hunks))
-    return f"it fits {patch.files[0].path}, but what it makes of it is there already as well" if all(both) else None
+    return (
+        f"it fits {patch.files[0].path}, but what it makes of it is there already as well"
+        if all(both)
+        else None
+    )
 
 
 def _there(patch: Patch, entries: Mapping[str, tuple[str, str]], state: State) -> bool:
     """Whether these entries have the change already, proven by lines that it adds."""
-    proof = any(op == "+" and line.strip() for file in patch.files for hunk in file.hunks for op, line in hunk.body)
+    proof = any(
+        op == "+" and line.strip()
+        for file in patch.files
+        for hunk in file.hunks
+        for op, line in hunk.body
+    )
     return proof and all(
-        file.path in entries and hunks.holds(text_of(state.reader, entries[file.path][1]), file.hunks) for file in patch.files
-    )  # fmt: skip
+        file.path in entries
+        and hunks.holds(text_of(state.reader, entries[file.path][1]), file.hunks)
+        for file in patch.files
+    )
 
 
 def _merged(patch: Patch, state: State) -> str | None:
     """Merge the patch into the state's index three ways; the tree, or None where that conflicts or lacks the old blobs."""
     # Older versions are in mirrors and full clones only. Without them git would quietly fall back to plain applying.
     trial = replace(state.index, git=state.pinned.git)
-    if not all(trial.git.run("cat-file", "-e", file.old, check=False).returncode == 0 for file in patch.files):
+    if not all(
+        trial.git.run("cat-file", "-e", file.old, check=False).returncode == 0
+        for file in patch.files
+    ):
         return None
     return trial.write_tree() if trial.merge(patch.diff) is None else None
 
@@ -132,13 +168,23 @@ def _since(by: tuple[Cause, bool] | None) -> str:
     return f", since {by[0]}" if by else ""
 
 
-def _explained(patch: Patch, state: State, *, doubt: str | None, mergeable: bool, same: bool) -> tuple[Outcome, str, Cause | None]:
+def _explained(
+    patch: Patch, state: State, *, doubt: str | None, mergeable: bool, same: bool
+) -> tuple[Outcome, str, Cause | None]:
     """Outcome, detail and cause of a patch that does not fit beyond doubt."""
-    found = {file.path: _broke(file, state) for file in patch.files if state.entries[file.path][1] != file.old}
+    found = {
+        file.path: _broke(file, state)
+        for file in patch.files
+        if state.entries[file.path][1] != file.old
+    }
     made = len(found) == len(patch.files) and all(by and by[1] for by in found.values())
     if same or made:
         by = next((by for by in found.values() if by), None)
-        return "upstream", f"upstream has it{_since(by)}, perhaps changed again since: drop the patch", by[0] if by else None
+        return (
+            "upstream",
+            f"upstream has it{_since(by)}, perhaps changed again since: drop the patch",
+            by[0] if by else None,
+        )
     hint = "; git can merge it: run `build.py patches refresh`" if mergeable else ""
     failing = [(file, bad) for file in patch.files if (bad := _failing(file, state))]
     if doubt or not failing:
@@ -187,11 +233,19 @@ def _missing(file: FilePatch, state: State) -> tuple[Outcome, str, Cause | None]
                 break
             path = found[1]
             if path in state.entries:
-                return "renamed", f"{file.path} is now {path}, by {by}: name that in the patch, then refresh", by
+                return (
+                    "renamed",
+                    f"{file.path} is now {path}, by {by}: name that in the patch, then refresh",
+                    by,
+                )
         if by:
             return "gone", f"{file.path} was deleted by {by}: see what took its place", by
         return "gone", f"upstream never had {file.path}: see the path in the patch", None
     for other, (_, blob) in state.entries.items():
         if blob == file.old:
-            return "renamed", f"{file.path} is now {other} ({_NO_HISTORY}): name that in the patch, then refresh", None
+            return (
+                "renamed",
+                f"{file.path} is now {other} ({_NO_HISTORY}): name that in the patch, then refresh",
+                None,
+            )
     return "gone", f"upstream has no {file.path} ({_NO_HISTORY})", None

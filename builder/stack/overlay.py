@@ -49,9 +49,17 @@ def load(folder: Path | None) -> tuple[OverlayFile, ...]:
     listed, present = _listed(folder / "REPLACES"), _present(folder)
     for path in listed:
         if path not in present:
-            raise FatalError(f"lists {path}, which is not there", str(folder / "REPLACES"), "add the file or drop the line")
+            raise FatalError(
+                f"lists {path}, which is not there",
+                str(folder / "REPLACES"),
+                "add the file or drop the line",
+            )
     if extra := sorted(present.keys() - listed.keys()):
-        raise FatalError("is not in REPLACES", str(folder / extra[0]), "add `PATH <blob it replaces>` or `PATH new` there")
+        raise FatalError(
+            "is not in REPLACES",
+            str(folder / extra[0]),
+            "add `PATH <blob it replaces>` or `PATH new` there",
+        )
     return tuple(_read(path, present[path], replaces) for path, replaces in listed.items())
 
 
@@ -64,17 +72,29 @@ def _read(path: str, file: Path, replaces: str | None) -> OverlayFile:
 
 def _listed(file: Path) -> dict[str, str | None]:
     if file.is_symlink() or not file.is_file():
-        raise FatalError("is not there", str(file), "write `PATH <blob it replaces>` or `PATH new` into it, one a line")
+        raise FatalError(
+            "is not there",
+            str(file),
+            "write `PATH <blob it replaces>` or `PATH new` into it, one a line",
+        )
     found: dict[str, str | None] = {}
     for number, line in enumerate(read_text(file).splitlines(), 1):
         where = f"{file}:{number}"
         path, _, blob = line.rpartition(" ")
         if blob != "new" and not re.fullmatch(r"[0-9a-f]{40}", blob):
-            raise FatalError(f"{line!r} does not end in a full blob SHA or `new`", where, "see docs/patches.md")
+            raise FatalError(
+                f"{line!r} does not end in a full blob SHA or `new`", where, "see docs/patches.md"
+            )
         if problem := treepath.problem(path):
-            raise FatalError(f"path {path!r} {problem}", where, "name a plain path inside upstream's tree")
+            raise FatalError(
+                f"path {path!r} {problem}", where, "name a plain path inside upstream's tree"
+            )
         if found and path <= list(found)[-1]:
-            raise FatalError(f"{path} {'comes twice' if path in found else 'is out of order'}", where, "sort the lines by path")
+            raise FatalError(
+                f"{path} {'comes twice' if path in found else 'is out of order'}",
+                where,
+                "sort the lines by path",
+            )
         found[path] = None if blob == "new" else blob
     return found
 
@@ -86,7 +106,9 @@ def _present(folder: Path) -> dict[str, Path]:
             full = folder.__class__(root, name)
             path = full.relative_to(folder).as_posix()
             if full.is_symlink() or not (full.is_file() or full.is_dir()):
-                raise FatalError("is a link or no plain file", str(full), "put the file itself there")
+                raise FatalError(
+                    "is a link or no plain file", str(full), "put the file itself there"
+                )
             if problem := treepath.problem(path):
                 raise FatalError(problem, str(full), "name a plain path inside upstream's tree")
             if full.is_file() and path != "REPLACES" and not name.startswith(".tmp-"):
@@ -94,11 +116,15 @@ def _present(folder: Path) -> dict[str, Path]:
     return found
 
 
-def judge(pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]) -> OverlayResult:
+def judge(
+    pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]
+) -> OverlayResult:
     """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode, blob)."""
     for parent in treepath.parents(file.path):
         if parent in entries:
-            return OverlayResult(file.path, file.blob, "conflict", f"{parent} is a file or a link upstream")
+            return OverlayResult(
+                file.path, file.blob, "conflict", f"{parent} is a file or a link upstream"
+            )
     if any(path.startswith(file.path + "/") for path in entries):
         return OverlayResult(file.path, file.blob, "conflict", f"{file.path} is a folder upstream")
     there = entries.get(file.path)
@@ -107,13 +133,23 @@ def judge(pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, st
         return OverlayResult(file.path, file.blob, "applied", "")
     if there is None:
         found = cause.vanished(git, commit, file.path) if pinned.history else None
-        detail = "upstream has no such file" + (f": {'moved to ' + found[1] if found[1] else 'deleted'} by {found[0]}" if found else "")
-        return OverlayResult(file.path, file.blob, "gone", f"{detail}; drop it or mark it `new`{_hint(pinned)}", found[0] if found else None)
+        detail = "upstream has no such file" + (
+            f": {'moved to ' + found[1] if found[1] else 'deleted'} by {found[0]}" if found else ""
+        )
+        return OverlayResult(
+            file.path,
+            file.blob,
+            "gone",
+            f"{detail}; drop it or mark it `new`{_hint(pinned)}",
+            found[0] if found else None,
+        )
     mode, blob = there
     if mode == objects.LINK:
         return OverlayResult(file.path, file.blob, "conflict", "upstream has a link there")
     if blob == file.blob and mode == file.mode:
-        return OverlayResult(file.path, file.blob, "upstream", "upstream has the same file: drop it from the overlay")
+        return OverlayResult(
+            file.path, file.blob, "upstream", "upstream has the same file: drop it from the overlay"
+        )
     if blob == file.replaces:
         return OverlayResult(file.path, file.blob, "applied", "")
     if file.replaces is None:
@@ -123,7 +159,13 @@ def judge(pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, st
         by = cause.changed(git, commit, file.path, file.replaces) if pinned.history else None
         detail = f"upstream's blob is now {blob}, not {file.replaces}"
     detail += f", since {by}" if by else ""
-    return OverlayResult(file.path, file.blob, "conflict", f"{detail}; see what changed, then write that blob into REPLACES{_hint(pinned)}", by)
+    return OverlayResult(
+        file.path,
+        file.blob,
+        "conflict",
+        f"{detail}; see what changed, then write that blob into REPLACES{_hint(pinned)}",
+        by,
+    )
 
 
 def _hint(pinned: Pinned) -> str:

@@ -41,7 +41,7 @@ _SPECIAL = {
     "dissimilarity ": "rewrites a file",
     "GIT binary patch": "is binary",
     "Binary files": "is binary",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,11 @@ def render(sender: str, subject: str, fields: Mapping[str, str], diff: bytes) ->
 
 
 def _fields(fields: Mapping[str, str]) -> str:
-    return "".join(f"{key}: {fields[key].replace(chr(10), chr(10) + ' ')}\n" for key in (*REQUIRED, *OPTIONAL) if key in fields)
+    return "".join(
+        f"{key}: {fields[key].replace(chr(10), chr(10) + ' ')}\n"
+        for key in (*REQUIRED, *OPTIONAL)
+        if key in fields
+    )
 
 
 def parse(file: Path, raw: bytes) -> Patch:
@@ -107,9 +111,14 @@ def parse(file: Path, raw: bytes) -> Patch:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FatalError("is not UTF-8", f"{file}:{raw[: error.start].count(10) + 1}", "patches are UTF-8 text") from error
+        raise FatalError(
+            "is not UTF-8", f"{file}:{raw[: error.start].count(10) + 1}", "patches are UTF-8 text"
+        ) from error
     reader = _Lines(file, text)
-    sender, subject = reader.match(_FROM, "`From: NAME <MAIL>`")["who"], reader.match(_SUBJECT, "`Subject: [PATCH] ...`")["subject"]
+    sender, subject = (
+        reader.match(_FROM, "`From: NAME <MAIL>`")["who"],
+        reader.match(_SUBJECT, "`Subject: [PATCH] ...`")["subject"],
+    )
     reader.expect("", "an empty line after the subject")
     fields = _read_fields(reader)
     reader.refuse_hidden()
@@ -134,7 +143,10 @@ class _Lines:
         for number, line in enumerate(text.split("\n"), 1):
             if "\r" in line or "\0" in line:
                 self.at = number - 1
-                self.fail("has a carriage return" if "\r" in line else "has a NUL byte", "patches are plain text with LF line ends")
+                self.fail(
+                    "has a carriage return" if "\r" in line else "has a NUL byte",
+                    "patches are plain text with LF line ends",
+                )
         if not text.endswith("\n"):
             self.at = text.count("\n")
             self.fail("the last line does not end")
@@ -147,9 +159,14 @@ class _Lines:
         """Fail at a character above the current line that is not visible: it would control the terminals that show the head."""
         end = self.at
         for number, line in enumerate(self.lines[:end]):
-            if hidden := next((character for character in line if escape(character, keep="\t") != character), ""):
+            if hidden := next(
+                (character for character in line if escape(character, keep="\t") != character), ""
+            ):
                 self.at = number
-                self.fail(f"has the hidden character {escape(hidden, keep='')}", "write the head of a patch in visible characters")
+                self.fail(
+                    f"has the hidden character {escape(hidden, keep='')}",
+                    "write the head of a patch in visible characters",
+                )
         self.at = end
 
     def peek(self) -> str | None:
@@ -181,7 +198,11 @@ def _read_fields(reader: _Lines) -> dict[str, str]:
             continue
         found = _FIELD.fullmatch(line)
         if not found or found["key"] not in (*REQUIRED, *OPTIONAL):
-            reader.fail(f"unknown field {line.split(':')[0]!r}", f"the fields are {', '.join((*REQUIRED, *OPTIONAL))}", back=1)
+            reader.fail(
+                f"unknown field {line.split(':')[0]!r}",
+                f"the fields are {', '.join((*REQUIRED, *OPTIONAL))}",
+                back=1,
+            )
         elif found["key"] in fields:
             reader.fail(f"a second {found['key']}", back=1)
         else:
@@ -190,9 +211,15 @@ def _read_fields(reader: _Lines) -> dict[str, str]:
             if key == "Upstream-Status" and (wrong := status_problem(found["value"])):
                 reader.fail(wrong, back=1)
     for missing in (name for name in REQUIRED if name not in fields):
-        reader.fail(f"no {missing}", "every patch says why it exists, where upstream stands and when it goes", back=1)
+        reader.fail(
+            f"no {missing}",
+            "every patch says why it exists, where upstream stands and when it goes",
+            back=1,
+        )
     if list(fields) != [name for name in (*REQUIRED, *OPTIONAL) if name in fields]:
-        reader.fail(f"the fields stand in another order than {', '.join((*REQUIRED, *OPTIONAL))}", back=1)
+        reader.fail(
+            f"the fields stand in another order than {', '.join((*REQUIRED, *OPTIONAL))}", back=1
+        )
     return fields
 
 
@@ -223,14 +250,20 @@ def _read_file(reader: _Lines) -> FilePatch:
     line = reader.peek() or ""
     for start, what in _SPECIAL.items():
         if line.startswith(start):
-            reader.fail(f"the patch {what} ({path})", "a patch changes a few lines of files that upstream has")
+            reader.fail(
+                f"the patch {what} ({path})",
+                "a patch changes a few lines of files that upstream has",
+            )
     found = reader.match(_INDEX, "`index <40 hex>..<40 hex> <mode>`")
     if found["mode"] not in {"100644", "100755"}:
         reader.fail(f"{path} has mode {found['mode']}: not a plain file", back=1)
     line = reader.peek() or ""
     for start, what in _SPECIAL.items():
         if line.startswith(start):
-            reader.fail(f"the patch {what} ({path})", "a patch changes a few lines of files that upstream has")
+            reader.fail(
+                f"the patch {what} ({path})",
+                "a patch changes a few lines of files that upstream has",
+            )
     tab = "\t" if " " in path else ""
     reader.expect(f"--- a/{path}{tab}", f"`--- a/{path}`")
     reader.expect(f"+++ b/{path}{tab}", f"`+++ b/{path}`")
@@ -269,8 +302,19 @@ def _read_hunk(reader: _Lines, shift: int, after: int) -> tuple[Hunk, int]:
     if all(op == " " for op, _ in body):
         reader.fail("a hunk that changes nothing", back=1)
     if old and old_start == 1 and all(op != " " for op, _ in body):
-        reader.fail("the patch replaces the whole file", "whole files of ours belong into the overlay", back=1)
+        reader.fail(
+            "the patch replaces the whole file",
+            "whole files of ours belong into the overlay",
+            back=1,
+        )
     # An empty side names the line before it.
-    if (new_start + (new == 0)) - (old_start + (old == 0)) != shift or old_start < after or (old and not old_start) or (new and not new_start):
-        raise FatalError("a hunk's line numbers do not add up", f"{reader.file}:{line}", "see docs/patches.md")
+    if (
+        (new_start + (new == 0)) - (old_start + (old == 0)) != shift
+        or old_start < after
+        or (old and not old_start)
+        or (new and not new_start)
+    ):
+        raise FatalError(
+            "a hunk's line numbers do not add up", f"{reader.file}:{line}", "see docs/patches.md"
+        )
     return hunk, shift + new - old

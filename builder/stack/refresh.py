@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from builder.stack.stack import Survey
 
 _FORM = (
-    "-p", "-U1", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--inter-hunk-context=0",
-    "--diff-algorithm=myers", "--indent-heuristic", "--src-prefix=a/", "--dst-prefix=b/",
-)  # fmt: skip
+    "-p",
+    "-U1",
+    "--full-index",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+    "--indent-heuristic",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+)
 
 
 def diff(git: Git, before: str, after: str) -> bytes:
@@ -29,9 +39,11 @@ def diff(git: Git, before: str, after: str) -> bytes:
 def fresh(pinned: Pinned, found: Survey) -> dict[str, Patch]:
     """Every patch of the survey that was put in, by name, with the bytes it should have."""
     return {
-        step.patch.name: patchfile.parse(step.patch.file, step.patch.with_diff(diff(pinned.git, step.before, step.after)))
+        step.patch.name: patchfile.parse(
+            step.patch.file, step.patch.with_diff(diff(pinned.git, step.before, step.after))
+        )
         for step in found.steps
-    }  # fmt: skip
+    }
 
 
 def stale(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey]:
@@ -53,7 +65,15 @@ def stale(pinned: Pinned, patches: Sequence[Patch]) -> tuple[list[Patch], Survey
 
 def _prove(pinned: Pinned, found: Survey, patches: Sequence[Patch], new: dict[str, Patch]) -> None:
     """Fresh patches must give, without merging, the trees that they were taken from."""
-    sound = [new.get(patch.name, patch) for patch, result in zip(patches, found.results, strict=True) if result.outcome == "applied"]
+    sound = [
+        new.get(patch.name, patch)
+        for patch, result in zip(patches, found.results, strict=True)
+        if result.outcome == "applied"
+    ]
     again = stack.survey(pinned, sound, ())
     if [step.after for step in again.steps] != [step.after for step in found.steps]:
-        raise FatalError("a refreshed patch gives another tree than before", pinned.name, "please report this with the patches")
+        raise FatalError(
+            "a refreshed patch gives another tree than before",
+            pinned.name,
+            "please report this with the patches",
+        )

@@ -28,14 +28,20 @@ def names(folder: Path) -> list[str]:
     """The patches that `series` lists, in order."""
     file = folder / "series"
     if file.is_symlink() or not file.is_file():
-        raise FatalError("is not there", str(file), "write the patches' names into it, one a line (it may be empty)")
+        raise FatalError(
+            "is not there",
+            str(file),
+            "write the patches' names into it, one a line (it may be empty)",
+        )
     found: list[str] = []
     for number, line in enumerate(read_text(file).split("\n"), 1):
         entry = line.split("#")[0].strip()
         if not entry:
             continue
         if problem := name_problem(entry):
-            raise FatalError(problem, f"{file}:{number}", "name the patch NAME.patch of this folder NAME")
+            raise FatalError(
+                problem, f"{file}:{number}", "name the patch NAME.patch of this folder NAME"
+            )
         if entry in found:
             raise FatalError(f"{entry} comes twice", f"{file}:{number}", "keep one of the two")
         found.append(entry)
@@ -45,14 +51,24 @@ def names(folder: Path) -> list[str]:
 def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
     """All patches, read and linted. A file that is not in `series` is an error unless its name is among `tolerated`."""
     listed = [f"{name}.patch" for name in names(folder)]
-    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".tmp-")} - {"series"}
+    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".tmp-")} - {
+        "series"
+    }
     for entry in listed:
         if entry not in present:
-            raise FatalError(f"lists {entry}, which is not there", str(folder / "series"), "add the file or drop the line")
+            raise FatalError(
+                f"lists {entry}, which is not there",
+                str(folder / "series"),
+                "add the file or drop the line",
+            )
         if (folder / entry).is_symlink() or not (folder / entry).is_file():
-            raise FatalError("is not a plain file", str(folder / entry), "put the patch itself there")
+            raise FatalError(
+                "is not a plain file", str(folder / entry), "put the patch itself there"
+            )
     if extra := sorted(present - set(listed) - set(tolerated)):
-        raise FatalError("is not in series", str(folder / extra[0]), "list it there or remove the file")
+        raise FatalError(
+            "is not in series", str(folder / extra[0]), "list it there or remove the file"
+        )
     return tuple(patchfile.parse(folder / entry, (folder / entry).read_bytes()) for entry in listed)
 
 
@@ -63,5 +79,7 @@ def read_text(file: Path) -> str:
     except UnicodeDecodeError as error:
         raise FatalError("is not UTF-8", str(file), "write it anew") from error
     if "\r" in text or "\0" in text:
-        raise FatalError("has carriage returns or NUL bytes", str(file), "plain text with LF line ends")
+        raise FatalError(
+            "has carriage returns or NUL bytes", str(file), "plain text with LF line ends"
+        )
     return text

@@ -70,7 +70,10 @@ def inputs(source: GitSource | WheelSource) -> dict[str, Any]:
         "wheel": getattr(source, "sha256", ""),
         "absent": sorted(source.absent),
         "patches": [[patch.name, patch.sha256] for patch in series.load(source.patches)],
-        "overlay": [[file.path, file.mode, file.blob, file.replaces] for file in overlay.load(source.overlay)],
+        "overlay": [
+            [file.path, file.mode, file.blob, file.replaces]
+            for file in overlay.load(source.overlay)
+        ],
     }
 
 
@@ -88,11 +91,19 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     for result in failed:
         what = f"{result.outcome}: {result.detail}{more}"
-        raise FatalError(what, str(source.patches / f"{result.name}.patch"), f"see docs/patches.md and `build.py patches check {source.name}`")
+        raise FatalError(
+            what,
+            str(source.patches / f"{result.name}.patch"),
+            f"see docs/patches.md and `build.py patches check {source.name}`",
+        )
     for laid in found.overlaid:
         if laid.outcome not in {"applied", "upstream"}:
             where = str((source.overlay or Path()) / laid.path)
-            raise FatalError(f"{laid.outcome}: {laid.detail}", where, f"see docs/patches.md and `build.py patches check {source.name}`")
+            raise FatalError(
+                f"{laid.outcome}: {laid.detail}",
+                where,
+                f"see docs/patches.md and `build.py patches check {source.name}`",
+            )
     for result in found.results:
         if result.outcome == "upstream":
             log.warn(f"{source.name}: {result.name}: {result.detail}")
@@ -102,7 +113,9 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     return Patched(pinned, found.commit, found.tree, found.exported_tree, found.results, laid_over)
 
 
-def survey(pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile], *, merge: bool = False) -> Survey:
+def survey(
+    pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile], *, merge: bool = False
+) -> Survey:
     """Try every patch and every overlaid file on the pinned tree. With `merge`, a three-way merge counts as applied."""
     # A build goes without the mirrors: else git would leave out of our repository what a mirror happens to have.
     git = pinned.git if merge else replace(pinned.git, alternates=())
@@ -115,7 +128,9 @@ def survey(pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile
         commit, tree, date, entries = pinned.commit, pinned.tree, pinned.date, dict(upstream)
         for patch in patches:
             _check_targets(patch, entries, pinned, reader)
-            state = diagnosis.State(pinned, index, reader, upstream, entries, tuple(step.patch for step in steps))
+            state = diagnosis.State(
+                pinned, index, reader, upstream, entries, tuple(step.patch for step in steps)
+            )
             result = diagnosis.attempt(patch, state, merge=merge)
             if result.outcome == "applied":
                 date += 1
@@ -128,11 +143,23 @@ def survey(pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile
         patched = {one.path: step.patch.name for step in steps for one in step.patch.files}
         for file in files:
             if file.path in patched or file.path in pinned.absent:
-                why = f"is changed by the patch {patched[file.path]} as well" if file.path in patched else "is listed as absent"
-                raise FatalError(f"the overlaid file {file.path} {why}", pinned.name, "choose one of the two")
-        good = [file for file, result in zip(files, overlaid, strict=True) if result.outcome == "applied"]
+                why = (
+                    f"is changed by the patch {patched[file.path]} as well"
+                    if file.path in patched
+                    else "is listed as absent"
+                )
+                raise FatalError(
+                    f"the overlaid file {file.path} {why}", pinned.name, "choose one of the two"
+                )
+        good = [
+            file
+            for file, result in zip(files, overlaid, strict=True)
+            if result.outcome == "applied"
+        ]
         if good:
-            index.put((file.path, file.mode, write(git.git_dir, "blob", file.data)) for file in good)
+            index.put(
+                (file.path, file.mode, write(git.git_dir, "blob", file.data)) for file in good
+            )
             tree = index.write_tree()
             commit = gitindex.commit(git, tree, commit, _overlay_message(good), date + 1)
         exported = tree
@@ -143,10 +170,14 @@ def survey(pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile
 
 
 def _overlay_message(files: Sequence[OverlayFile]) -> str:
-    return "rosetta: files of ours in place of upstream's\n\n" + "".join(f"{file.path}\n" for file in files)
+    return "rosetta: files of ours in place of upstream's\n\n" + "".join(
+        f"{file.path}\n" for file in files
+    )
 
 
-def _check_targets(patch: Patch, entries: dict[str, tuple[str, str]], pinned: Pinned, reader: Reader) -> None:
+def _check_targets(
+    patch: Patch, entries: dict[str, tuple[str, str]], pinned: Pinned, reader: Reader
+) -> None:
     """Refuse a patch that writes through a link, touches what is never exported, or takes most of a file away."""
     for file in patch.files:
         where = f"{patch.file}:{file.hunks[0].line}"
@@ -154,11 +185,15 @@ def _check_targets(patch: Patch, entries: dict[str, tuple[str, str]], pinned: Pi
             if path in entries and entries[path][0] == LINK:
                 raise FatalError(f"writes through the link {path}", where, "patch the file itself")
         if file.path in pinned.absent:
-            raise FatalError(f"changes {file.path}, which is never exported", where, "drop it from `absent` or from the patch")
+            raise FatalError(
+                f"changes {file.path}, which is never exported",
+                where,
+                "drop it from `absent` or from the patch",
+            )
         if file.removed > _FEW_LINES and file.path in entries:
             total = len(diagnosis.text_of(reader, entries[file.path][1]))
             if file.removed <= total < file.removed * 2:
                 do = "whole files of ours belong into the overlay"
-                raise FatalError(f"takes {file.removed} of {total} lines out of {file.path}", where, do)
-
-
+                raise FatalError(
+                    f"takes {file.removed} of {total} lines out of {file.path}", where, do
+                )

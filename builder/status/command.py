@@ -20,10 +20,32 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reports", metavar="DIR", action="append", default=[], help="folder with reports of nights (may be repeated; default: build/nightly/reports)")
-    parser.add_argument("--earlier", metavar="URL", default="", help="take the reports of earlier nights from the page that was made last")
-    parser.add_argument("--output", metavar="DIR", default="build/status", help="where the page goes (default: build/status)")
-    parser.add_argument("--keep", type=_number, default=60, metavar="N", help="how many nights the page remembers (default: 60)")
+    parser.add_argument(
+        "--reports",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder with reports of nights (may be repeated; default: build/nightly/reports)",
+    )
+    parser.add_argument(
+        "--earlier",
+        metavar="URL",
+        default="",
+        help="take the reports of earlier nights from the page that was made last",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        default="build/status",
+        help="where the page goes (default: build/status)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=_number,
+        default=60,
+        metavar="N",
+        help="how many nights the page remembers (default: 60)",
+    )
 
 
 def _number(text: str) -> int:
@@ -37,25 +59,52 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if arguments.earlier and context.offline:
         raise FatalError("cannot be read with --offline", "--earlier", "leave one of the two out")
     folder = Path(arguments.output).absolute()
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / reports.FILE).is_file()))):
-        raise FatalError("holds files that are no status page of ours", str(folder), "give a new or an empty folder; nothing was touched")
+    if folder.is_symlink() or (
+        folder.exists()
+        and (
+            not folder.is_dir() or (any(folder.iterdir()) and not (folder / reports.FILE).is_file())
+        )
+    ):
+        raise FatalError(
+            "holds files that are no status page of ours",
+            str(folder),
+            "give a new or an empty folder; nothing was touched",
+        )
     earlier = reports.of_page(arguments.earlier) if arguments.earlier else []
     here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]
     documents = reports.newest([*earlier, *reports.of_folders(here)], arguments.keep)
     if not documents:
-        raise FatalError("there is no report yet", str(here[0]), "make one: python build.py nightly")
+        raise FatalError(
+            "there is no report yet", str(here[0]), "make one: python build.py nightly"
+        )
     shown = page.view([reports.of(each, each["date"]) for each in documents])
     badges = page.badges(shown)
     with bake.locked(folder) as place, bake.exchanged(place) as fresh:
         fresh.mkdir()
         for name, text in badges.items():
             write_atomic(fresh / "badges" / name, text)
-        write_atomic(fresh / reports.FILE, json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n")
+        write_atomic(
+            fresh / reports.FILE, json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
+        )
         write_atomic(fresh / "index.html", page.html(shown))
-    data = {"page": str(folder / "index.html"), "badges": sorted(badges), "nights": len(documents), "newest": shown.newest.date, "verdicts": {each.title: each.verdict for each in shown.shown}}
+    data = {
+        "page": str(folder / "index.html"),
+        "badges": sorted(badges),
+        "nights": len(documents),
+        "newest": shown.newest.date,
+        "verdicts": {each.title: each.verdict for each in shown.shown},
+    }
     return Result(data, _text(shown, folder, documents))
 
 
 def _text(shown: View, folder: Path, documents: Sequence[object]) -> str:
-    lines = [f"{each.title:<14}{each.verdict:<7}{'last green ' + each.last_green if each.last_green else 'never green'}" for each in shown.shown]
-    return "\n".join([*lines, f"{folder / 'index.html'} shows {len(documents)} night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}"])
+    lines = [
+        f"{each.title:<14}{each.verdict:<7}{'last green ' + each.last_green if each.last_green else 'never green'}"
+        for each in shown.shown
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"{folder / 'index.html'} shows {len(documents)} night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}",
+        ]
+    )

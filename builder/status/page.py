@@ -57,7 +57,9 @@ class View:
     @property
     def unknown(self) -> list[str]:
         """The titles of which no night at hand tells anything."""
-        return [each.title for each in self.shown if each.verdict == "quiet" and not each.last_green]
+        return [
+            each.title for each in self.shown if each.verdict == "quiet" and not each.last_green
+        ]
 
 
 def view(reports: Sequence[Report]) -> View:
@@ -67,9 +69,24 @@ def view(reports: Sequence[Report]) -> View:
     for entry in newest.published:
         images = tuple(image for image in newest.images if image.title == entry.title)
         history = tuple((report.date, verdict(report, entry.title)) for report in reports[:_SHOWN])
-        green = next((report.date for report in reports if verdict(report, entry.title) == "green"), None)
-        shown.append(Shown(entry.title, images[0].distribution, images[0].accelerator, history[0][1], green, entry, images, history[::-1]))
-    held = tuple((name, source) for name, source in newest.sources.items() if source.state not in _AT_EASE)
+        green = next(
+            (report.date for report in reports if verdict(report, entry.title) == "green"), None
+        )
+        shown.append(
+            Shown(
+                entry.title,
+                images[0].distribution,
+                images[0].accelerator,
+                history[0][1],
+                green,
+                entry,
+                images,
+                history[::-1],
+            )
+        )
+    held = tuple(
+        (name, source) for name, source in newest.sources.items() if source.state not in _AT_EASE
+    )
     return View(newest, tuple(shown), held)
 
 
@@ -82,7 +99,11 @@ def verdict(report: Report, title: str) -> str:
         return "quiet"
     if entry.green:
         return "green"
-    return "red" if entry.state not in _GOOD or any(state not in _GOOD for state in states) else "quiet"
+    return (
+        "red"
+        if entry.state not in _GOOD or any(state not in _GOOD for state in states)
+        else "quiet"
+    )
 
 
 def badges(shown: View) -> dict[str, str]:
@@ -94,16 +115,40 @@ def badges(shown: View) -> dict[str, str]:
         for image in each.images:
             fine = image.built.state == image.trained.state == "ok"
             left_out = image.built.state == "ok" and image.trained.state == "left-out"
-            said = ("built, trained", "green") if fine else ("built, not trained", "amber") if left_out else ("not asked for", "grey") if image.built.state == "not-asked" else ("red", "red")
-            found[f"{each.title}-{image.architecture}.svg"] = draw.badge(f"{each.title} {image.architecture}", *said)
+            said = (
+                ("built, trained", "green")
+                if fine
+                else ("built, not trained", "amber")
+                if left_out
+                else ("not asked for", "grey")
+                if image.built.state == "not-asked"
+                else ("red", "red")
+            )
+            found[f"{each.title}-{image.architecture}.svg"] = draw.badge(
+                f"{each.title} {image.architecture}", *said
+            )
     return found
 
 
 def html(shown: View) -> str:
     """The whole page."""
     # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an error.
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"mb": _megabytes, "curve": _curve, "behind": draw.behind, "end_of": _end, "commit_url": _commit_url, "patches": _patches, "sentence": _sentence}
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "mb": _megabytes,
+        "curve": _curve,
+        "behind": draw.behind,
+        "end_of": _end,
+        "commit_url": _commit_url,
+        "patches": _patches,
+        "sentence": _sentence,
+    }
     return environment.get_template("page.html.j2").render(view=shown, night=shown.newest)
 
 
@@ -112,7 +157,9 @@ def _megabytes(size: int | None) -> str:
 
 
 def _curve(image: Image) -> Markup:
-    return draw.curve(image.trained.runs, f"{image.distribution} on {image.accelerator}, {image.architecture}")
+    return draw.curve(
+        image.trained.runs, f"{image.distribution} on {image.accelerator}, {image.architecture}"
+    )
 
 
 def _end(line: Line) -> str:

@@ -157,8 +157,16 @@ def of(data: Any, where: str) -> Report:
     try:
         return Report.model_validate({**data, "schema_": data["schema"]})
     except (ValidationError, TypeError, KeyError) as error:
-        first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"loc": ("schema",), "msg": "is missing"}
-        raise FatalError(f"is no report of a night: {'.'.join(map(str, first['loc']))}: {first['msg']}", where, "give a folder that build.py nightly made") from error
+        first = (
+            error.errors(include_url=False)[0]
+            if isinstance(error, ValidationError)
+            else {"loc": ("schema",), "msg": "is missing"}
+        )
+        raise FatalError(
+            f"is no report of a night: {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            where,
+            "give a folder that build.py nightly made",
+        ) from error
 
 
 def of_folders(folders: Iterable[Path]) -> list[Any]:
@@ -166,12 +174,20 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
     found = []
     for folder in folders:
         if not folder.is_dir():
-            raise FatalError("is no folder", str(folder), "give the folder `reports` of a night: build/nightly/reports")
+            raise FatalError(
+                "is no folder",
+                str(folder),
+                "give the folder `reports` of a night: build/nightly/reports",
+            )
         for file in sorted(folder.glob("*.json")):
             try:
                 found.append(json.loads(file.read_text(encoding="utf-8")))
             except (OSError, ValueError, RecursionError) as error:
-                raise FatalError("cannot be read as JSON", str(file), "take it out of the folder, or make it again: build.py nightly --only report") from error
+                raise FatalError(
+                    "cannot be read as JSON",
+                    str(file),
+                    "take it out of the folder, or make it again: build.py nightly --only report",
+                ) from error
             of(found[-1], str(file))
     return found
 
@@ -179,8 +195,14 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
 def of_page(address: str) -> list[Any]:
     """The documents that the page at `address` was made of; none where there is no page yet (404)."""
     parts = urlsplit(address)
-    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")):
-        raise FatalError("is no https:// address", f"--earlier {redact(address)}", "give the address of the page that was made last")
+    if parts.scheme != "https" and not (
+        parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    ):
+        raise FatalError(
+            "is no https:// address",
+            f"--earlier {redact(address)}",
+            "give the address of the page that was made last",
+        )
     url = f"{address.rstrip('/')}/{FILE}"
     try:
         with requests.get(url, timeout=60, stream=True, verify=index.ca_bundle() or True) as answer:
@@ -194,9 +216,21 @@ def of_page(address: str) -> list[Any]:
                     break
             data = json.loads(raw) if len(raw) <= _LARGEST else None
     except (requests.RequestException, ValueError, RecursionError) as error:
-        raise FatalError(f"cannot be read: {redact(str(error))[:300]}", redact(url), "see whether the page is there; without --earlier the page begins anew") from error
-    if not isinstance(data, dict) or data.get("schema") != 1 or not isinstance(data.get("reports"), list):
-        raise FatalError("is not what build.py status wrote", redact(url), "give the address of the page that was made last")
+        raise FatalError(
+            f"cannot be read: {redact(str(error))[:300]}",
+            redact(url),
+            "see whether the page is there; without --earlier the page begins anew",
+        ) from error
+    if (
+        not isinstance(data, dict)
+        or data.get("schema") != 1
+        or not isinstance(data.get("reports"), list)
+    ):
+        raise FatalError(
+            "is not what build.py status wrote",
+            redact(url),
+            "give the address of the page that was made last",
+        )
     for each in data["reports"]:
         of(each, redact(url))
     return list(data["reports"])

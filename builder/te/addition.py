@@ -37,7 +37,14 @@ class Addition:
 
 
 def addition(
-    context: Context, manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str, *, allow_current: bool = False
+    context: Context,
+    manifest: Manifest,
+    line: str,
+    accelerator: str,
+    architecture: str,
+    python_version: str,
+    *,
+    allow_current: bool = False,
 ) -> Addition:
     """What is to be installed beside a distribution's own lock; the wheel is compiled now if the cache has none.
 
@@ -49,7 +56,9 @@ def addition(
     wanted = build.plan(manifest, line, accelerator, architecture, python_version)
     replaced: tuple[Replacement, ...] = ()
     try:
-        made = imported(context.cache, wanted) or build.wheel(context.cache, wanted, offline=context.offline)
+        made = imported(context.cache, wanted) or build.wheel(
+            context.cache, wanted, offline=context.offline
+        )
     except debs.SupersededError:
         if not allow_current:
             raise
@@ -59,12 +68,23 @@ def addition(
             f"Debian has superseded {current.name} {wanted.headers.version}; this local build compiles Transformer Engine with {current.version} "
             "and records it in lock.json"
         )
-        made = build.wheel(context.cache, replace(wanted, headers=current, headers_date=""), offline=context.offline)
+        made = build.wheel(
+            context.cache,
+            replace(wanted, headers=current, headers_date=""),
+            offline=context.offline,
+        )
     pins = pinned.installed(manifest, line, accelerator, python_version, architecture)
     return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc, replaced)
 
 
-def built(context: Context, manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str) -> bool:
+def built(
+    context: Context,
+    manifest: Manifest,
+    line: str,
+    accelerator: str,
+    architecture: str,
+    python_version: str,
+) -> bool:
     """Is the wheel at hand, so that `addition` compiles nothing?"""
     wanted = build.plan(manifest, line, accelerator, architecture, python_version)
     if imported(context.cache, wanted):
@@ -118,7 +138,17 @@ def described(wanted: Plan, made: Made, *, brought: bool) -> dict[str, Any]:
     """For --json."""
     target = wanted.target
     return {
-        "project": pinned.SOURCE, "version": target.version, "accelerator": target.accelerator, "architecture": target.architecture, "python": target.python,
-        "wheel": made.path.name, "path": str(made.path), "sha256": made.sha256, "bytes": made.path.stat().st_size, "glibc": made.glibc,
-        "imported": brought, "inputs": wanted.inputs, "effort": made.effort,
-    }  # fmt: skip
+        "project": pinned.SOURCE,
+        "version": target.version,
+        "accelerator": target.accelerator,
+        "architecture": target.architecture,
+        "python": target.python,
+        "wheel": made.path.name,
+        "path": str(made.path),
+        "sha256": made.sha256,
+        "bytes": made.path.stat().st_size,
+        "glibc": made.glibc,
+        "imported": brought,
+        "inputs": wanted.inputs,
+        "effort": made.effort,
+    }

@@ -32,9 +32,27 @@ if TYPE_CHECKING:
 
 RECORD = "wheel.json"
 # What build_tools/jax.py and pybind11's helpers give the compiler, and what Debian's Python adds that matters.
-FLAGS = ("-O3", "-g0", "-DNDEBUG", "-fwrapv", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-DNVTE_WITH_NCCL_EP")
+FLAGS = (
+    "-O3",
+    "-g0",
+    "-DNDEBUG",
+    "-fwrapv",
+    "-fPIC",
+    "-std=c++17",
+    "-fvisibility=hidden",
+    "-DNVTE_WITH_NCCL_EP",
+)
 # Lazy binding even where a compiler has it otherwise: symbols of CUDA's libraries come from those that are loaded before. And libnccl stands beside it.
-LINK = ("-shared", "-s", "-Wl,-O1", "-Wl,-z,relro", "-Wl,-z,lazy", "-Wl,--build-id=none", "-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib")
+LINK = (
+    "-shared",
+    "-s",
+    "-Wl,-O1",
+    "-Wl,-z,relro",
+    "-Wl,-z,lazy",
+    "-Wl,--build-id=none",
+    "-Wl,--enable-new-dtags",
+    "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib",
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +68,29 @@ class Plan:
     @property
     def inputs(self) -> str:
         """The key of it, the same on every machine."""
-        return stage_key("te", {"compiled": self.compiled, "link": LINK, "loader": loader.PLACES[self.target.accelerator]})
+        return stage_key(
+            "te",
+            {
+                "compiled": self.compiled,
+                "link": LINK,
+                "loader": loader.PLACES[self.target.accelerator],
+            },
+        )
 
     @property
     def compiled(self) -> str:
         """The key of what is linked into it."""
         packages = [[pin.name, pin.version, *pin.hashes] for pin in self.pins]
-        return stage_key("te-compiled", {"target": asdict(self.target), "sdist": self.sdist, "packages": packages, "headers": self.headers.sha256, "flags": FLAGS})
+        return stage_key(
+            "te-compiled",
+            {
+                "target": asdict(self.target),
+                "sdist": self.sdist,
+                "packages": packages,
+                "headers": self.headers.sha256,
+                "flags": FLAGS,
+            },
+        )
 
     @property
     def where(self) -> str:
@@ -73,15 +107,27 @@ class Made:
     effort: dict[str, Any]
 
 
-def plan(manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str) -> Plan:
+def plan(
+    manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str
+) -> Plan:
     """Read what the manifest and the locks say; FatalError where it is not for this line, accelerator or Python."""
     te = pinned.chosen(manifest, line, accelerator)
     known = manifest.lines[line].pythons
     if python_version not in known:
-        raise FatalError(f"the line {line!r} has no locks for Python {python_version}", "--python", f"give one of: {', '.join(known)}")
+        raise FatalError(
+            f"the line {line!r} has no locks for Python {python_version}",
+            "--python",
+            f"give one of: {', '.join(known)}",
+        )
     target = Target(te.version, accelerator, architecture, python_version)
     pins = pinned.compiled_against(manifest, line, accelerator, python_version, architecture)
-    return Plan(target, te.sha256, tuple(pins), headers.of(manifest, python_version, architecture), headers.read_lock(manifest).date)
+    return Plan(
+        target,
+        te.sha256,
+        tuple(pins),
+        headers.of(manifest, python_version, architecture),
+        headers.read_lock(manifest).date,
+    )
 
 
 def key(wanted: Plan, by: Compiler) -> str:
@@ -110,22 +156,44 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
         with log.stage(f"fetch what {wanted.where} is compiled from and against"):
             source = _source(cache, wanted, offline=offline)
             against = _against(cache, wanted, offline=offline)
-            includes = _includes(source, against, headers.folder(cache, wanted.headers, wanted.headers_date, offline=offline), wanted.target)
+            includes = _includes(
+                source,
+                against,
+                headers.folder(cache, wanted.headers, wanted.headers_date, offline=offline),
+                wanted.target,
+            )
         files = sorted((source / "csrc" / "extensions").glob("*.cpp"))
         kept = cache.folder("wheels", halfway, lambda _: None, grows=True)
         scratch = folder / "scratch"
         scratch.mkdir()
         at_once_ = at_once or objects.jobs()
         with log.stage(f"compile {wanted.where}: {len(files)} files, {at_once_} at a time"):
-            made, effort = objects.compile_all(by, files, [*FLAGS, *_unnamed(cache), *includes], kept, scratch, at_once=at_once_)
+            made, effort = objects.compile_all(
+                by, files, [*FLAGS, *_unnamed(cache), *includes], kept, scratch, at_once=at_once_
+            )
         module = _linked(by, made, against, scratch)
-        meta = wheelfile.metadata((source / "PKG-INFO").read_text(encoding="utf-8"), wanted.target.accelerator)
-        note = {"inputs": wanted.inputs, "compiler": by.identity, "sdist": wanted.sdist, "against": [pin.text.partition(" ;")[0] for pin in wanted.pins]}
+        meta = wheelfile.metadata(
+            (source / "PKG-INFO").read_text(encoding="utf-8"), wanted.target.accelerator
+        )
+        note = {
+            "inputs": wanted.inputs,
+            "compiler": by.identity,
+            "sdist": wanted.sdist,
+            "against": [pin.text.partition(" ;")[0] for pin in wanted.pins],
+        }
         place, library = loader.make(by, wanted.target.accelerator, against, scratch)
         content = {wanted.target.module: module, place: library}
         _refuse_paths(content, cache, wanted.where)
-        path = wheelfile.write(folder, wanted.target, content, meta, (source / "LICENSE").read_bytes(), note)
-        spent = {"seconds": round(time.monotonic() - start, 1), "peak_bytes": effort.peak, "at_once": at_once_, "files": effort.seconds, "compiler": by.identity}
+        path = wheelfile.write(
+            folder, wanted.target, content, meta, (source / "LICENSE").read_bytes(), note
+        )
+        spent = {
+            "seconds": round(time.monotonic() - start, 1),
+            "peak_bytes": effort.peak,
+            "at_once": at_once_,
+            "files": effort.seconds,
+            "compiler": by.identity,
+        }
         record(folder, path, wanted.target, spent)
         remove(scratch)
 
@@ -136,14 +204,23 @@ def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Mad
     if made := have(cache, name):
         remove(cache.path("wheels", halfway))
         return made
-    raise FatalError("the cached wheel is damaged", str(cache.path("wheels", name)), "delete that folder and run again")
+    raise FatalError(
+        "the cached wheel is damaged",
+        str(cache.path("wheels", name)),
+        "delete that folder and run again",
+    )
 
 
 def record(folder: Path, path: Path, target: Target, effort: dict[str, Any]) -> None:
     """Write down beside a wheel what is known of it, for `have`."""
     with zipfile.ZipFile(path) as archive:
         module = archive.read(target.module)
-    known = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "glibc": wheelfile.glibc(module), "effort": effort}
+    known = {
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "glibc": wheelfile.glibc(module),
+        "effort": effort,
+    }
     (folder / RECORD).write_text(json.dumps(known, indent=1, sort_keys=True), encoding="ascii")
 
 
@@ -151,17 +228,32 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
     """The sdist, unpacked."""
 
     def make(folder: Path) -> None:
-        archive = index.fetch(pinned.SOURCE, wanted.target.version, wanted.sdist, cache.path("wheels", "sdist"), part=".tar.gz", offline=offline)
+        archive = index.fetch(
+            pinned.SOURCE,
+            wanted.target.version,
+            wanted.sdist,
+            cache.path("wheels", "sdist"),
+            part=".tar.gz",
+            offline=offline,
+        )
         try:
             with tarfile.open(archive) as tar:
                 archives.extract_verified(tar, folder)
         except (tarfile.TarError, OSError, EOFError) as error:
-            raise FatalError(f"does not unpack ({' '.join(str(error).split())[:200]})", archive.name, "delete it and run again") from error
+            raise FatalError(
+                f"does not unpack ({' '.join(str(error).split())[:200]})",
+                archive.name,
+                "delete it and run again",
+            ) from error
 
     folder = cache.folder("wheels", f"te-source-{wanted.sdist}", make)
     found = folder / f"{wheelfile.PROJECT}-{wanted.target.version}"
     if not (found / "csrc" / "extensions").is_dir():
-        raise FatalError("its sdist has no csrc/extensions", pinned.SOURCE, "this release is laid out otherwise: see builder/te/build.py")
+        raise FatalError(
+            "its sdist has no csrc/extensions",
+            pinned.SOURCE,
+            "this release is laid out otherwise: see builder/te/build.py",
+        )
     return found
 
 
@@ -174,27 +266,72 @@ def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
         requirements = folder / "requirements.txt"
         requirements.write_text("".join(pin.lines() for pin in wanted.pins), encoding="utf-8")
         uv.run(
-            "pip", "install", "--quiet", "--target", str(folder / "site"), "--python", str(python.own().path), "--python-version", target.python,
-            "--python-platform", f"{machine}-manylinux_2_28", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(requirements),
-            offline=offline, where=wanted.where,
-        )  # fmt: skip
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(folder / "site"),
+            "--python",
+            str(python.own().path),
+            "--python-version",
+            target.python,
+            "--python-platform",
+            f"{machine}-manylinux_2_28",
+            "--no-deps",
+            "--require-hashes",
+            "--only-binary",
+            ":all:",
+            "-r",
+            str(requirements),
+            offline=offline,
+            where=wanted.where,
+        )
         wheelrecord.require(folder / "site", wanted.where)
 
     packages = [[pin.name, pin.version, *pin.hashes] for pin in wanted.pins]
-    return cache.folder("env", stage_key("te-against", {"packages": packages, "python": target.python, "architecture": target.architecture}), make) / "site"
+    return (
+        cache.folder(
+            "env",
+            stage_key(
+                "te-against",
+                {
+                    "packages": packages,
+                    "python": target.python,
+                    "architecture": target.architecture,
+                },
+            ),
+            make,
+        )
+        / "site"
+    )
 
 
 def _includes(source: Path, site: Path, python_headers: Path, target: Target) -> list[str]:
     """The include folders, in the order of the package's own build."""
     common = source / "common_headers"
     folders = [
-        *sorted(site.glob("nvidia/*/include")), site / "include", common, common / "common", common / "common" / "include", source / "csrc",
-        site / "jaxlib" / "include", site / "pybind11" / "include", python_headers / "usr" / "include" / f"python{target.python}",
-    ]  # fmt: skip
+        *sorted(site.glob("nvidia/*/include")),
+        site / "include",
+        common,
+        common / "common",
+        common / "common" / "include",
+        source / "csrc",
+        site / "jaxlib" / "include",
+        site / "pybind11" / "include",
+        python_headers / "usr" / "include" / f"python{target.python}",
+    ]
     if missing := [each for each in folders if not each.is_dir()]:
-        raise FatalError(f"no folder {missing[0].name} is in what it is compiled against", str(missing[0].parent), "check locks/te-build.in and the te-*.in of the line")
+        raise FatalError(
+            f"no folder {missing[0].name} is in what it is compiled against",
+            str(missing[0].parent),
+            "check locks/te-build.in and the te-*.in of the line",
+        )
     # Debian's pyconfig.h asks for <TRIPLET/python3.X/pyconfig.h>; the compiler's own C headers come before this one.
-    return [*(f"-I{each}" for each in folders), "-idirafter", str(python_headers / "usr" / "include")]
+    return [
+        *(f"-I{each}" for each in folders),
+        "-idirafter",
+        str(python_headers / "usr" / "include"),
+    ]
 
 
 def _unnamed(cache: Cache) -> list[str]:
@@ -206,9 +343,20 @@ def _linked(by: Compiler, parts: list[Path], site: Path, scratch: Path) -> bytes
     out = scratch / "module.so"
     nccl = site / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     if not nccl.is_file():
-        raise FatalError("libnccl.so.2 is not in what it is compiled against", str(nccl.parent), "check the locks: nvidia-nccl is missing")
+        raise FatalError(
+            "libnccl.so.2 is not in what it is compiled against",
+            str(nccl.parent),
+            "check the locks: nvidia-nccl is missing",
+        )
     argv = [*sdist.cut_off(), by.program, *LINK, *map(str, parts), str(nccl), "-o", str(out)]
-    programs.run(argv, where=pinned.SOURCE, what="does not link", do="check the compiler's libraries", env=objects.environment(scratch), cwd=scratch)
+    programs.run(
+        argv,
+        where=pinned.SOURCE,
+        what="does not link",
+        do="check the compiler's libraries",
+        env=objects.environment(scratch),
+        cwd=scratch,
+    )
     return out.read_bytes()
 
 
@@ -216,4 +364,8 @@ def _refuse_paths(content: dict[str, bytes], cache: Cache, where: str) -> None:
     for path in {str(cache.root), str(cache.root.resolve()), str(Path.home())} - {"/"}:
         for name, data in content.items():
             if path.encode() + b"/" in data:
-                raise FatalError(f"{name} names this machine's folder {path}", where, "use a g++ that knows -ffile-prefix-map")
+                raise FatalError(
+                    f"{name} names this machine's folder {path}",
+                    where,
+                    "use a g++ that knows -ffile-prefix-map",
+                )

@@ -36,24 +36,62 @@ def find(architecture: str) -> Compiler:
     triplet = TRIPLETS[architecture]
     native = platform.machine() == triplet.partition("-")[0]
     for name in (f"{triplet}-g++", *(("g++",) if native else ())):
-        if (program := shutil.which(name)) and (found := _ask(program)) and found.machine.partition("-")[0] == triplet.partition("-")[0]:
+        if (
+            (program := shutil.which(name))
+            and (found := _ask(program))
+            and found.machine.partition("-")[0] == triplet.partition("-")[0]
+        ):
             if int(found.version.partition(".")[0]) < OLDEST:
-                raise FatalError(f"is version {found.version}, and {OLDEST} is needed", program, "install a newer g++")
+                raise FatalError(
+                    f"is version {found.version}, and {OLDEST} is needed",
+                    program,
+                    "install a newer g++",
+                )
             return found
     package = "g++" if native else f"g++-{triplet.replace('_', '-')}"
-    elsewhere = "" if native else f", or make the wheel on an {architecture} machine and bring it here by --import"
-    raise FatalError(f"no C++ compiler for {architecture} is here", "PATH", f"apt-get install {package}{elsewhere}")
+    elsewhere = (
+        ""
+        if native
+        else f", or make the wheel on an {architecture} machine and bring it here by --import"
+    )
+    raise FatalError(
+        f"no C++ compiler for {architecture} is here",
+        "PATH",
+        f"apt-get install {package}{elsewhere}",
+    )
 
 
 def _ask(program: str) -> Compiler | None:
     try:
-        machine = subprocess.run([program, "-dumpmachine"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-        macros = subprocess.run([program, "-x", "c++", "-dM", "-E", "-include", "cstddef", "-"], input="", capture_output=True, text=True, check=True, timeout=60).stdout
+        machine = subprocess.run(
+            [program, "-dumpmachine"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout.strip()
+        macros = subprocess.run(
+            [program, "-x", "c++", "-dM", "-E", "-include", "cstddef", "-"],
+            input="",
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "stderr", "") or str(error)
-        raise FatalError(f"does not work ({output_end(reason)})", program, "install g++ with its C and C++ libraries") from error
+        raise FatalError(
+            f"does not work ({output_end(reason)})",
+            program,
+            "install g++ with its C and C++ libraries",
+        ) from error
     known = dict(re.findall(r"(?m)^#define (__\w+__) (.+)$", macros))
-    if "__clang__" in known or not {"__GNUC__", "__GLIBC__", "__GLIBC_MINOR__", "__GLIBCXX__"} <= known.keys():
+    if (
+        "__clang__" in known
+        or not {"__GNUC__", "__GLIBC__", "__GLIBC_MINOR__", "__GLIBCXX__"} <= known.keys()
+    ):
         return None  # another compiler by that name, or another C library
     version = f"{known['__GNUC__']}.{known['__GNUC_MINOR__']}.{known['__GNUC_PATCHLEVEL__']}"
-    return Compiler(program, version, machine, f"{known['__GLIBC__']}.{known['__GLIBC_MINOR__']}", known["__GLIBCXX__"])
+    return Compiler(
+        program,
+        version,
+        machine,
+        f"{known['__GLIBC__']}.{known['__GLIBC_MINOR__']}",
+        known["__GLIBCXX__"],
+    )

@@ -48,17 +48,29 @@ def read_lock(manifest: Manifest) -> HeaderLock:
     try:
         if data["schema"] != 1:
             raise ValueError(data["schema"])
-        packages = {(python, deb.architecture): deb for python, rows in data["pythons"].items() for deb in map(debs.checked, rows)}
+        packages = {
+            (python, deb.architecture): deb
+            for python, rows in data["pythons"].items()
+            for deb in map(debs.checked, rows)
+        }
         return HeaderLock(packages, debs.checked_date(data.get("date", "")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FatalError("is not a lock of Python's headers", str(file), f"git checkout it, or {_REMAKE}") from error
+        raise FatalError(
+            "is not a lock of Python's headers", str(file), f"git checkout it, or {_REMAKE}"
+        ) from error
 
 
 def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
     """The file's text: nothing of the machine that made it."""
     pythons = sorted({python for python, _ in locked})
-    rows = {python: [vars(deb) for (each, _), deb in sorted(locked.items()) if each == python] for python in pythons}
-    return json.dumps({"schema": 1, **({"date": date} if date else {}), "pythons": rows}, indent=1) + "\n"
+    rows = {
+        python: [vars(deb) for (each, _), deb in sorted(locked.items()) if each == python]
+        for python in pythons
+    }
+    return (
+        json.dumps({"schema": 1, **({"date": date} if date else {}), "pythons": rows}, indent=1)
+        + "\n"
+    )
 
 
 def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
@@ -67,18 +79,35 @@ def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
     if te is None:
         return {}
     if offline:
-        raise FatalError("the headers of Python cannot be looked up offline", FILE, f"{_REMAKE}, without --offline")
+        raise FatalError(
+            "the headers of Python cannot be looked up offline",
+            FILE,
+            f"{_REMAKE}, without --offline",
+        )
     known, after = read_lock(manifest), {}
     before = known.packages
     for python, base, architecture in _places(manifest):
         with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
-            found = debian.newest(manifest.bases[base].bootstrap, architecture, f"libpython{python}-dev", Path(scratch))
+            found = debian.newest(
+                manifest.bases[base].bootstrap,
+                architecture,
+                f"libpython{python}-dev",
+                Path(scratch),
+            )
         if found:
             after[python, architecture] = found
     date = known.date if after == before and known.date else debian.today()
     write_atomic(manifest.folder(FILE), render(after, date))
-    old, new = ({f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()} for each in (before, after))
-    return {FILE: [*(f"- {each}" for each in sorted(old - new)), *(f"+ {each}" for each in sorted(new - old))]}
+    old, new = (
+        {f"{deb.name} {deb.version} {deb.architecture}" for deb in each.values()}
+        for each in (before, after)
+    )
+    return {
+        FILE: [
+            *(f"- {each}" for each in sorted(old - new)),
+            *(f"+ {each}" for each in sorted(new - old)),
+        ]
+    }
 
 
 def _places(manifest: Manifest) -> list[tuple[str, str, str]]:
@@ -87,7 +116,12 @@ def _places(manifest: Manifest) -> list[tuple[str, str, str]]:
     found = set()
     for each in manifest.distributions.values():
         line = manifest.lines[each.line]
-        if te and each.line in te.lines and line.base and set(te.accelerators) & set(each.accelerators):
+        if (
+            te
+            and each.line in te.lines
+            and line.base
+            and set(te.accelerators) & set(each.accelerators)
+        ):
             found |= {(line.python, line.base, architecture) for architecture in each.architectures}
     return sorted(found)
 
@@ -98,7 +132,11 @@ def problems(manifest: Manifest) -> list[str]:
         known = load(manifest)
     except FatalError as error:
         return [str(error)]
-    lacking = [f"Python {python} on {architecture}" for python, _, architecture in _places(manifest) if (python, architecture) not in known]
+    lacking = [
+        f"Python {python} on {architecture}"
+        for python, _, architecture in _places(manifest)
+        if (python, architecture) not in known
+    ]
     return [f"{FILE}: lacks the headers of {', '.join(lacking)} -> {_REMAKE}"] if lacking else []
 
 
@@ -107,7 +145,11 @@ def of(manifest: Manifest, python: str, architecture: str) -> Deb:
     known = load(manifest)
     if (python, architecture) not in known:
         there = ", ".join(f"{each} on {other}" for each, other in sorted(known)) or "none"
-        raise FatalError(f"no headers of Python {python} for {architecture} are locked (locked: {there})", FILE, f"take one of these, or {_REMAKE}")
+        raise FatalError(
+            f"no headers of Python {python} for {architecture} are locked (locked: {there})",
+            FILE,
+            f"take one of these, or {_REMAKE}",
+        )
     return known[python, architecture]
 
 
@@ -117,8 +159,13 @@ def find_current(manifest: Manifest, line: str, locked: Deb) -> Deb:
     with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
         current = debian.newest(base, locked.architecture, locked.name, Path(scratch))
     if current is None:
-        raise FatalError(f"{base} has no {locked.name}", f"Debian {base} for {locked.architecture}", _REMAKE)
-    debian.refuse_older(Replacement(locked.name, locked.version, current.version), f"Debian {base} for {locked.architecture}")
+        raise FatalError(
+            f"{base} has no {locked.name}", f"Debian {base} for {locked.architecture}", _REMAKE
+        )
+    debian.refuse_older(
+        Replacement(locked.name, locked.version, current.version),
+        f"Debian {base} for {locked.architecture}",
+    )
     return current
 
 
@@ -129,8 +176,17 @@ def folder(cache: Cache, deb: Deb, date: str = "", *, offline: bool) -> Path:
     """
 
     def make(into: Path) -> None:
-        files = debs.fetch(cache, BaseLock("te-python", "Debian", deb.architecture, packages=(deb,), date=date), offline=offline)
+        files = debs.fetch(
+            cache,
+            BaseLock("te-python", "Debian", deb.architecture, packages=(deb,), date=date),
+            offline=offline,
+        )
         argv = ["dpkg-deb", "-x", str(files / deb.file), str(into)]
-        programs.run(argv, where=deb.filename, what="does not unpack", do="delete the cache's folder debs and run again")
+        programs.run(
+            argv,
+            where=deb.filename,
+            what="does not unpack",
+            do="delete the cache's folder debs and run again",
+        )
 
     return cache.folder("base", f"headers-{deb.sha256}", make)

@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 # By accelerator, below site-packages: where the library goes, and what it brings in.
 NCCL = "nvidia/nccl/lib/libnccl.so.2"
 PLACES = {
-    "cuda12": ("nvidia/cudart/lib/libcudart_te.so.12", ("nvidia/cuda_runtime/lib/libcudart.so.12", NCCL)),
-    "cuda13": ("nvidia/cu13/cudart/lib/libcudart_te.so.13", ("nvidia/cu13/lib/libcudart.so.13", NCCL)),
+    "cuda12": (
+        "nvidia/cudart/lib/libcudart_te.so.12",
+        ("nvidia/cuda_runtime/lib/libcudart.so.12", NCCL),
+    ),
+    "cuda13": (
+        "nvidia/cu13/cudart/lib/libcudart_te.so.13",
+        ("nvidia/cu13/lib/libcudart.so.13", NCCL),
+    ),
 }
 
 
@@ -32,14 +38,43 @@ def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tup
     """Its place below site-packages and its content; `site` holds the libraries it is linked with, `scratch` is a folder to work in."""
     place, libraries = PLACES[accelerator]
     if missing := [each for each in libraries if not (site / each).is_file()]:
-        raise FatalError("is not in what it is compiled against", missing[0], "check the locks: the package that brings it is missing, or is laid out otherwise")
+        raise FatalError(
+            "is not in what it is compiled against",
+            missing[0],
+            "check the locks: the package that brings it is missing, or is laid out otherwise",
+        )
     start = os.path.dirname(place)
-    runpath = ":".join(f"$ORIGIN/{os.path.relpath(os.path.dirname(each), start)}" for each in libraries)
+    runpath = ":".join(
+        f"$ORIGIN/{os.path.relpath(os.path.dirname(each), start)}" for each in libraries
+    )
     out = scratch / "loader.so"
     argv = [
-        *sdist.cut_off(), compiler.program, "-shared", "-s", "-nostdlib", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", "-Wl,--build-id=none",
-        "-Wl,--enable-new-dtags", "-Wl,--allow-shlib-undefined", f"-Wl,-soname,{os.path.basename(place)}", f"-Wl,-rpath,{runpath}",
-        *(str(site / each) for each in libraries), "-o", str(out),
-    ]  # fmt: skip
-    programs.run(argv, where=place, what="does not link", do="check the compiler", env=objects.environment(scratch), cwd=scratch)
+        *sdist.cut_off(),
+        compiler.program,
+        "-shared",
+        "-s",
+        "-nostdlib",
+        "-x",
+        "c++",
+        "/dev/null",
+        "-x",
+        "none",
+        "-Wl,--no-as-needed",
+        "-Wl,--build-id=none",
+        "-Wl,--enable-new-dtags",
+        "-Wl,--allow-shlib-undefined",
+        f"-Wl,-soname,{os.path.basename(place)}",
+        f"-Wl,-rpath,{runpath}",
+        *(str(site / each) for each in libraries),
+        "-o",
+        str(out),
+    ]
+    programs.run(
+        argv,
+        where=place,
+        what="does not link",
+        do="check the compiler",
+        env=objects.environment(scratch),
+        cwd=scratch,
+    )
     return place, out.read_bytes()

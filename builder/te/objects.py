@@ -42,7 +42,10 @@ def environment(scratch: Path) -> dict[str, str]:
 def jobs() -> int:
     """How many compilers this machine bears at once, by its cores and its free memory."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        rows = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        rows = dict(
+            line.split(":", 1)
+            for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        )
         free = int(rows["MemAvailable"].split()[0]) * 1024
         return max(1, min(len(os.sched_getaffinity(0)), free // EACH))
     return 1
@@ -57,13 +60,24 @@ class _Running:
     messages: Path
 
 
-def compile_all(compiler: Compiler, sources: Sequence[Path], flags: Sequence[str], kept: Path, scratch: Path, *, at_once: int) -> tuple[list[Path], Effort]:
+def compile_all(
+    compiler: Compiler,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    kept: Path,
+    scratch: Path,
+    *,
+    at_once: int,
+) -> tuple[list[Path], Effort]:
     """The object of every source, in `kept`, in the order of `sources`; those that are there already are not made again.
 
     The longest sources come first, so that the last compiler does not run alone. Without network where the machine lets us.
     """
     effort, running = Effort(), list[_Running]()
-    waiting = sorted((each for each in sources if not (kept / f"{each.name}.o").is_file()), key=lambda each: (-each.stat().st_size, each.name))
+    waiting = sorted(
+        (each for each in sources if not (kept / f"{each.name}.o").is_file()),
+        key=lambda each: (-each.stat().st_size, each.name),
+    )
     total, done = len(waiting), 0
     if len(sources) > total:
         log.info(f"{len(sources) - total} of {len(sources)} files were compiled before")
@@ -79,10 +93,14 @@ def compile_all(compiler: Compiler, sources: Sequence[Path], flags: Sequence[str
                 if not pid:
                     continue
                 running.remove(each)
-                each.process.returncode = os.waitstatus_to_exitcode(status)  # it is reaped: Popen must not wait for it again
+                each.process.returncode = os.waitstatus_to_exitcode(
+                    status
+                )  # it is reaped: Popen must not wait for it again
                 _finish(each, kept, usage, effort)
                 done += 1
-                log.info(f"  {done}/{total} {each.name}: {effort.seconds[each.name]:.0f} s, {usage.ru_maxrss / 1e6:.1f} GB")
+                log.info(
+                    f"  {done}/{total} {each.name}: {effort.seconds[each.name]:.0f} s, {usage.ru_maxrss / 1e6:.1f} GB"
+                )
     finally:
         for each in running:
             with contextlib.suppress(OSError):
@@ -92,13 +110,35 @@ def compile_all(compiler: Compiler, sources: Sequence[Path], flags: Sequence[str
     return [kept / f"{each.name}.o" for each in sources], effort
 
 
-def _start(compiler: Compiler, source: Path, flags: Sequence[str], kept: Path, scratch: Path) -> _Running:
+def _start(
+    compiler: Compiler, source: Path, flags: Sequence[str], kept: Path, scratch: Path
+) -> _Running:
     # By our number: the compilers of a run that was killed may still be at work.
-    part, messages = kept / f".tmp-{os.getpid()}-{source.name}.o", scratch / f"{source.name}.messages"
+    part, messages = (
+        kept / f".tmp-{os.getpid()}-{source.name}.o",
+        scratch / f"{source.name}.messages",
+    )
     # The seed stands for the random numbers that g++ puts into names that are not to be shared.
-    argv = [*sdist.cut_off(), compiler.program, "-c", *flags, f"-frandom-seed={source.name}", str(source), "-o", str(part)]
+    argv = [
+        *sdist.cut_off(),
+        compiler.program,
+        "-c",
+        *flags,
+        f"-frandom-seed={source.name}",
+        str(source),
+        "-o",
+        str(part),
+    ]
     with open(messages, "wb") as out:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(scratch), cwd=scratch, start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment(scratch),
+            cwd=scratch,
+            start_new_session=True,
+        )
     return _Running(source.name, process, time.monotonic(), part, messages)
 
 
@@ -106,9 +146,19 @@ def _finish(each: _Running, kept: Path, usage: Any, effort: Effort) -> None:
     if each.process.returncode:
         text = each.messages.read_text(encoding="utf-8", errors="replace")
         if "Killed" in text or each.process.returncode < 0:
-            raise FatalError("the compiler was killed, most likely for want of memory", each.name, "free some memory or give --jobs 1, then run again: what was compiled is kept")
-        line = next((line.rpartition("/")[2] for line in text.splitlines() if "error" in line), text)
-        raise FatalError(f"does not compile: {output_end(line)}", each.name, "check the versions in the locks against what this release of it asks for")
+            raise FatalError(
+                "the compiler was killed, most likely for want of memory",
+                each.name,
+                "free some memory or give --jobs 1, then run again: what was compiled is kept",
+            )
+        line = next(
+            (line.rpartition("/")[2] for line in text.splitlines() if "error" in line), text
+        )
+        raise FatalError(
+            f"does not compile: {output_end(line)}",
+            each.name,
+            "check the versions in the locks against what this release of it asks for",
+        )
     os.replace(each.part, kept / f"{each.name}.o")
     effort.seconds[each.name] = round(time.monotonic() - each.start, 1)
     effort.peak = max(effort.peak, usage.ru_maxrss * 1024)

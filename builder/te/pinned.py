@@ -30,7 +30,9 @@ def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
     return f"{manifest.lines[line].common.rpartition('/')[0]}/te-{accelerator}.txt"
 
 
-def requests(manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def requests(
+    manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
     """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in file."""
     te = manifest.transformer_engine
     if te is None or line not in te.lines:
@@ -46,36 +48,77 @@ def requests(manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]
 def paths(manifest: Manifest) -> set[str]:
     """All lock files it has."""
     te = manifest.transformer_engine
-    return {TOOLS, *(lock_path(manifest, line, accelerator) for line in te.lines for accelerator in te.accelerators)} if te else set()
+    return (
+        {
+            TOOLS,
+            *(
+                lock_path(manifest, line, accelerator)
+                for line in te.lines
+                for accelerator in te.accelerators
+            ),
+        }
+        if te
+        else set()
+    )
 
 
 def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
     """Its entry in the manifest; FatalError where it is not for this line and accelerator."""
     te = manifest.transformer_engine
     if te is None:
-        raise FatalError("has no section transformer-engine", "manifest", "add one: see docs/manifest.md")
+        raise FatalError(
+            "has no section transformer-engine", "manifest", "add one: see docs/manifest.md"
+        )
     if line not in te.lines:
-        raise FatalError(f"Transformer Engine is not locked for the line {line!r}", "transformer-engine", f"go without, or use one of: {', '.join(te.lines)}")
+        raise FatalError(
+            f"Transformer Engine is not locked for the line {line!r}",
+            "transformer-engine",
+            f"go without, or use one of: {', '.join(te.lines)}",
+        )
     if accelerator not in te.accelerators:
-        raise FatalError(f"Transformer Engine is not for {accelerator!r}", "--accelerator", f"go without, or use one of: {', '.join(te.accelerators)}")
+        raise FatalError(
+            f"Transformer Engine is not for {accelerator!r}",
+            "--accelerator",
+            f"go without, or use one of: {', '.join(te.accelerators)}",
+        )
     return te
 
 
-def installed(manifest: Manifest, line: str, accelerator: str, python: str, architecture: str) -> list[Pin]:
+def installed(
+    manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
+) -> list[Pin]:
     """What it adds to a distribution from the package index, by hash."""
     return _holding(manifest.folder(lock_path(manifest, line, accelerator)), python, architecture)
 
 
-def compiled_against(manifest: Manifest, line: str, accelerator: str, python: str, architecture: str) -> list[Pin]:
+def compiled_against(
+    manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
+) -> list[Pin]:
     """The packages whose headers (and libnccl) the bindings are compiled against, sorted by name."""
     common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
-    found = {pin.name: pin for pin in _holding(common, python, architecture) if pin.name == "jaxlib" or pin.name.startswith("nvidia-")}
+    found = {
+        pin.name: pin
+        for pin in _holding(common, python, architecture)
+        if pin.name == "jaxlib" or pin.name.startswith("nvidia-")
+    }
     found |= {pin.name: pin for pin in _holding(manifest.folder(TOOLS), python, architecture)}
-    found |= {pin.name: pin for pin in installed(manifest, line, accelerator, python, architecture) if pin.name == _NOT_OF_CUDA}
-    chosen_ = [pin for name, pin in sorted(found.items()) if not name.startswith("nvidia-") or name == _NOT_OF_CUDA or _is_for(name, accelerator)]
+    found |= {
+        pin.name: pin
+        for pin in installed(manifest, line, accelerator, python, architecture)
+        if pin.name == _NOT_OF_CUDA
+    }
+    chosen_ = [
+        pin
+        for name, pin in sorted(found.items())
+        if not name.startswith("nvidia-") or name == _NOT_OF_CUDA or _is_for(name, accelerator)
+    ]
     for name in ("jaxlib", "pybind11", _NOT_OF_CUDA):
         if name not in found:
-            raise FatalError(f"no lock has {name} for Python {python} on {architecture}", str(common), "python build.py lock; python build.py lock --tools")
+            raise FatalError(
+                f"no lock has {name} for Python {python} on {architecture}",
+                str(common),
+                "python build.py lock; python build.py lock --tools",
+            )
     return chosen_
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 NO_GPU = UserError(
-    "no NVIDIA GPU is visible", "bench t5", "start the container with --gpus=all, or give --allow-cpu"
+    "no NVIDIA GPU is visible",
+    "bench t5",
+    "start the container with --gpus=all, or give --allow-cpu",
 )
 _DISAGREES = 0.05  # of a ratio
 
@@ -33,12 +35,32 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     arguments.shape(t5, size="small", sizes=", ".join(modes.sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
-    t5.add_argument("--modes", help=f"separated by commas, each of words joined by +: {words} (default: {','.join(modes.DEFAULT)})")
-    t5.add_argument("--batch", type=arguments.positive, default=32, help="sequences of a step, over all devices (default 32)")
-    t5.add_argument("--steps", type=arguments.positive, default=10, help="steps of a mode in each turn (default 10)")
+    t5.add_argument(
+        "--modes",
+        help=f"separated by commas, each of words joined by +: {words} (default: {','.join(modes.DEFAULT)})",
+    )
+    t5.add_argument(
+        "--batch",
+        type=arguments.positive,
+        default=32,
+        help="sequences of a step, over all devices (default 32)",
+    )
+    t5.add_argument(
+        "--steps",
+        type=arguments.positive,
+        default=10,
+        help="steps of a mode in each turn (default 10)",
+    )
     t5.add_argument("--turns", type=arguments.positive, default=5, help="turns (default 5)")
-    t5.add_argument("--devices", type=arguments.positive, default=1, help="devices, which share the batch (default 1)")
-    t5.add_argument("--allow-cpu", action="store_true", help="measure on the CPU where there is no GPU")
+    t5.add_argument(
+        "--devices",
+        type=arguments.positive,
+        default=1,
+        help="devices, which share the batch (default 1)",
+    )
+    t5.add_argument(
+        "--allow-cpu", action="store_true", help="measure on the CPU where there is no GPU"
+    )
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -59,11 +81,27 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
         from rosetta.bench import t5  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise UserError(f"there is no {error.name} here", "bench t5", "run it in a baked environment") from None
+        raise UserError(
+            f"there is no {error.name} here", "bench t5", "run it in a baked environment"
+        ) from None
     if jax.devices()[0].platform != "gpu" and not args.allow_cpu:
         raise NO_GPU
-    task = t5.Task(args.size, args.batch, args.inputs, args.targets, args.dropout, args.steps, args.turns, args.devices)
-    result = t5.bench(task, names, skip=args.modes is None, say=lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True))
+    task = t5.Task(
+        args.size,
+        args.batch,
+        args.inputs,
+        args.targets,
+        args.dropout,
+        args.steps,
+        args.turns,
+        args.devices,
+    )
+    result = t5.bench(
+        task,
+        names,
+        skip=args.modes is None,
+        say=lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True),
+    )
     return result, table(result)
 
 
@@ -74,7 +112,10 @@ def table(result: dict[str, Any]) -> str:
         f"T5 1.1 {task['size']}, {task['batch']} x {task['inputs']}/{task['targets']} tokens, dropout {task['dropout']}, "
         f"{result['devices']} x {result['card']}, {result['flops'] / 1e12:.3g} TFLOP a step"
     )
-    lines = [head, f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} {'of':>9} {'GiB':>6} {'compile':>8}"]
+    lines = [
+        head,
+        f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} {'of':>9} {'GiB':>6} {'compile':>8}",
+    ]
     for row in result["modes"]:
         share = "-" if row["mfu"] is None else f"{row['mfu']:.1%}"
         memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"

@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # The fields of T5Config that say which model it is, and not how it is computed.
-SHAPE = ("vocab_size", "mlp_activations", "logits_via_embedding", "emb_dim", "num_heads", "num_encoder_layers", "num_decoder_layers", "head_dim", "mlp_dim")
+SHAPE = (
+    "vocab_size",
+    "mlp_activations",
+    "logits_via_embedding",
+    "emb_dim",
+    "num_heads",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "head_dim",
+    "mlp_dim",
+)
 DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 SWITCHES: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "xla"},
@@ -60,7 +70,9 @@ def parse(name: str) -> Mode:
             fields |= SWITCHES[word]
         else:
             known = ", ".join([*DTYPES, *SWITCHES])
-            raise UserError(f"there is no mode {word!r}", "bench t5 --modes", f"join words by +, from: {known}")
+            raise UserError(
+                f"there is no mode {word!r}", "bench t5 --modes", f"join words by +, from: {known}"
+            )
     return Mode(name, fields)
 
 
@@ -73,7 +85,10 @@ def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
         return "cuDNN needs a GPU"
     if platform != "gpu":
         return ""
-    for uses, what, oldest in ((mode.cudnn, "cuDNN's attention", card.CUDNN), (mode.fp8, "FP8", card.FP8)):
+    for uses, what, oldest in (
+        (mode.cudnn, "cuDNN's attention", card.CUDNN),
+        (mode.fp8, "FP8", card.FP8),
+    ):
         if uses and capability < oldest:
             return f"{what} needs compute capability {_dotted(oldest)}, this card has {_dotted(capability)}"
     return ""
@@ -85,7 +100,9 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 def sizes() -> tuple[str, ...]:
     """Return the names of the T5 1.1 sizes, smallest first."""
-    return tuple(name for name in ("tiny", "small", "base", "large", "xl", "xxl") if _file(name).is_file())
+    return tuple(
+        name for name in ("tiny", "small", "base", "large", "xl", "xxl") if _file(name).is_file()
+    )
 
 
 def _file(size: str) -> Path:
@@ -95,8 +112,14 @@ def _file(size: str) -> Path:
 def size(name: str) -> dict[str, Any]:
     """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all of them."""
     if name not in sizes():
-        raise UserError(f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}")
+        raise UserError(
+            f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}"
+        )
     family = ginfiles.HOME / ginfiles.GIN / "families" / "t5_1_1.gin"
     found = (ginread.read(files, [ginfiles.HOME]) for files in ([family], [_file(name)]))
-    values = ((field, ginread.value(bound, f"network.T5Config.{field}")) for bound in found for field in SHAPE)
+    values = (
+        (field, ginread.value(bound, f"network.T5Config.{field}"))
+        for bound in found
+        for field in SHAPE
+    )
     return {field: value for field, value in values if value is not None}

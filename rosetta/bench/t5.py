@@ -54,7 +54,11 @@ def synthetic(task: Task, vocabulary: int) -> dict[str, np.ndarray[Any, Any]]:
     inputs = random.integers(2, vocabulary, (task.batch, task.inputs), dtype=np.int32)
     targets = random.integers(2, vocabulary, (task.batch, task.targets), dtype=np.int32)
     moved = np.concatenate([np.zeros((task.batch, 1), np.int32), targets[:, :-1]], axis=1)
-    return {"encoder_input_tokens": inputs, "decoder_input_tokens": moved, "decoder_target_tokens": targets}
+    return {
+        "encoder_input_tokens": inputs,
+        "decoder_input_tokens": moved,
+        "decoder_target_tokens": targets,
+    }
 
 
 def mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
@@ -63,8 +67,17 @@ def mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
     targets = batch["decoder_target_tokens"]
     if config.loss_chunks:
         hidden, kernel = Transformer(config).apply(variables, **batch, hidden_only=True, **how)
-        terms = loss_.Terms(config.vocab_size, config.loss_chunks, 0.0, Z_LOSS, logits_scale(config), jnp.dtype(config.logits_dtype))
-        each = loss_.chunked_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms)[0]
+        terms = loss_.Terms(
+            config.vocab_size,
+            config.loss_chunks,
+            0.0,
+            Z_LOSS,
+            logits_scale(config),
+            jnp.dtype(config.logits_dtype),
+        )
+        each = loss_.chunked_cross_entropy(
+            hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms
+        )[0]
         return jnp.mean(each)
     logits = Transformer(config).apply(variables, **batch, **how).astype(jnp.float32)
     total = jax.nn.logsumexp(logits, axis=-1)
@@ -96,13 +109,20 @@ class Candidate:
         own = {fp8.COLLECTION: shapes[fp8.COLLECTION]} if fp8.COLLECTION in shapes else {}
         # Scales start at one and magnitudes at zero, as the network itself declares them.
         self.own = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: (jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros)(leaf.shape, leaf.dtype), own
+            lambda path, leaf: (jnp.ones if path[-1].key.endswith("_scale") else jnp.zeros)(
+                leaf.shape, leaf.dtype
+            ),
+            own,
         )
         self.own = jax.device_put(self.own, run.everywhere)
         jitted = jax.jit(functools.partial(step, config), donate_argnums=(0, 1))
         begin = time.perf_counter()
         lowered = jitted.lower(run.state, self.own, run.batch, run.key)
-        options = switches.xla_options(config.fp8, run.task.size, run.accelerator) if run.platform == "gpu" else {}
+        options = (
+            switches.xla_options(config.fp8, run.task.size, run.accelerator)
+            if run.platform == "gpu"
+            else {}
+        )
         self.compiled = lowered.compile(compiler_options=options)
         self.compile_seconds = time.perf_counter() - begin
         self.loss = float("nan")
@@ -117,7 +137,12 @@ class Candidate:
         found = self.compiled.memory_analysis()
         if found is None:
             return None
-        return int(found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes + found.temp_size_in_bytes)
+        return int(
+            found.argument_size_in_bytes
+            + found.output_size_in_bytes
+            - found.alias_size_in_bytes
+            + found.temp_size_in_bytes
+        )
 
 
 def _variables(config: T5Config, key: Any, batch: Any) -> Any:
@@ -130,9 +155,17 @@ class Shared:
     def __init__(self, task: Task, config: T5Config) -> None:
         devices = jax.devices()
         if task.devices > len(devices):
-            raise UserError(f"{task.devices} devices are asked for and {len(devices)} visible", "bench t5 --devices", f"give at most {len(devices)}")
+            raise UserError(
+                f"{task.devices} devices are asked for and {len(devices)} visible",
+                "bench t5 --devices",
+                f"give at most {len(devices)}",
+            )
         if task.batch % task.devices:
-            raise UserError(f"a batch of {task.batch} does not divide by {task.devices} devices", "bench t5 --batch", f"give a multiple of {task.devices}")
+            raise UserError(
+                f"a batch of {task.batch} does not divide by {task.devices} devices",
+                "bench t5 --batch",
+                f"give a multiple of {task.devices}",
+            )
         self.task, self.platform, self.card = task, devices[0].platform, devices[0].device_kind
         self.accelerator = layers.accelerator([Card(self.card, capability(devices[0]))])
         mesh = jax.sharding.Mesh(np.array(devices[: task.devices]), ("data",))
@@ -154,7 +187,9 @@ def capability(device: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def bench(
+    task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
     """Measure modes against the first of them.
 
     Args:
@@ -192,7 +227,9 @@ def bench(task: Task, names: Sequence[str], *, skip: bool, say: Callable[[str], 
     samples = timing.interleaved(candidates, task.turns)
     work = flops.train_flops(plain, task.inputs, task.targets, task.batch)
     first = samples[chosen[0].name]
-    rows = [_row(candidates[name], found, found.ratio(first), work) for name, found in samples.items()]
+    rows = [
+        _row(candidates[name], found, found.ratio(first), work) for name, found in samples.items()
+    ]
     return {
         "card": run.card,
         "platform": run.platform,
@@ -213,7 +250,11 @@ def _memory(task: Task, what: str) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise UserError(f"{what} does not fit into the device's memory", f"bench t5 --batch {task.batch}", "give a smaller --batch or --size, or modes with remat") from None
+        raise UserError(
+            f"{what} does not fit into the device's memory",
+            f"bench t5 --batch {task.batch}",
+            "give a smaller --batch or --size, or modes with remat",
+        ) from None
 
 
 def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:

@@ -23,7 +23,9 @@ class Samples:
 
     def ratio(self, reference: Samples) -> float:
         """Return the median over turns of these seconds by the reference's in the same turn."""
-        return statistics.median(mine / theirs for mine, theirs in zip(self.seconds, reference.seconds, strict=True))
+        return statistics.median(
+            mine / theirs for mine, theirs in zip(self.seconds, reference.seconds, strict=True)
+        )
 
 
 def interleaved(

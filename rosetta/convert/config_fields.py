@@ -21,10 +21,21 @@ ROTARY_BASE = 10_000.0
 # Fields that huggingface.py reads.
 HF_READ = frozenset(
     (
-        "head_dim", "hidden_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-        "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "vocab_size",
+        "head_dim",
+        "hidden_size",
+        "intermediate_size",
+        "model_type",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "rms_norm_eps",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "tie_word_embeddings",
+        "vocab_size",
     )
-)  # fmt: skip
+)
 # Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with the value that turns them off.
 HF_FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
@@ -59,28 +70,97 @@ HF_KEPT = frozenset(("bos_token_id", "eos_token_id", "pad_token_id", "max_positi
 # pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping, outputs, generation and labels.
 HF_HARMLESS = HF_KEPT | frozenset(
     (
-        "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
-        "bad_words_ids", "begin_suppress_tokens", "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
-        "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-        "forced_eos_token_id", "gradient_checkpointing", "id2label", "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length", "max_sequence_length",
-        "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
-        "output_hidden_states", "output_scores", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
-        "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
-        "tf_legacy_loss", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "unk_token_id",
-        "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "_commit_hash",
+        "_flash_attn_2_enabled",
+        "_name_or_path",
+        "attn_implementation",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "chunk_size_feed_forward",
+        "decoder_start_token_id",
+        "diversity_penalty",
+        "do_sample",
+        "dtype",
+        "early_stopping",
+        "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty",
+        "finetuning_task",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "gradient_checkpointing",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "label2id",
+        "length_penalty",
+        "max_length",
+        "max_sequence_length",
+        "min_length",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_labels",
+        "num_return_sequences",
+        "output_attentions",
+        "output_hidden_states",
+        "output_scores",
+        "prefix",
+        "pretraining_tp",
+        "problem_type",
+        "remove_invalid_values",
+        "repetition_penalty",
+        "return_dict",
+        "return_dict_in_generate",
+        "sep_token_id",
+        "suppress_tokens",
+        "task_specific_params",
+        "temperature",
+        "tf_legacy_loss",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "typical_p",
+        "unk_token_id",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_bfloat16",
+        "use_cache",
+        "use_return_dict",
     )
-)  # fmt: skip
+)
 # Within rope_parameters and rope_scaling.
 ROTARY_READ = frozenset(("rope_theta", "rope_type", "type"))
 ROTARY_FIXED: dict[str, tuple[Any, ...]] = {"partial_rotary_factor": (1,)}
 
 # Fields that meta.py reads.
-META_READ = frozenset(("dim", "ffn_dim_multiplier", "multiple_of", "n_heads", "n_kv_heads", "n_layers", "norm_eps", "vocab_size"))
+META_READ = frozenset(
+    (
+        "dim",
+        "ffn_dim_multiplier",
+        "multiple_of",
+        "n_heads",
+        "n_kv_heads",
+        "n_layers",
+        "norm_eps",
+        "vocab_size",
+    )
+)
 META_FIXED: dict[str, tuple[Any, ...]] = {"rope_theta": (ROTARY_BASE,), "use_scaled_rope": (False,)}
 META_HARMLESS = frozenset(("max_batch_size", "max_seq_len"))
 
 
-def check_fields(fields: Mapping[str, Any], read: frozenset[str], fixed: Mapping[str, tuple[Any, ...]], harmless: frozenset[str], where: str) -> None:
+def check_fields(
+    fields: Mapping[str, Any],
+    read: frozenset[str],
+    fixed: Mapping[str, tuple[Any, ...]],
+    harmless: frozenset[str],
+    where: str,
+) -> None:
     """Check that each field of a configuration is read, has a fixed value, or is harmless.
 
     Args:
@@ -98,10 +178,18 @@ def check_fields(fields: Mapping[str, Any], read: frozenset[str], fixed: Mapping
             continue
         if name not in fixed:
             advice = "if the field does not change the model, remove it from a copy of the file and convert that"
-            raise UserError(f"the converter does not know the field {name!r} (its value is {shorten(value)})", where, advice)
+            raise UserError(
+                f"the converter does not know the field {name!r} (its value is {shorten(value)})",
+                where,
+                advice,
+            )
         if not any(equals(value, allowed) for allowed in fixed[name]):
             expected = " or ".join(shorten(allowed) for allowed in fixed[name]) or "null"
-            raise UserError(f"{name!r} is {shorten(value)}, and LLaMA-2 has {expected}", where, "convert a LLaMA or LLaMA-2")
+            raise UserError(
+                f"{name!r} is {shorten(value)}, and LLaMA-2 has {expected}",
+                where,
+                "convert a LLaMA or LLaMA-2",
+            )
 
 
 def equals(value: Any, allowed: Any) -> bool:
@@ -116,7 +204,11 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
       UserError: the configuration is not that of a LLaMA or LLaMA-2.
     """
     if config.get("model_type") != "llama":
-        raise UserError(f"'model_type' is {shorten(config.get('model_type'))}, and a LLaMA has 'llama'", where, "convert a LLaMA or LLaMA-2")
+        raise UserError(
+            f"'model_type' is {shorten(config.get('model_type'))}, and a LLaMA has 'llama'",
+            where,
+            "convert a LLaMA or LLaMA-2",
+        )
     check_fields(config, HF_READ, HF_FIXED, HF_HARMLESS, where)
     check_rotary_base(config.get("rope_theta"), where)
     for name in ("rope_parameters", "rope_scaling"):
@@ -124,26 +216,46 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         if rotary is None:
             continue
         if not isinstance(rotary, dict):
-            raise UserError(f"{name!r} is {shorten(rotary)}, and a JSON object is expected", where, "convert a LLaMA or LLaMA-2")
+            raise UserError(
+                f"{name!r} is {shorten(rotary)}, and a JSON object is expected",
+                where,
+                "convert a LLaMA or LLaMA-2",
+            )
         check_fields(rotary, ROTARY_READ, ROTARY_FIXED, frozenset(), f"{where}, {name}")
         for key in ("rope_type", "type"):
             if rotary.get(key, "default") != "default":
-                raise UserError(f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 has 'default'", where, "convert a LLaMA or LLaMA-2")
+                raise UserError(
+                    f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 has 'default'",
+                    where,
+                    "convert a LLaMA or LLaMA-2",
+                )
         check_rotary_base(rotary.get("rope_theta"), where)
     for name in sorted(HF_KEPT):
         value = config.get(name)
         numbers = value if isinstance(value, list) else [value]
         if value is not None and not all(type(number) is int for number in numbers):
-            raise UserError(f"{name!r} is {shorten(value)}, and a whole number is expected", where, "download or copy it again")
+            raise UserError(
+                f"{name!r} is {shorten(value)}, and a whole number is expected",
+                where,
+                "download or copy it again",
+            )
     tied = config.get("tie_word_embeddings")
     if tied is not None and not isinstance(tied, bool):
-        raise UserError(f"'tie_word_embeddings' is {shorten(tied)}, and true or false is expected", where, "download or copy it again")
+        raise UserError(
+            f"'tie_word_embeddings' is {shorten(tied)}, and true or false is expected",
+            where,
+            "download or copy it again",
+        )
 
 
 def check_rotary_base(base: Any, where: str) -> None:
     """Raise UserError where the rotary base is set and is not that of LLaMA-2."""
     if base is not None and (isinstance(base, bool) or base != ROTARY_BASE):
-        raise UserError(f"its rotary base is {shorten(base)}, and LLaMA-2 has {ROTARY_BASE:g}", where, "convert a LLaMA or LLaMA-2")
+        raise UserError(
+            f"its rotary base is {shorten(base)}, and LLaMA-2 has {ROTARY_BASE:g}",
+            where,
+            "convert a LLaMA or LLaMA-2",
+        )
 
 
 def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
@@ -153,8 +265,17 @@ def read_epsilon(fields: Mapping[str, Any], name: str, where: str) -> float:
       UserError: it is missing, or not a number above 0 and at most 1.
     """
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
-        raise UserError(f"{name!r} is {shorten(value)}, and a number above 0 and at most 1 is expected", where, "download or copy it again")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or not 0 < value <= 1
+    ):
+        raise UserError(
+            f"{name!r} is {shorten(value)}, and a number above 0 and at most 1 is expected",
+            where,
+            "download or copy it again",
+        )
     return float(value)
 
 

@@ -25,10 +25,14 @@ def document(path: Path) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     except FileNotFoundError:
-        raise UserError("it is not there", str(path), "name the folder with the model's files in it") from None
+        raise UserError(
+            "it is not there", str(path), "name the folder with the model's files in it"
+        ) from None
     except (ValueError, RecursionError):
         pass
-    raise UserError("not a JSON document with an object in it", str(path), "download or copy it again")
+    raise UserError(
+        "not a JSON document with an object in it", str(path), "download or copy it again"
+    )
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -47,7 +51,11 @@ def write_document(path: Path, value: Any) -> None:
 def beside(folder: Path, name: Any) -> Path:
     """Return the path of a file that a document of the folder names. UserError where it leads elsewhere or is missing."""
     if not isinstance(name, str) or os.path.basename(name) != name:
-        raise UserError(f"its index names {name!r}, which is no file of the folder", str(folder), "download or copy it again")
+        raise UserError(
+            f"its index names {name!r}, which is no file of the folder",
+            str(folder),
+            "download or copy it again",
+        )
     if not (folder / name).is_file():
         raise UserError(f"the file {name!r} is not there", str(folder), "download or copy it again")
     return folder / name
@@ -67,7 +75,11 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
         raise UserError("it is there already", str(folder), "name a new folder")
     target = folder.resolve()
     if os.path.ismount(target):
-        raise UserError("it is a mount point, whose place no finished folder can take", str(folder), "name a new folder in it")
+        raise UserError(
+            "it is a mount point, whose place no finished folder can take",
+            str(folder),
+            "name a new folder in it",
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="rosetta-part-", dir=target.parent))
     try:
@@ -75,7 +87,11 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
         part.mkdir()  # with the permissions that the user's new folders have; those of `temporary` are narrower
         free = shutil.disk_usage(part).free
         if free < needed:
-            raise UserError(f"{needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free", str(folder.parent), "make room or name another folder")
+            raise UserError(
+                f"{needed / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free",
+                str(folder.parent),
+                "make room or name another folder",
+            )
         yield part
         _move(part, target, folder)
     finally:
@@ -88,5 +104,11 @@ def _move(part: Path, target: Path, folder: Path) -> None:
         part.rename(target)
     except OSError as error:
         taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-        what = "another program wrote to it during the conversion" if taken else f"the finished folder cannot get its name ({error.strerror})"
-        raise UserError(what, str(folder), "convert again, and name a new folder; nothing was left behind") from None
+        what = (
+            "another program wrote to it during the conversion"
+            if taken
+            else f"the finished folder cannot get its name ({error.strerror})"
+        )
+        raise UserError(
+            what, str(folder), "convert again, and name a new folder; nothing was left behind"
+        ) from None

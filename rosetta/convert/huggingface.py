@@ -15,7 +15,15 @@ import numpy as np
 
 from rosetta.convert import config_fields, files, safetensors, torchfile
 from rosetta.convert.config_fields import ROTARY_BASE
-from rosetta.convert.llama import EMBEDDING, NORM, OUTPUT, Shape, check_no_leftover, check_rotary, sizes
+from rosetta.convert.llama import (
+    EMBEDDING,
+    NORM,
+    OUTPUT,
+    Shape,
+    check_no_leftover,
+    check_rotary,
+    sizes,
+)
 from rosetta.convert.numbers import as_bits
 from rosetta.errors import UserError
 
@@ -52,7 +60,13 @@ def named(name: str) -> str:
 
 def _rotated(name: str, shape: Shape) -> int:
     """Return how many heads a tensor's rows hold that the rotary embedding turns, 0 for none."""
-    return shape.heads if name.endswith("attention.wq") else shape.kv_heads if name.endswith("attention.wk") else 0
+    return (
+        shape.heads
+        if name.endswith("attention.wq")
+        else shape.kv_heads
+        if name.endswith("attention.wk")
+        else 0
+    )
 
 
 def halves(tensor: Any, heads: int) -> Any:
@@ -75,12 +89,22 @@ def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
         heads = config["num_attention_heads"]
         kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
         shape = Shape(
-            config["num_hidden_layers"], config["hidden_size"], heads, heads if kv_heads is None else kv_heads, config["hidden_size"] // heads if head_dim is None else head_dim,
-            config["intermediate_size"], config["vocab_size"], epsilon,
-        )  # fmt: skip
+            config["num_hidden_layers"],
+            config["hidden_size"],
+            heads,
+            heads if kv_heads is None else kv_heads,
+            config["hidden_size"] // heads if head_dim is None else head_dim,
+            config["intermediate_size"],
+            config["vocab_size"],
+            epsilon,
+        )
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError) as problem:
-        raise UserError(f"it lacks what makes a LLaMA ({problem})", str(path), "download or copy it again") from None
-    extra = {name: config[name] for name in sorted(config_fields.HF_KEPT) if config.get(name) is not None}
+        raise UserError(
+            f"it lacks what makes a LLaMA ({problem})", str(path), "download or copy it again"
+        ) from None
+    extra = {
+        name: config[name] for name in sorted(config_fields.HF_KEPT) if config.get(name) is not None
+    }
     return shape.checked(str(path)), bool(config.get("tie_word_embeddings")), extra
 
 
@@ -97,22 +121,42 @@ class Source:
         self.held: dict[str, torchfile.Tensor] = {}
         adapter = folder / "adapter_config.json"
         if adapter.exists():
-            raise UserError("an adapter (LoRA) lies beside the weights, and it is not merged into them", str(adapter), "merge it first, or move its files away to convert the model without it")
-        kinds = [next(iter(sorted(folder.glob(pattern))), None) for pattern in ("model*.safetensors", "pytorch_model*.bin")]
+            raise UserError(
+                "an adapter (LoRA) lies beside the weights, and it is not merged into them",
+                str(adapter),
+                "merge it first, or move its files away to convert the model without it",
+            )
+        kinds = [
+            next(iter(sorted(folder.glob(pattern))), None)
+            for pattern in ("model*.safetensors", "pytorch_model*.bin")
+        ]
         if kinds[0] and kinds[1]:
-            what = f"it holds weights twice, {kinds[0].name!r} and {kinds[1].name!r}, which may differ"
+            what = (
+                f"it holds weights twice, {kinds[0].name!r} and {kinds[1].name!r}, which may differ"
+            )
             raise UserError(what, str(folder), "move the files of one kind away")
-        for stem, suffix, read in (("model", "safetensors", safetensors.read), ("pytorch_model", "bin", torchfile.read)):
+        for stem, suffix, read in (
+            ("model", "safetensors", safetensors.read),
+            ("pytorch_model", "bin", torchfile.read),
+        ):
             names = self._weight_files(stem, suffix)
             for name in names:
                 tensors = read(files.beside(folder, name))
                 twice = sorted(self.held.keys() & tensors.keys())
                 if twice:
-                    raise UserError(f"{twice[0]!r} is in {name} and in another file", str(folder), "download or copy it again")
+                    raise UserError(
+                        f"{twice[0]!r} is in {name} and in another file",
+                        str(folder),
+                        "download or copy it again",
+                    )
                 self.held |= tensors
             if names:
                 return
-        raise UserError("there are no weights in it: neither safetensors nor pytorch_model.bin", str(folder), "download or copy it again")
+        raise UserError(
+            "there are no weights in it: neither safetensors nor pytorch_model.bin",
+            str(folder),
+            "download or copy it again",
+        )
 
     def _weight_files(self, stem: str, suffix: str) -> list[str]:
         """Return the names of the files of weights of one kind, none where there are none.
@@ -120,24 +164,39 @@ class Source:
         Raises:
           UserError: the index is damaged, or does not name each file of that kind.
         """
-        index, single = self.folder / f"{stem}.{suffix}.index.json", self.folder / f"{stem}.{suffix}"
+        index, single = (
+            self.folder / f"{stem}.{suffix}.index.json",
+            self.folder / f"{stem}.{suffix}",
+        )
         if not index.exists():
             names = {single.name} if single.exists() else set()
         else:
             weights = files.document(index).get("weight_map")
-            if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
-                raise UserError("its 'weight_map' does not give the file of each tensor", str(index), "download or copy it again")
+            if not isinstance(weights, dict) or not all(
+                isinstance(name, str) for name in weights.values()
+            ):
+                raise UserError(
+                    "its 'weight_map' does not give the file of each tensor",
+                    str(index),
+                    "download or copy it again",
+                )
             names = set(weights.values())
         odd = sorted({path.name for path in self.folder.glob(f"{stem}*.{suffix}")} - names)
         if odd and (names or index.exists()):
-            raise UserError(f"{odd[0]} lies there, and the model does not name it", str(self.folder), "move it away, or download or copy the model again")
+            raise UserError(
+                f"{odd[0]} lies there, and the model does not name it",
+                str(self.folder),
+                "move it away, or download or copy the model again",
+            )
         return sorted(names)
 
     def _of(self, name: str) -> torchfile.Tensor:
         theirs = named(EMBEDDING if name == OUTPUT and self.tied else name)
         held = self.held.get(theirs)
         if held is None:
-            raise UserError(f"{theirs} is in none of its files", str(self.folder), "download or copy it again")
+            raise UserError(
+                f"{theirs} is in none of its files", str(self.folder), "download or copy it again"
+            )
         return held
 
     def size(self, name: str) -> tuple[int, ...]:
@@ -154,8 +213,16 @@ class Source:
         output, embedding = named(OUTPUT), named(EMBEDDING)
         if self.tied and output in self.held:
             ours, theirs = self.held[embedding], self.held[output]
-            if ours.size != theirs.size or ours.dtype != theirs.dtype or not np.array_equal(as_bits(ours()), as_bits(theirs())):
-                raise UserError(f"'tie_word_embeddings' is true, and {output} differs from {embedding}", str(self.folder), "set 'tie_word_embeddings' to false in config.json, or remove the tensor")
+            if (
+                ours.size != theirs.size
+                or ours.dtype != theirs.dtype
+                or not np.array_equal(as_bits(ours()), as_bits(theirs()))
+            ):
+                raise UserError(
+                    f"'tie_word_embeddings' is true, and {output} differs from {embedding}",
+                    str(self.folder),
+                    "set 'tie_word_embeddings' to false in config.json, or remove the tensor",
+                )
 
     def read(self, name: str) -> Any:
         """Return a tensor with rotary pairs side by side."""
@@ -177,13 +244,27 @@ def _files(shape: Shape, width: int) -> list[list[str]]:
     return found
 
 
-def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], dtype: Any, extra: dict[str, Any] | None = None) -> None:
+def write(
+    folder: Path,
+    shape: Shape,
+    tensors: Iterable[tuple[str, Any]],
+    dtype: Any,
+    extra: dict[str, Any] | None = None,
+) -> None:
     """Write a folder of Hugging Face's. `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source has, too."""
     groups, all_sizes, source = _files(shape, dtype.itemsize), sizes(shape), iter(tensors)
     index: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
-        file = "model.safetensors" if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        with contextlib.closing(safetensors.Writer(folder / file, {named(name): all_sizes[name] for name in group}, dtype)) as writer:
+        file = (
+            "model.safetensors"
+            if len(groups) == 1
+            else f"model-{number:05}-of-{len(groups):05}.safetensors"
+        )
+        with contextlib.closing(
+            safetensors.Writer(
+                folder / file, {named(name): all_sizes[name] for name in group}, dtype
+            )
+        ) as writer:
             for name in group:
                 tensor = next(source)[1]
                 heads = _rotated(name, shape)
@@ -191,11 +272,32 @@ def write(folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], dtype:
                 index[named(name)] = file
     if len(groups) > 1:
         total = sum(math.prod(size) for size in all_sizes.values()) * dtype.itemsize
-        files.write_document(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": index})
-    files.write_document(folder / "config.json", {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2,
-        "hidden_size": shape.dim, "intermediate_size": shape.hidden, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "vocab_size": shape.vocab, "rms_norm_eps": shape.epsilon,
-        "rope_theta": ROTARY_BASE, "max_position_embeddings": 4096, "attention_bias": False, "mlp_bias": False,
-        "tie_word_embeddings": False, "torch_dtype": dtype.name, **(extra or {}),
-    })  # fmt: skip
+        files.write_document(
+            folder / "model.safetensors.index.json",
+            {"metadata": {"total_size": total}, "weight_map": index},
+        )
+    files.write_document(
+        folder / "config.json",
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "hidden_size": shape.dim,
+            "intermediate_size": shape.hidden,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "vocab_size": shape.vocab,
+            "rms_norm_eps": shape.epsilon,
+            "rope_theta": ROTARY_BASE,
+            "max_position_embeddings": 4096,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "torch_dtype": dtype.name,
+            **(extra or {}),
+        },
+    )

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 Array = Any  # a NumPy array, of bfloat16 too
 
 EMBEDDING, NORM, OUTPUT = "tok_embeddings", "norm", "output"
-_MOST_LAYERS, _LARGEST_SIZE = 10_000, 1 << 31  # far above any LLaMA, and so small that a table of all tensors is made at once
+_MOST_LAYERS, _LARGEST_SIZE = (
+    10_000,
+    1 << 31,
+)  # far above any LLaMA, and so small that a table of all tensors is made at once
 _QKV = ("attention.wq", "attention.wk", "attention.wv")
 
 
@@ -50,7 +53,11 @@ class Shape:
 
     def fdl(self) -> dict[str, Any]:
         """Return the experiment's hyper-parameters that make this model, for `--fdl.NAME=VALUE`."""
-        grouped = {"USE_MQA": True, "NUM_KV_HEADS": self.kv_heads} if self.kv_heads != self.heads else {"USE_MQA": False}
+        grouped = (
+            {"USE_MQA": True, "NUM_KV_HEADS": self.kv_heads}
+            if self.kv_heads != self.heads
+            else {"USE_MQA": False}
+        )
         return {
             "NUM_LAYERS": self.layers,
             "MODEL_DIMS": self.dim,
@@ -65,16 +72,28 @@ class Shape:
     def checked(self, where: str) -> Shape:
         """Return itself; UserError where the sizes make no model."""
         sizes = {name: value for name, value in vars(self).items() if name != "epsilon"}
-        wrong = [f"{name} {value!r}" for name, value in sizes.items() if isinstance(value, bool) or not isinstance(value, int) or value < 1]
+        wrong = [
+            f"{name} {value!r}"
+            for name, value in sizes.items()
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ]
         if wrong:
             raise UserError(f"no LLaMA has {', '.join(wrong)}", where, "name a LLaMA's folder")
         for name, value in sizes.items():
             if value > (_MOST_LAYERS if name == "layers" else _LARGEST_SIZE):
                 raise UserError(f"no LLaMA has {name} {value}", where, "name a LLaMA's folder")
         if not (math.isfinite(self.epsilon) and 0 < self.epsilon <= 1):
-            raise UserError(f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at most 1 is expected", where, "download or copy it again")
+            raise UserError(
+                f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at most 1 is expected",
+                where,
+                "download or copy it again",
+            )
         if self.heads % self.kv_heads or self.head_dim % 2:
-            raise UserError(f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make no LLaMA", where, "name a LLaMA's folder")
+            raise UserError(
+                f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make no LLaMA",
+                where,
+                "name a LLaMA's folder",
+            )
         return self
 
 
@@ -119,7 +138,10 @@ def stored(shape: Shape) -> dict[str, tuple[str, ...]]:
     """Return what Pax stores for one layer: its path there, and the tensors it holds."""
     qkv: dict[str, tuple[str, ...]] = {"self_attention.combined_qkv.w": _QKV}
     if shape.kv_heads != shape.heads:
-        qkv = {f"self_attention.{theirs}.w": (ours,) for theirs, ours in zip(("query", "key", "value"), _QKV, strict=True)}
+        qkv = {
+            f"self_attention.{theirs}.w": (ours,)
+            for theirs, ours in zip(("query", "key", "value"), _QKV, strict=True)
+        }
     return qkv | {
         "self_attention.post.w": ("attention.wo",),
         "ff_layer.ffn_layer1_gate.linear.w": ("feed_forward.w1",),
@@ -155,7 +177,10 @@ def unpack(path: str, value: Array, shape: Shape) -> tuple[Array, ...]:
     if path.endswith("post.w"):
         return (value.reshape(shape.dim, -1),)
     if path.startswith("self_attention."):
-        return tuple(each.reshape(shape.dim, -1).T for each in (value if path.endswith("combined_qkv.w") else (value,)))
+        return tuple(
+            each.reshape(shape.dim, -1).T
+            for each in (value if path.endswith("combined_qkv.w") else (value,))
+        )
     return (value,)
 
 
@@ -164,7 +189,12 @@ def packed_sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     of = {**sizes(Shape(1, *list(vars(shape).values())[1:])), **layer_sizes(shape)}
     made = {**TOP, **stored(shape)}
     # Without memory: strides of zero.
-    return {path: tuple(pack(path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape).shape) for path, names in made.items()}
+    return {
+        path: tuple(
+            pack(path, [np.broadcast_to(np.float32(0), of[name]) for name in names], shape).shape
+        )
+        for path, names in made.items()
+    }
 
 
 class Source(Protocol):
@@ -191,7 +221,11 @@ def check_tensors(source: Source, where: str) -> None:
     for name, size in sizes(source.shape).items():
         held = source.size(name)
         if held != size:
-            raise UserError(f"{name} is {list(held)}, where {list(size)} is expected", where, "use a whole copy of the model")
+            raise UserError(
+                f"{name} is {list(held)}, where {list(size)} is expected",
+                where,
+                "use a whole copy of the model",
+            )
     source.check_unused()
 
 
@@ -201,7 +235,11 @@ def check_no_leftover(leftover: Iterable[str], where: str) -> None:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         advice = "merge adapters into the weights and convert a plain LLaMA or LLaMA-2, with the number of layers that its configuration says"
-        raise UserError(f"it holds {names[0]!r}{more}, which a LLaMA of its configuration does not have", where, advice)
+        raise UserError(
+            f"it holds {names[0]!r}{more}, which a LLaMA of its configuration does not have",
+            where,
+            advice,
+        )
 
 
 def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
@@ -209,7 +247,11 @@ def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
     for name, size in sizes(source.shape).items():
         tensor = source.read(name)
         if tuple(tensor.shape) != size:
-            raise UserError(f"{name} is {list(tensor.shape)}, where {list(size)} is expected", where, "use a whole copy of the model")
+            raise UserError(
+                f"{name} is {list(tensor.shape)}, where {list(size)} is expected",
+                where,
+                "use a whole copy of the model",
+            )
         yield name, tensor
 
 
@@ -221,5 +263,11 @@ def rotary_frequencies(head_dim: int) -> Array:
 def check_rotary(held: Array, shape: Shape, name: str, where: str) -> None:
     """Raise UserError where stored rotary frequencies are others than LLaMA-2's. They may have been rounded to bfloat16."""
     expected = rotary_frequencies(shape.head_dim)
-    if held.shape != expected.shape or not np.allclose(held.astype(np.float64), expected, rtol=1e-2, atol=0):
-        raise UserError(f"{name} holds other rotary frequencies than LLaMA-2 has", where, "convert a LLaMA or LLaMA-2")
+    if held.shape != expected.shape or not np.allclose(
+        held.astype(np.float64), expected, rtol=1e-2, atol=0
+    ):
+        raise UserError(
+            f"{name} holds other rotary frequencies than LLaMA-2 has",
+            where,
+            "convert a LLaMA or LLaMA-2",
+        )

@@ -30,10 +30,17 @@ class Cast:
             return tensor
         with np.errstate(over="ignore"):
             made = tensor.astype(self.dtype)
-        if made.dtype.itemsize < tensor.dtype.itemsize or {made.dtype, tensor.dtype} == {DTYPES["bfloat16"], DTYPES["float16"]}:
+        if made.dtype.itemsize < tensor.dtype.itemsize or {made.dtype, tensor.dtype} == {
+            DTYPES["bfloat16"],
+            DTYPES["float16"],
+        }:
             wide, back = tensor.astype(np.float32), made.astype(np.float32)
             if np.any(np.isinf(back) & np.isfinite(wide)):
-                raise UserError(f"{name} has values beyond what {self.dtype.name} can hold", "--dtype", "give bfloat16 or float32")
+                raise UserError(
+                    f"{name} has values beyond what {self.dtype.name} can hold",
+                    "--dtype",
+                    "give bfloat16 or float32",
+                )
             self.rounded += int(np.count_nonzero((back != wide) & ~np.isnan(wide)))
         return made
 

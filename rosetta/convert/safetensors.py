@@ -39,28 +39,52 @@ def read(path: Path) -> dict[str, Tensor]:
         found, held = {}, path.stat().st_size - _LENGTH.size - length
         for name, about in header.items():
             if about["dtype"] not in DTYPES:
-                raise UserError(f"{name} is in {about['dtype']}", str(path), f"give weights in one of {', '.join(DTYPES)}")
+                raise UserError(
+                    f"{name} is in {about['dtype']}",
+                    str(path),
+                    f"give weights in one of {', '.join(DTYPES)}",
+                )
             dtype, size = DTYPES[about["dtype"]], tuple(about["shape"])
             start, end = about["data_offsets"]
             if not all(type(number) is int and number >= 0 for number in (*size, start, end)):
                 raise ValueError
-            if not 0 <= start <= end <= held or end - start != math.prod(size) * dtype.itemsize or not all(size):
+            if (
+                not 0 <= start <= end <= held
+                or end - start != math.prod(size) * dtype.itemsize
+                or not all(size)
+            ):
                 raise ValueError
             strides = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
             found[name] = Tensor(str(path), _LENGTH.size + length + start, dtype, 0, size, strides)
             ranges.append((start, end))
         # The format wants every byte to belong to one tensor: what lies between or behind them would be dropped.
-        if [start for start, _ in sorted(ranges)] + [held] != [0, *(end for _, end in sorted(ranges))]:
+        if [start for start, _ in sorted(ranges)] + [held] != [
+            0,
+            *(end for _, end in sorted(ranges)),
+        ]:
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError, MemoryError, OverflowError):
-        raise UserError("not a complete safetensors file", str(path), "download or copy it again") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        struct.error,
+        RecursionError,
+        MemoryError,
+        OverflowError,
+    ):
+        raise UserError(
+            "not a complete safetensors file", str(path), "download or copy it again"
+        ) from None
     return found
 
 
 class Writer:
     """Writes a file of tensors: first all names and sizes, then the tensors in that order."""
 
-    def __init__(self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+    ) -> None:
         kind = next(name for name, each in DTYPES.items() if each == dtype)
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         place = 0

@@ -28,19 +28,55 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-STORAGES = {"BFloat16Storage": BFLOAT16, "HalfStorage": np.dtype("<f2"), "FloatStorage": np.dtype("<f4")}
+STORAGES = {
+    "BFloat16Storage": BFLOAT16,
+    "HalfStorage": np.dtype("<f2"),
+    "FloatStorage": np.dtype("<f4"),
+}
 _LARGEST_PICKLE = 64 << 20  # bytes; that of LLaMA-2 70B, in one file, has a tenth of a megabyte
 _COUNTED = ("FRAME", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET")
 # Opcodes of torch.save's pickles, of protocols 2 to 5.
 _OPCODES = frozenset(
     (
-        *_COUNTED, "APPEND", "APPENDS", "BINFLOAT", "BININT", "BININT1", "BININT2", "BINPERSID", "BINUNICODE", "BUILD", "DICT", "EMPTY_DICT", "EMPTY_LIST",
-        "EMPTY_TUPLE", "GLOBAL", "LONG1", "MARK", "MEMOIZE", "NEWFALSE", "NEWOBJ", "NEWTRUE", "NONE", "PROTO", "REDUCE", "SETITEM", "SETITEMS",
-        "SHORT_BINUNICODE", "STACK_GLOBAL", "STOP", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3",
+        *_COUNTED,
+        "APPEND",
+        "APPENDS",
+        "BINFLOAT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "BINPERSID",
+        "BINUNICODE",
+        "BUILD",
+        "DICT",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "EMPTY_TUPLE",
+        "GLOBAL",
+        "LONG1",
+        "MARK",
+        "MEMOIZE",
+        "NEWFALSE",
+        "NEWOBJ",
+        "NEWTRUE",
+        "NONE",
+        "PROTO",
+        "REDUCE",
+        "SETITEM",
+        "SETITEMS",
+        "SHORT_BINUNICODE",
+        "STACK_GLOBAL",
+        "STOP",
+        "TUPLE",
+        "TUPLE1",
+        "TUPLE2",
+        "TUPLE3",
     )
-)  # fmt: skip
+)
 _BLOCK = 16 << 20  # bytes that are read at once
-_LOCAL = struct.Struct("<26xHH")  # of a zip's local header: how long the name and the extra field after it are
+_LOCAL = struct.Struct(
+    "<26xHH"
+)  # of a zip's local header: how long the name and the extra field after it are
 
 
 class _Unknown(pickle.UnpicklingError):
@@ -70,7 +106,11 @@ class Record:
             while left and (block := file.read(min(left, _BLOCK))):
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
         if checksum != self.checksum:
-            raise UserError("the checksum (CRC-32) of a tensor's bytes is not the one that the file states, so the file is damaged", str(self.path), "download or copy it again")
+            raise UserError(
+                "the checksum (CRC-32) of a tensor's bytes is not the one that the file states, so the file is damaged",
+                str(self.path),
+                "download or copy it again",
+            )
         self._checked = True
 
 
@@ -103,9 +143,16 @@ class Tensor:
         """Return it, mapped from the file. UserError where its bytes do not have the checksum that the file states."""
         if self.record is not None:
             self.record.check()
-        last = self.offset + sum((length - 1) * stride for length, stride in zip(self.size, self.strides, strict=True))
+        last = self.offset + sum(
+            (length - 1) * stride for length, stride in zip(self.size, self.strides, strict=True)
+        )
         flat: Any = np.memmap(self.path, self.dtype, "r", self.start, (last + 1,))
-        return np.lib.stride_tricks.as_strided(flat[self.offset :], self.size, [stride * self.dtype.itemsize for stride in self.strides], writeable=False)
+        return np.lib.stride_tricks.as_strided(
+            flat[self.offset :],
+            self.size,
+            [stride * self.dtype.itemsize for stride in self.strides],
+            writeable=False,
+        )
 
 
 class _Loader(pickle.Unpickler):
@@ -135,10 +182,20 @@ class _Loader(pickle.Unpickler):
         record, dtype, count = storage
         if not isinstance(record, Record):  # a tuple that the pickle made up
             raise TypeError
-        whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(size) == len(strides)
-        if not whole or not all(size) or offset + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True)) >= count:
+        whole = all(type(each) is int and each >= 0 for each in (offset, *size, *strides)) and len(
+            size
+        ) == len(strides)
+        if (
+            not whole
+            or not all(size)
+            or offset
+            + sum((length - 1) * stride for length, stride in zip(size, strides, strict=True))
+            >= count
+        ):
             raise ValueError
-        return Tensor(str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record)
+        return Tensor(
+            str(self.path), record.start, dtype, offset, tuple(size), tuple(strides), record
+        )
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -153,22 +210,40 @@ def read(path: Path) -> dict[str, Tensor]:
         with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
             index = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             folder = index.filename.removesuffix("data.pkl")
-            records = {info.filename.removeprefix(folder): _record(path, info, raw, size) for info in archive.infolist() if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1}
+            records = {
+                info.filename.removeprefix(folder): _record(path, info, raw, size)
+                for info in archive.infolist()
+                if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
+            }
             if index.CRC == 0:
-                del index.CRC  # PyTorch can be told to write no checksums; zipfile compares none then
+                del (
+                    index.CRC
+                )  # PyTorch can be told to write no checksums; zipfile compares none then
             with archive.open(index) as file:
                 body = file.read(_LARGEST_PICKLE + 1)
         check_pickle(body)
         found = _Loader(io.BytesIO(body), path, records).load()
-        odd = [name for name, value in found.items() if not (isinstance(name, str) and isinstance(value, Tensor))]
+        odd = [
+            name
+            for name, value in found.items()
+            if not (isinstance(name, str) and isinstance(value, Tensor))
+        ]
     except _Unknown as problem:
-        raise UserError(f"it holds {problem}, which no file of weights needs; nothing of it was run", str(path), "use a file of weights alone, or safetensors") from None
+        raise UserError(
+            f"it holds {problem}, which no file of weights needs; nothing of it was run",
+            str(path),
+            "use a file of weights alone, or safetensors",
+        ) from None
     except OSError:
         raise
     except Exception:  # noqa: BLE001 (a damaged archive or a made-up pickle can raise anything)
         raise UserError("not a complete file of PyTorch's tensors", str(path), again) from None
     if odd:
-        raise UserError(f"it holds {shorten(odd[0])}, which is not a tensor", str(path), "use a file with the model's tensors at its top, and nothing else in it")
+        raise UserError(
+            f"it holds {shorten(odd[0])}, which is not a tensor",
+            str(path),
+            "use a file with the model's tensors at its top, and nothing else in it",
+        )
     return dict(found)
 
 
@@ -205,7 +280,11 @@ def _text(value: str) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    return pickle.BININT + struct.pack("<i", value) if value < 1 << 31 else pickle.LONG1 + b"\x08" + struct.pack("<q", value)
+    return (
+        pickle.BININT + struct.pack("<i", value)
+        if value < 1 << 31
+        else pickle.LONG1 + b"\x08" + struct.pack("<q", value)
+    )
 
 
 def _numbers(values: tuple[int, ...]) -> bytes:
@@ -222,27 +301,66 @@ _EMPTY = _name("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUC
 def _entry(name: str, key: int, dtype: np.dtype[Any], size: tuple[int, ...]) -> bytes:
     storage = next(theirs for theirs, ours in STORAGES.items() if ours == dtype)
     strides = tuple(int(np.prod(size[place + 1 :])) for place in range(len(size)))
-    pid = pickle.MARK + _text("storage") + _name("torch", storage) + _text(str(key)) + _text("cpu") + _number(int(np.prod(size))) + pickle.TUPLE + pickle.BINPERSID
-    arguments = pickle.MARK + pid + _number(0) + _numbers(size) + _numbers(strides) + pickle.NEWFALSE + _EMPTY + pickle.TUPLE
+    pid = (
+        pickle.MARK
+        + _text("storage")
+        + _name("torch", storage)
+        + _text(str(key))
+        + _text("cpu")
+        + _number(int(np.prod(size)))
+        + pickle.TUPLE
+        + pickle.BINPERSID
+    )
+    arguments = (
+        pickle.MARK
+        + pid
+        + _number(0)
+        + _numbers(size)
+        + _numbers(strides)
+        + pickle.NEWFALSE
+        + _EMPTY
+        + pickle.TUPLE
+    )
     return _text(name) + _name("torch._utils", "_rebuild_tensor_v2") + arguments + pickle.REDUCE
 
 
 class Writer:
     """Writes a file of tensors: first all names and sizes, then the tensors in that order."""
 
-    def __init__(self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]) -> None:
-        self.archive, self.folder, self.dtype = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED), path.stem, dtype
-        self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(enumerate(sizes.items()))
-        entries = b"".join(_entry(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items()))
+    def __init__(
+        self, path: Path, sizes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+    ) -> None:
+        self.archive, self.folder, self.dtype = (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_STORED),
+            path.stem,
+            dtype,
+        )
+        self.sizes: Iterator[tuple[int, tuple[str, tuple[int, ...]]]] = iter(
+            enumerate(sizes.items())
+        )
+        entries = b"".join(
+            _entry(name, key, dtype, size) for key, (name, size) in enumerate(sizes.items())
+        )
         try:
-            self._record("data.pkl", pickle.PROTO + b"\x02" + _EMPTY + pickle.MARK + entries + pickle.SETITEMS + pickle.STOP)
+            self._record(
+                "data.pkl",
+                pickle.PROTO
+                + b"\x02"
+                + _EMPTY
+                + pickle.MARK
+                + entries
+                + pickle.SETITEMS
+                + pickle.STOP,
+            )
             self._record("byteorder", b"little")
         except OSError:
             self._abandon()
             raise
 
     def _record(self, name: str, body: Any) -> None:
-        with self.archive.open(zipfile.ZipInfo(f"{self.folder}/{name}"), "w", force_zip64=True) as file:
+        with self.archive.open(
+            zipfile.ZipInfo(f"{self.folder}/{name}"), "w", force_zip64=True
+        ) as file:
             file.write(body)
 
     def add(self, name: str, tensor: Any) -> None:
@@ -250,7 +368,9 @@ class Writer:
         key, expected = next(self.sizes)
         if expected != (name, tensor.shape) or tensor.dtype != self.dtype:
             raise ValueError(f"{name} {tensor.shape} {tensor.dtype} comes where {expected} is due")
-        self._record(f"data/{key}", memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1)))
+        self._record(
+            f"data/{key}", memoryview(np.ascontiguousarray(tensor).view(np.uint8).reshape(-1))
+        )
 
     def close(self) -> None:
         """End the file."""

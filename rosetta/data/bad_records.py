@@ -19,7 +19,9 @@ _COUNTS_SAID = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 _skipped: set[str] = set()
 _repaired: set[str] = set()
-_unsent: list[tuple[str, str, str]] = []  # (place, file, what) of this process, for the one that trains
+_unsent: list[
+    tuple[str, str, str]
+] = []  # (place, file, what) of this process, for the one that trains
 _is_worker = False
 
 
@@ -126,7 +128,9 @@ def note_repaired(path: str) -> None:
     _repaired.add(path)
     _unsent.append(("", path, ""))
     if not _is_worker:
-        _say(f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or half of a character); it is read as U+FFFD")
+        _say(
+            f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or half of a character); it is read as U+FFFD"
+        )
 
 
 def begin_worker() -> None:

@@ -36,7 +36,11 @@ class BatchLog:
                 with open(self.path, "a", encoding="utf-8"):
                     pass
             except OSError as error:
-                raise UserError(f"it cannot be written to ({error.strerror})", f"ROSETTA_BATCH_LOG={self.path}", "name a file in a folder that is there, or unset it") from None
+                raise UserError(
+                    f"it cannot be written to ({error.strerror})",
+                    f"ROSETTA_BATCH_LOG={self.path}",
+                    "name a file in a folder that is there, or unset it",
+                ) from None
             atexit.register(self.flush)
             stop.last(self.flush)
 
@@ -45,7 +49,12 @@ class BatchLog:
         self.flush()
         if self.path:
             shard, shards = self.batches.shard, self.batches.shards
-            line = {"step": step, "hash": pipeline.batch_hash(batch, shard * (self.batches.batch // shards)), "shard": shard, "shards": shards}
+            line = {
+                "step": step,
+                "hash": pipeline.batch_hash(batch, shard * (self.batches.batch // shards)),
+                "shard": shard,
+                "shards": shards,
+            }
             self.pending = json.dumps(line) + "\n"
 
     def drop(self) -> None:

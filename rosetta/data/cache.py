@@ -60,7 +60,9 @@ class Recipe:
 
 def digest(paths: Sequence[str]) -> str:
     """Return 16 hex digits that change with the files' names and sizes, and not with the folder they lie in."""
-    return hashlib.sha256(repr([(os.path.basename(path), os.path.getsize(path)) for path in paths]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        repr([(os.path.basename(path), os.path.getsize(path)) for path in paths]).encode()
+    ).hexdigest()[:16]
 
 
 def _write(path: str, body: bytes) -> None:
@@ -86,11 +88,20 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         if found["format"] != FORMAT:
-            raise UserError(f"the cache's format is {found['format']}, this rosetta has {FORMAT}", path, "make it anew in another folder: rosetta data cache")
-        shards = [{name: int(shard[name]) for name in ("tokens", "documents")} for shard in found["shards"]]
+            raise UserError(
+                f"the cache's format is {found['format']}, this rosetta has {FORMAT}",
+                path,
+                "make it anew in another folder: rosetta data cache",
+            )
+        shards = [
+            {name: int(shard[name]) for name in ("tokens", "documents")}
+            for shard in found["shards"]
+        ]
         if not shards:
             raise ValueError
-        return {**found, "documents": int(found["documents"]), "shards": shards}, Recipe(**found["recipe"])
+        return {**found, "documents": int(found["documents"]), "shards": shards}, Recipe(
+            **found["recipe"]
+        )
     except (ValueError, KeyError, TypeError):
         raise UserError("the file is no token cache's", path, "name another folder") from None
 
@@ -114,17 +125,31 @@ def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
     held = os.listdir(folder) if os.path.isdir(folder) else []
     known = [name for name in ("meta.json", "progress.json") if name in held]
     if held and not known and not all(name.endswith(".part") for name in held):
-        raise UserError("the folder is not empty and holds no token cache", folder, "name a new folder")
+        raise UserError(
+            "the folder is not empty and holds no token cache", folder, "name a new folder"
+        )
     if not known:
         return {"documents": 0, "shards": []}
     found, theirs = _read(os.path.join(folder, known[0]))
     if theirs.source == recipe.source and theirs.files != recipe.files:
-        raise UserError(f"the cache there is of other files, or of another state of them ({recipe.source})", folder, "name another folder, or remove this one yourself")
+        raise UserError(
+            f"the cache there is of other files, or of another state of them ({recipe.source})",
+            folder,
+            "name another folder, or remove this one yourself",
+        )
     if theirs != recipe:
         before, now = dataclasses.asdict(theirs), dataclasses.asdict(recipe)
         other = next(name for name in now if before[name] != now[name])
-        raise UserError(f"the cache there differs in {other} ({before[other]!r})", folder, "name another folder, or remove this one yourself")
-    return {"documents": found["documents"], "shards": found["shards"], "complete": known[0] == "meta.json"}
+        raise UserError(
+            f"the cache there differs in {other} ({before[other]!r})",
+            folder,
+            "name another folder, or remove this one yourself",
+        )
+    return {
+        "documents": found["documents"],
+        "shards": found["shards"],
+        "complete": known[0] == "meta.json",
+    }
 
 
 def write(
@@ -162,14 +187,25 @@ def write(
         number = len(shards)
         sizes = np.array([len(ids) for ids in held], np.int64)
         for kind, body in (
-            ("tokens", np.concatenate([*held, np.zeros(0, recipe.dtype)]).astype(recipe.dtype).tobytes()),
+            (
+                "tokens",
+                np.concatenate([*held, np.zeros(0, recipe.dtype)]).astype(recipe.dtype).tobytes(),
+            ),
             ("ends", np.cumsum(sizes).astype("<u8").tobytes()),
         ):
             _write(os.path.join(folder, f"{kind}-{number:05d}.bin"), body)
         shards.append({"tokens": tokens, "documents": len(held)})
         count += len(held)
         held, tokens = [], 0
-        _json(os.path.join(folder, "progress.json"), {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "shards": shards})
+        _json(
+            os.path.join(folder, "progress.json"),
+            {
+                "format": FORMAT,
+                "recipe": dataclasses.asdict(recipe),
+                "documents": count,
+                "shards": shards,
+            },
+        )
         report(count, sum(shard["tokens"] for shard in shards))
 
     ending = np.array([end], np.int32)
@@ -183,10 +219,18 @@ def write(
             close()
     total = tokens + sum(shard["tokens"] for shard in shards)
     if not total:
-        raise UserError("there is no text in the data", recipe.source, "name files with text in them")
+        raise UserError(
+            "there is no text in the data", recipe.source, "name files with text in them"
+        )
     if held:
         close()
-    meta = {"format": FORMAT, "recipe": dataclasses.asdict(recipe), "documents": count, "tokens": total, "shards": shards}
+    meta = {
+        "format": FORMAT,
+        "recipe": dataclasses.asdict(recipe),
+        "documents": count,
+        "tokens": total,
+        "shards": shards,
+    }
     _json(os.path.join(folder, "meta.json"), meta)
     os.unlink(os.path.join(folder, "progress.json"))
     return meta
@@ -214,17 +258,30 @@ class Tokens:
         if not os.path.exists(meta_path):
             unfinished = os.path.exists(os.path.join(folder, "progress.json"))
             what = "the token cache is not complete" if unfinished else "there is no token cache"
-            raise UserError(what, folder, "run the same rosetta data cache again: it goes on where it stopped" if unfinished else "make one: rosetta data cache")
+            raise UserError(
+                what,
+                folder,
+                "run the same rosetta data cache again: it goes on where it stopped"
+                if unfinished
+                else "make one: rosetta data cache",
+            )
         self.folder = folder
         self.meta, self.recipe = _read(meta_path)
         self.token_ends = np.cumsum([shard["tokens"] for shard in self.meta["shards"]])
         self.document_ends = np.cumsum([shard["documents"] for shard in self.meta["shards"]])
         self.size = int(self.token_ends[-1])
         for number, shard in enumerate(self.meta["shards"]):
-            for path, size in ((self._path("tokens", number), shard["tokens"] * self.recipe.dtype.itemsize), (self._path("ends", number), 8 * shard["documents"])):
+            for path, size in (
+                (self._path("tokens", number), shard["tokens"] * self.recipe.dtype.itemsize),
+                (self._path("ends", number), 8 * shard["documents"]),
+            ):
                 if os.path.exists(path) and os.path.getsize(path) == size:
                     continue
-                raise UserError("the file is not as long as the cache says", path, "make the cache again, or copy it again")
+                raise UserError(
+                    "the file is not as long as the cache says",
+                    path,
+                    "make the cache again, or copy it again",
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "maps"}
@@ -259,12 +316,24 @@ class Tokens:
         which = int(np.searchsorted(self.document_ends, number, side="right"))
         within = number - (int(self.document_ends[which - 1]) if which else 0)
         ends = self._mapped("ends", which)
-        return self._mapped("tokens", which)[int(ends[within - 1]) if within else 0 : int(ends[within])].astype(np.int32)
+        return self._mapped("tokens", which)[
+            int(ends[within - 1]) if within else 0 : int(ends[within])
+        ].astype(np.int32)
 
     def check(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
         """Raise UserError where the cache was made with another vocabulary or for another kind of objective."""
         if self.recipe.vocabulary != fingerprint:
-            raise UserError(f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, {self.recipe.vocab_size} ids)", self.folder, "set VOCAB to that one, or make a cache with yours")
+            raise UserError(
+                f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, {self.recipe.vocab_size} ids)",
+                self.folder,
+                "set VOCAB to that one, or make a cache with yours",
+            )
         if self.recipe.pairs != pairs or self.recipe.document_ends != document_ends:
-            made_for = self.recipe.pairs or ("lm" if self.recipe.document_ends else "span_corruption and prefix_lm")
-            raise UserError(f"the cache was made for {made_for}", self.folder, "make one for this objective: rosetta data cache --objective")
+            made_for = self.recipe.pairs or (
+                "lm" if self.recipe.document_ends else "span_corruption and prefix_lm"
+            )
+            raise UserError(
+                f"the cache was made for {made_for}",
+                self.folder,
+                "make one for this objective: rosetta data cache --objective",
+            )

@@ -40,13 +40,21 @@ def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
     """
     prompts = made.inputs.shape[1] > 0
     if not prompts:
-        whole: Array = documents(made.targets, eos) if pack else _filled(made.targets).astype(np.int32)
+        whole: Array = (
+            documents(made.targets, eos) if pack else _filled(made.targets).astype(np.int32)
+        )
         made = dataclasses.replace(made, target_segments=whole)
     found = features.decoder(made, pack=pack)
     weights: Array = found["decoder_loss_weights"]
     indicator: Array = found["decoder_causal_attention"] if prompts else weights
-    segments: Array = found["decoder_segment_ids"] if pack else ((weights > 0) | (indicator > 0)).astype(np.int32)
-    positions: Array = found["decoder_positions"] if pack else segments * np.arange(segments.shape[1], dtype=np.int32)
+    segments: Array = (
+        found["decoder_segment_ids"] if pack else ((weights > 0) | (indicator > 0)).astype(np.int32)
+    )
+    positions: Array = (
+        found["decoder_positions"]
+        if pack
+        else segments * np.arange(segments.shape[1], dtype=np.int32)
+    )
     begins: Array = (positions == 0) & (segments > 0)
     begins[:, 0] = True  # of a row without any token, too
     arrays = {
@@ -67,7 +75,9 @@ class Batches(pipeline.Batches):
       bos: the id that is read where a row, or with pack a document, begins.
     """
 
-    def __init__(self, recipe: pipeline.Recipe, batch: int, *, shard: int = 0, shards: int = 1, bos: int = 0) -> None:
+    def __init__(
+        self, recipe: pipeline.Recipe, batch: int, *, shard: int = 0, shards: int = 1, bos: int = 0
+    ) -> None:
         super().__init__(recipe, batch, shard=shard, shards=shards, kind="causal")
         self.bos = bos
 

@@ -23,7 +23,11 @@ def local(path: str, where: str) -> None:
     scheme = next((scheme for scheme in SCHEMES if path.startswith(scheme)), None)
     if scheme:
         tool = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}.get(scheme, "curl -O")
-        raise UserError(f"data and vocabularies are read from files, not from {scheme}", where, f"copy it first ({tool} {path} FOLDER), or mount it")
+        raise UserError(
+            f"data and vocabularies are read from files, not from {scheme}",
+            where,
+            f"copy it first ({tool} {path} FOLDER), or mount it",
+        )
 
 
 def certificates(*, needed: bool = False) -> None:
@@ -34,11 +38,25 @@ def certificates(*, needed: bool = False) -> None:
     for name in CERTIFICATES:
         path = os.environ.get(name)
         if path and not os.path.exists(path):
-            raise UserError("the certificates are not there", f"{name}={path}", f"unset {name}, or name an existing file such as {SYSTEM_CERTIFICATES[0]}")
-    if needed and not any(os.environ.get(name) for name in CERTIFICATES) and not os.path.exists(SYSTEM_CERTIFICATES[0]):
+            raise UserError(
+                "the certificates are not there",
+                f"{name}={path}",
+                f"unset {name}, or name an existing file such as {SYSTEM_CERTIFICATES[0]}",
+            )
+    if (
+        needed
+        and not any(os.environ.get(name) for name in CERTIFICATES)
+        and not os.path.exists(SYSTEM_CERTIFICATES[0])
+    ):
         there = next((path for path in SYSTEM_CERTIFICATES if os.path.exists(path)), None)
-        do = f"export CURL_CA_BUNDLE={there} SSL_CERT_FILE={there}" if there else "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
-        raise UserError("no certificates, so no TLS connection can be checked", SYSTEM_CERTIFICATES[0], do)
+        do = (
+            f"export CURL_CA_BUNDLE={there} SSL_CERT_FILE={there}"
+            if there
+            else "install ca-certificates, or set SSL_CERT_FILE and CURL_CA_BUNDLE"
+        )
+        raise UserError(
+            "no certificates, so no TLS connection can be checked", SYSTEM_CERTIFICATES[0], do
+        )
 
 
 def remote_path(path: str) -> None:
@@ -54,7 +72,11 @@ def remote_path(path: str) -> None:
         return
     scheme, _, rest = path.partition("://")
     if scheme == "s3":
-        raise UserError("TensorFlow has no file system for s3:// any more, so T5X can neither read nor write there", path, "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://")
+        raise UserError(
+            "TensorFlow has no file system for s3:// any more, so T5X can neither read nor write there",
+            path,
+            "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://",
+        )
     if scheme != "gs":
         raise UserError(f"{scheme}:// is not supported", path, "use an absolute path or gs://")
     if not rest.strip("/"):
@@ -62,7 +84,11 @@ def remote_path(path: str) -> None:
     certificates(needed=True)
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named and not os.path.isfile(named):
-        raise UserError("the credentials are not there", f"GOOGLE_APPLICATION_CREDENTIALS={named}", "mount the file, or unset it on a Google Cloud machine")
+        raise UserError(
+            "the credentials are not there",
+            f"GOOGLE_APPLICATION_CREDENTIALS={named}",
+            "mount the file, or unset it on a Google Cloud machine",
+        )
 
 
 def writable(folder: str) -> None:
@@ -71,13 +97,21 @@ def writable(folder: str) -> None:
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
-        what = "is a file" if os.path.exists(existing) else f"is a link to {os.readlink(existing)}, which is not there"
+        what = (
+            "is a file"
+            if os.path.exists(existing)
+            else f"is a link to {os.readlink(existing)}, which is not there"
+        )
         raise UserError(f"{existing} {what}", folder, "name a folder")
     try:
         # The superuser's permissions say nothing: a file system may be read-only, or take no folders, as /proc.
         os.rmdir(tempfile.mkdtemp(prefix=".rosetta-", dir=existing))
     except OSError as error:
-        raise UserError(f"{existing} cannot be written to ({error.strerror})", folder, "name another folder, or have its owner let you write there") from None
+        raise UserError(
+            f"{existing} cannot be written to ({error.strerror})",
+            folder,
+            "name another folder, or have its owner let you write there",
+        ) from None
 
 
 def name_variable(error: UserError, name: str) -> UserError:
@@ -101,7 +135,11 @@ def positive_lengths(values: Mapping[str, int]) -> None:
     """Raise UserError where a feature length is no positive number."""
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-            raise UserError(f"the length of {name} is {value!r}", "TASK_FEATURE_LENGTHS", "give numbers of at least 2")
+            raise UserError(
+                f"the length of {name} is {value!r}",
+                "TASK_FEATURE_LENGTHS",
+                "give numbers of at least 2",
+            )
 
 
 def before_start(
@@ -142,7 +180,12 @@ def before_start(
     chosen = vocabulary.named(vocab, extra_ids, causal=objective in spec.CAUSAL)
     if vocab_size is not None:
         vocabulary.check_fits(chosen, vocab_size)
-    rule = objectives.named(objective, lengths, mean_noise_span_length=mean_noise_span_length, noise_density=noise_density)
+    rule = objectives.named(
+        objective,
+        lengths,
+        mean_noise_span_length=mean_noise_span_length,
+        noise_density=noise_density,
+    )
     for name, each, read in (("DATA", data, split), ("EVAL_DATA", eval_data, "validation")):
         for part in spec.parts(each) if each is not None else ():
             try:

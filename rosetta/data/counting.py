@@ -21,7 +21,13 @@ BATCH = 64  # texts tokenised at a time
 
 
 def count_source(
-    spec: Spec, objective: str, field: str, split: str, vocab: Vocabulary, handle: Handler, report: Callable[[int, int], None]
+    spec: Spec,
+    objective: str,
+    field: str,
+    split: str,
+    vocab: Vocabulary,
+    handle: Handler,
+    report: Callable[[int, int], None],
 ) -> dict[str, int]:
     """Return {"records", "tokens"} of a source; nothing for one without an end, or that others read.
 

@@ -28,7 +28,9 @@ def find_files(spec: Spec, split: str) -> Sequence[str]:
         return tfds.shards(spec, split)
     if spec.kind not in ("cache", "hf") or not os.path.isdir(spec.value):
         return ()
-    found = [os.path.join(folder, name) for folder, _, names in os.walk(spec.value) for name in names]
+    found = [
+        os.path.join(folder, name) for folder, _, names in os.walk(spec.value) for name in names
+    ]
     return sorted(path for path in found if os.path.isfile(path))
 
 
@@ -43,7 +45,10 @@ def describe_contents(data: str, split: str) -> dict[str, Any]:
     contents: dict[str, Any] = {}
     for number, path in enumerate(paths):
         name = os.path.basename(path)
-        contents[f"{name} ({number})" if name in contents else name] = [os.path.getsize(path), _digest(path, whole=whole)]
+        contents[f"{name} ({number})" if name in contents else name] = [
+            os.path.getsize(path),
+            _digest(path, whole=whole),
+        ]
     if len(contents) <= NAMED:
         return contents
     digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=16).hexdigest()
@@ -69,4 +74,7 @@ def find_change(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
 
     Files that came or went are not looked for: the data's fingerprint has names and sizes. An older record has no contents.
     """
-    return next((name for name, content in (before or {}).items() if name in now and now[name] != content), None)
+    return next(
+        (name for name, content in (before or {}).items() if name in now and now[name] != content),
+        None,
+    )

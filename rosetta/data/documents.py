@@ -31,7 +31,12 @@ def _zstandard() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-_FRAMES: dict[str, Callable[[], Any]] = {".gz": lambda: zlib.decompressobj(wbits=31), ".zst": _zstandard, ".bz2": bz2.BZ2Decompressor, ".xz": lzma.LZMADecompressor}
+_FRAMES: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".zst": _zstandard,
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lzma.LZMADecompressor,
+}
 
 
 class _Frames(io.RawIOBase):
@@ -44,7 +49,9 @@ class _Frames(io.RawIOBase):
     def __init__(self, path: str, begin: Callable[[], Any]) -> None:
         self.begin = begin
         self.frame: Any = None  # the one being read
-        self.packed = self.left = b""  # what of the file is read and not decompressed, what of the content is not handed out
+        self.packed = self.left = (
+            b""  # what of the file is read and not decompressed, what of the content is not handed out
+        )
         self.file = open(path, "rb")  # noqa: SIM115 (closed by close)
 
     def readable(self) -> bool:
@@ -92,7 +99,9 @@ def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
             raise UserError(f"the file is damaged: {error}", path, "copy it again") from None
 
 
-def documents(spec: Spec, field: str, split: str = "train", handle: Handler = bad_records.stop_or_skip) -> Iterator[str]:
+def documents(
+    spec: Spec, field: str, split: str = "train", handle: Handler = bad_records.stop_or_skip
+) -> Iterator[str]:
     """Yield a source's documents, empty ones left out.
 
     Args:
@@ -120,7 +129,10 @@ def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Cal
         for path in tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec):
             records = tfrecord.Records([path])
             for number in range(len(records)):
-                yield *records.place_of(number), functools.partial(tfrecord.text, records[number], field, path)
+                yield (
+                    *records.place_of(number),
+                    functools.partial(tfrecord.text, records[number], field, path),
+                )
     elif spec.kind in ("text", "jsonl"):
         for path in specs.files(spec):
             with opened(path) as file:
@@ -132,9 +144,17 @@ def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Cal
                     if spec.kind == "text":
                         yield path, f"line {number:,}", functools.partial(_decode_line, line, path)
                     else:
-                        yield path, f"line {number:,}", functools.partial(json_lines.text_of, line, field, path)
+                        yield (
+                            path,
+                            f"line {number:,}",
+                            functools.partial(json_lines.text_of, line, field, path),
+                        )
     else:
-        raise UserError(f"{spec.kind} is no text to read through", str(spec), "use text, jsonl, tfrecord, tfds or hf")
+        raise UserError(
+            f"{spec.kind} is no text to read through",
+            str(spec),
+            "use text, jsonl, tfrecord, tfds or hf",
+        )
 
 
 def _decode_line(line: bytes, path: str) -> str:
@@ -160,23 +180,41 @@ def open_hugging_face(spec: Spec, split: str) -> Any:
     try:
         import datasets  # type: ignore[import-not-found]  # noqa: PLC0415 (not part of every environment)
     except ImportError:
-        raise UserError("the datasets package is not in this environment", str(spec), "pip install datasets, or name local files (text:, jsonl:)") from None
+        raise UserError(
+            "the datasets package is not in this environment",
+            str(spec),
+            "pip install datasets, or name local files (text:, jsonl:)",
+        ) from None
     path, config = spec.value, None
     if not path.startswith(("/", ".")):
         words = path.split("/")
         if len(words) > 3:
-            raise UserError("a data set's name has at most three parts", str(spec), specs.KINDS["hf"])
+            raise UserError(
+                "a data set's name has at most three parts", str(spec), specs.KINDS["hf"]
+            )
         path, config = "/".join(words[:2]), words[2] if len(words) == 3 else None
     elif not os.path.exists(path):
-        raise UserError("there is no such folder", path, "check the path: inside a container it is the mounted one")
+        raise UserError(
+            "there is no such folder",
+            path,
+            "check the path: inside a container it is the mounted one",
+        )
     token = os.environ.get("HF_TOKEN") or None
     try:
-        options = tables.read_options(datasets.load_dataset_builder(path, config, token=token)) if os.path.isdir(path) else {}
-        return datasets.load_dataset(path, config, split=spec.split or split, streaming=True, token=token, **options)
+        options = (
+            tables.read_options(datasets.load_dataset_builder(path, config, token=token))
+            if os.path.isdir(path)
+            else {}
+        )
+        return datasets.load_dataset(
+            path, config, split=spec.split or split, streaming=True, token=token, **options
+        )
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 (dozens of kinds, from four libraries)
-        raise _not_readable(error, spec, "opened", "check its name, config and split; a private one needs HF_TOKEN") from None
+        raise _not_readable(
+            error, spec, "opened", "check its name, config and split; a private one needs HF_TOKEN"
+        ) from None
 
 
 def _not_readable(error: Exception, spec: Spec, verb: str, do: str) -> UserError:

@@ -37,7 +37,12 @@ def decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
     Rows without inputs (lm) have no decoder_causal_attention.
     """
     if not rows.inputs.shape[1]:
-        tokens, segments, attended, weights = rows.targets, rows.target_segments, None, (rows.target_segments > 0).astype(np.int32)
+        tokens, segments, attended, weights = (
+            rows.targets,
+            rows.target_segments,
+            None,
+            (rows.target_segments > 0).astype(np.int32),
+        )
     else:
         tokens, segments, attended, weights = _joined(rows)
     found = {
@@ -59,7 +64,16 @@ def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
     tokens, segments, attended, weights = (np.zeros(shape, np.int32) for _ in range(4))
     for row in range(shape[0]):
         place = 0
-        for segment in range(1, int(max(rows.input_segments[row].max(initial=0), rows.target_segments[row].max(initial=0))) + 1):
+        for segment in range(
+            1,
+            int(
+                max(
+                    rows.input_segments[row].max(initial=0),
+                    rows.target_segments[row].max(initial=0),
+                )
+            )
+            + 1,
+        ):
             first = rows.inputs[row][rows.input_segments[row] == segment]
             second = rows.targets[row][rows.target_segments[row] == segment]
             middle, end = place + len(first), place + len(first) + len(second)

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 ONE_A_LINE = "put one JSON object on each line (jq -c . FILE > NEW.jsonl)"
 UNWRAP = "write its elements one a line: jq -c '.[]' FILE > NEW.jsonl"
-NAMES = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+NAMES = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 _FIELDS = 8  # that are named
 
 _field_option = "TEXT_FIELD (T5X), fdl.TEXT_FIELD (Pax) or --field (rosetta data, rosetta vocab)"
@@ -40,7 +48,9 @@ def parse_object(line: bytes) -> dict[str, Any]:
         what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RecordFault(f"not valid JSON: {what}", ONE_A_LINE, "not valid JSON") from None
     if not isinstance(record, dict):
-        raise RecordFault(f"not a JSON object but {NAMES[type(record)]}", UNWRAP if begins_array else ONE_A_LINE)
+        raise RecordFault(
+            f"not a JSON object but {NAMES[type(record)]}", UNWRAP if begins_array else ONE_A_LINE
+        )
     return record
 
 
@@ -63,7 +73,11 @@ def missing_field(field: str, names: Any) -> RecordFault:
     """Return the fault of a record without a text field; `names` are those it has."""
     known = sorted(map(str, names))
     listed = ", ".join(known[:_FIELDS]) + (", and more" if len(known) > _FIELDS else "")
-    return RecordFault(f"no text under {field!r} (it has: {listed or 'nothing'})", f"name the field with {_field_option}", f"no text under {field!r}")
+    return RecordFault(
+        f"no text under {field!r} (it has: {listed or 'nothing'})",
+        f"name the field with {_field_option}",
+        f"no text under {field!r}",
+    )
 
 
 def text_of(line: bytes, field: str, path: str) -> str:

@@ -35,10 +35,16 @@ def workers_for(batches: Batches) -> int:
     asked = os.environ.get("ROSETTA_DATA_WORKERS")
     if asked:
         if not re.fullmatch("[0-9]{1,4}", asked):
-            raise UserError("not a valid number of processes", f"ROSETTA_DATA_WORKERS={asked}", "give a whole number, 0 or more")
+            raise UserError(
+                "not a valid number of processes",
+                f"ROSETTA_DATA_WORKERS={asked}",
+                "give a whole number, 0 or more",
+            )
         return int(asked)
     # Pairs of texts are short, and every process would hold all of them.
-    cheap = all(part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data))
+    cheap = all(
+        part.spec.kind in ("synthetic", "cache") for part in spec.parts(batches.recipe.data)
+    )
     if batches.streams or cheap or batches.recipe.rule.pairs:
         return 0
     return min(8, len(os.sched_getaffinity(0)) // 2) if batches.batch // batches.shards >= 64 else 0
@@ -47,7 +53,9 @@ def workers_for(batches: Batches) -> int:
 class Loader:
     """The batches from a step on, in order, some of them made ahead."""
 
-    def __init__(self, batches: Batches, step: int = 0, *, workers: int | None = None, ahead: int = AHEAD) -> None:
+    def __init__(
+        self, batches: Batches, step: int = 0, *, workers: int | None = None, ahead: int = AHEAD
+    ) -> None:
         self.batches = batches
         batches.contents  # noqa: B018 (what the files hold is looked at before they are read)
         self.step = step
@@ -66,8 +74,14 @@ class Loader:
         begun = time.perf_counter()
         try:
             if self._run is None:
-                atexit.register(self.close)  # a thread that still works when Python ends can abort the process
-                self._run = _Processes(self.batches, self.step, self.workers, self._ahead) if self.workers else _Threaded(self.batches, self.step, self._ahead)
+                atexit.register(
+                    self.close
+                )  # a thread that still works when Python ends can abort the process
+                self._run = (
+                    _Processes(self.batches, self.step, self.workers, self._ahead)
+                    if self.workers
+                    else _Threaded(self.batches, self.step, self._ahead)
+                )
             batch = self._run.get()
         except BaseException:
             self.close()
@@ -88,7 +102,9 @@ class _Threaded:
     def __init__(self, batches: Batches, step: int, ahead: int) -> None:
         self.queue: queue.Queue[Any] = queue.Queue(ahead)
         self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._work, args=(batches, step), name="rosetta-data", daemon=True)
+        self.thread = threading.Thread(
+            target=self._work, args=(batches, step), name="rosetta-data", daemon=True
+        )
         self.thread.start()
 
     def _work(self, batches: Batches, step: int) -> None:
@@ -120,12 +136,29 @@ class _Processes:
     """Process k of n makes the steps k, k + n, …: it is told each by number and answers in order."""
 
     def __init__(self, batches: Batches, step: int, workers: int, ahead: int) -> None:
-        path = os.pathsep.join([os.path.dirname(os.path.dirname(os.path.abspath(rosetta.__file__))), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join(
+            [
+                os.path.dirname(os.path.dirname(os.path.abspath(rosetta.__file__))),
+                os.environ.get("PYTHONPATH", ""),
+            ]
+        )
         # One thread each: the processes are the parallelism. Not forked: the trainer has threads and a GPU.
-        env = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": path.rstrip(os.pathsep),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
         # In sessions of their own: Ctrl-C asks the trainer to end, which still needs batches.
         self.children = [
-            subprocess.Popen([sys.executable, "-m", "rosetta.data.loader"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True) for _ in range(workers)
+            subprocess.Popen(
+                [sys.executable, "-m", "rosetta.data.loader"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+            )
+            for _ in range(workers)
         ]
         body = pickle.dumps(batches)
         try:
@@ -146,7 +179,9 @@ class _Processes:
         child = self.children[self.step % len(self.children)]
         body = _receive(child.stdout)
         if body is None:
-            raise RuntimeError(f"a data process ended with status {child.wait()}: its message is above")
+            raise RuntimeError(
+                f"a data process ended with status {child.wait()}: its message is above"
+            )
         made, notes = pickle.loads(body)  # noqa: S301 (our own child's)
         bad_records.add_notes(notes)
         if isinstance(made, Exception):
@@ -173,7 +208,9 @@ def _tell(child: subprocess.Popen[bytes], body: bytes) -> None:
     try:
         _send(child.stdin, body)
     except BrokenPipeError:
-        raise RuntimeError(f"a data process ended with status {child.wait()}: its message is above") from None
+        raise RuntimeError(
+            f"a data process ended with status {child.wait()}: its message is above"
+        ) from None
 
 
 def _send(pipe: IO[bytes] | None, body: bytes) -> None:

@@ -75,7 +75,9 @@ class Objective:
             )
         vocabulary.check_sentinels(vocab, spans)
 
-    def apply(self, windows: Sequence[Array], keys: Array, vocab: vocabulary.Vocabulary) -> tuple[Array, Array]:
+    def apply(
+        self, windows: Sequence[Array], keys: Array, vocab: vocabulary.Vocabulary
+    ) -> tuple[Array, Array]:
         """Return inputs [n, inputs] and targets [n, targets], int32 and padded with 0, of windows of tokens.
 
         Args:
@@ -86,32 +88,62 @@ class Objective:
         inputs: Array = np.zeros((len(windows), self.inputs), np.int32)
         targets: Array = np.zeros((len(windows), self.targets), np.int32)
         sizes = np.array([len(window) for window in windows])
-        sentinels: Array = np.array(vocab.sentinel_ids if self.name == "span_corruption" else (), np.int32)
+        sentinels: Array = np.array(
+            vocab.sentinel_ids if self.name == "span_corruption" else (), np.int32
+        )
         for size in np.unique(sizes):
             rows = np.flatnonzero(sizes == size)
-            tokens = np.stack([windows[int(row)] for row in rows]) if size else np.zeros((len(rows), 0), np.int32)
+            tokens = (
+                np.stack([windows[int(row)] for row in rows])
+                if size
+                else np.zeros((len(rows), 0), np.int32)
+            )
             if self.name == "lm":
                 targets[rows, : min(size, self.targets)] = tokens[:, : self.targets]
             elif self.name == "prefix_lm":
                 _prefix(tokens, keys[rows], inputs, targets, rows)
             else:
-                made = corrupt(tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length)
+                made = corrupt(
+                    tokens, keys[rows], sentinels, self.noise_density, self.mean_noise_span_length
+                )
                 for into, part in zip((inputs, targets), made, strict=True):
                     _put(into, rows, part)
         return inputs, targets
 
 
-def named(name: str, lengths: Mapping[str, int], *, mean_noise_span_length: float = 3.0, noise_density: float = 0.15) -> Objective:
+def named(
+    name: str,
+    lengths: Mapping[str, int],
+    *,
+    mean_noise_span_length: float = 3.0,
+    noise_density: float = 0.15,
+) -> Objective:
     """Return the objective of that name; UserError for an unknown one or for lengths that are missing."""
     if name not in OBJECTIVES:
-        raise UserError(f"no objective is called {name!r}", "objective", "use one of " + ", ".join(OBJECTIVES))
+        raise UserError(
+            f"no objective is called {name!r}", "objective", "use one of " + ", ".join(OBJECTIVES)
+        )
     if not 0 < noise_density < 1 or not 1 <= mean_noise_span_length < math.inf:
-        raise UserError(f"noise density {noise_density}, mean span {mean_noise_span_length}", "objective", "the density lies between 0 and 1, a span has at least one token")
+        raise UserError(
+            f"noise density {noise_density}, mean span {mean_noise_span_length}",
+            "objective",
+            "the density lies between 0 and 1, a span has at least one token",
+        )
     needed = ("targets",) if name == "lm" else ("inputs", "targets")
     missing = [key for key in needed if key not in lengths]
     if missing:
-        raise UserError(f"no length for {' and '.join(missing)}", "TASK_FEATURE_LENGTHS", f"{name} needs {' and '.join(needed)}")
-    return Objective(name, lengths["inputs"] if name != "lm" else 0, lengths["targets"], mean_noise_span_length, noise_density)
+        raise UserError(
+            f"no length for {' and '.join(missing)}",
+            "TASK_FEATURE_LENGTHS",
+            f"{name} needs {' and '.join(needed)}",
+        )
+    return Objective(
+        name,
+        lengths["inputs"] if name != "lm" else 0,
+        lengths["targets"],
+        mean_noise_span_length,
+        noise_density,
+    )
 
 
 def _noise(length: int, density: float, span: float) -> tuple[int, int]:
@@ -141,7 +173,9 @@ def _segments(items: int, segments: int, keys: Array) -> Array:
         return np.full((len(keys), 1), items)
     draws = order.bits(keys, items - 1)
     cuts = np.sort(np.argpartition(draws, segments - 2, axis=1)[:, : segments - 1], axis=1) + 1
-    edges = np.concatenate([np.zeros((len(keys), 1), cuts.dtype), cuts, np.full((len(keys), 1), items)], axis=1)
+    edges = np.concatenate(
+        [np.zeros((len(keys), 1), cuts.dtype), cuts, np.full((len(keys), 1), items)], axis=1
+    )
     return np.diff(edges, axis=1)
 
 
@@ -167,7 +201,9 @@ def _with_sentinels(tokens: Array, hidden: Array, sentinels: Array) -> Array:
     return marked[~hidden | first].reshape(len(tokens), -1)
 
 
-def corrupt(tokens: Array, keys: Array, sentinels: Array, density: float, span: float) -> tuple[Array, Array]:
+def corrupt(
+    tokens: Array, keys: Array, sentinels: Array, density: float, span: float
+) -> tuple[Array, Array]:
     """Return span corruption's inputs and targets of tokens [n, L], int32, without end tokens.
 
     Args:

@@ -45,7 +45,9 @@ def key(*words: int) -> int:
 
 def keys(base: int, words: Array) -> Array:
     """Return mix(base + GOLDEN (word + 1)) for each word [n]: uint64 [n], as independent as `key`'s but not the same."""
-    return mix(np.uint64(base) + np.uint64(GOLDEN) * (np.asarray(words).astype(np.uint64) + np.uint64(1)))
+    return mix(
+        np.uint64(base) + np.uint64(GOLDEN) * (np.asarray(words).astype(np.uint64) + np.uint64(1))
+    )
 
 
 def bits(row_keys: Array, count: int) -> Array:
@@ -82,7 +84,9 @@ def permute(places: Array, size: int, word: int) -> Array:
         high, low = values >> np.uint64(right), values & np.uint64((1 << right) - 1)
         high_bits, low_bits = left, right
         for word_of_round in rounds:
-            turned = (high ^ (mix(low + word_of_round) >> np.uint64(64 - high_bits))) & np.uint64((1 << high_bits) - 1)
+            turned = (high ^ (mix(low + word_of_round) >> np.uint64(64 - high_bits))) & np.uint64(
+                (1 << high_bits) - 1
+            )
             high, low, high_bits, low_bits = low, turned, low_bits, high_bits
         return (high << np.uint64(right)) | low
 

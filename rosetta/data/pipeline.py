@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.data import Array, data_files, documents, features, objectives, records, rows, tfds, vocabulary, windows
+from rosetta.data import (
+    Array,
+    data_files,
+    documents,
+    features,
+    objectives,
+    records,
+    rows,
+    tfds,
+    vocabulary,
+    windows,
+)
 from rosetta.data import spec as specs
 from rosetta.data.cache import Tokens
 from rosetta.data.stream import Stream
@@ -60,7 +71,12 @@ class Recipe:
     @property
     def rule(self) -> Objective:
         lengths = {"inputs": self.inputs, "targets": self.targets}
-        return objectives.named(self.objective, lengths, mean_noise_span_length=self.mean_noise_span_length, noise_density=self.noise_density)
+        return objectives.named(
+            self.objective,
+            lengths,
+            mean_noise_span_length=self.mean_noise_span_length,
+            noise_density=self.noise_density,
+        )
 
     @property
     def vocabulary(self) -> vocabulary.Vocabulary:
@@ -73,9 +89,15 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
         return
     rule.check(vocab)
     if spec.kind != "cache" and vocab.name.startswith("ids:"):
-        raise UserError("text needs a vocabulary", f"VOCAB={vocab.name}", "name a SentencePiece model or `byte`")
+        raise UserError(
+            "text needs a vocabulary", f"VOCAB={vocab.name}", "name a SentencePiece model or `byte`"
+        )
     if rule.pairs and spec.kind == "text" and rule.name != "lambada":
-        raise UserError(f"{rule.name} needs records, not running text", f"DATA={spec}", "use jsonl, tfrecord, tfds, hf or a cache")
+        raise UserError(
+            f"{rule.name} needs records, not running text",
+            f"DATA={spec}",
+            "use jsonl, tfrecord, tfds, hf or a cache",
+        )
     if spec.kind in ("text", "jsonl", "tfrecord"):
         paths = specs.files(spec)
         if not rule.pairs:
@@ -88,9 +110,13 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
         tokens = Tokens(spec.value)
         kept = tokens.recipe.vocabulary
         # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size, since nothing is tokenised.
-        same = vocabulary.same_tokens(vocab, kept) or vocab.name == f"ids:{tokens.recipe.vocab_size}"
+        same = (
+            vocabulary.same_tokens(vocab, kept) or vocab.name == f"ids:{tokens.recipe.vocab_size}"
+        )
         fingerprint = kept if same else vocab.fingerprint()
-        tokens.check(fingerprint, document_ends=rule.document_ends, pairs=rule.name if rule.pairs else "")
+        tokens.check(
+            fingerprint, document_ends=rule.document_ends, pairs=rule.name if rule.pairs else ""
+        )
     elif spec.kind == "hf":
         documents.open_hugging_face(spec, split)
 
@@ -105,17 +131,45 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
         cache = Tokens(spec.value)
         if rule.pairs:
             count = int(cache.document_ends[-1])
-            found = [(cache.document(number), cache.document(number + 1)) for number in range(0, count, 2)]
-            return rows.Pairs(found, rule, seed, pack=recipe.pack, shuffle=recipe.shuffle, name=os.path.basename(spec.value.rstrip("/")))
+            found = [
+                (cache.document(number), cache.document(number + 1))
+                for number in range(0, count, 2)
+            ]
+            return rows.Pairs(
+                found,
+                rule,
+                seed,
+                pack=recipe.pack,
+                shuffle=recipe.shuffle,
+                name=os.path.basename(spec.value.rstrip("/")),
+            )
         return rows.CachedWindows(cache, rule, vocab, seed, shuffle=recipe.shuffle)
     if rule.pairs:
-        worded = [(record["inputs"], record["targets"]) for record in records.worded(spec, rule.name, recipe.split)]
-        return rows.Pairs(records.Encoded(worded, vocab), rule, seed, pack=recipe.pack, shuffle=recipe.shuffle, name=os.path.basename(spec.value.rstrip("/")))
+        worded = [
+            (record["inputs"], record["targets"])
+            for record in records.worded(spec, rule.name, recipe.split)
+        ]
+        return rows.Pairs(
+            records.Encoded(worded, vocab),
+            rule,
+            seed,
+            pack=recipe.pack,
+            shuffle=recipe.shuffle,
+            name=os.path.basename(spec.value.rstrip("/")),
+        )
     if spec.kind == "hf":
         return Stream(spec, rule, vocab, seed, field=recipe.text_field, split=recipe.split)
     if spec.kind == "task":
-        raise UserError("SeqIO gives this data, rosetta.data does not", f"DATA={spec}", "use it in a T5X run")
-    return rows.Windows(windows.corpus(spec, recipe.text_field, recipe.split), rule, vocab, seed, shuffle=recipe.shuffle)
+        raise UserError(
+            "SeqIO gives this data, rosetta.data does not", f"DATA={spec}", "use it in a T5X run"
+        )
+    return rows.Windows(
+        windows.corpus(spec, recipe.text_field, recipe.split),
+        rule,
+        vocab,
+        seed,
+        shuffle=recipe.shuffle,
+    )
 
 
 def sources(recipe: Recipe) -> rows.Source:
@@ -124,8 +178,13 @@ def sources(recipe: Recipe) -> rows.Source:
     if len(parts) == 1:
         return source(parts[0].spec, recipe)
     # Each source has a seed of its own, or two with equally many examples would be drawn in the same order.
-    made = [source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number)) for number, part in enumerate(parts)]
-    return rows.Mixture(made, [part.rate for part in parts], [str(part.spec) for part in parts], recipe.seed)
+    made = [
+        source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number))
+        for number, part in enumerate(parts)
+    ]
+    return rows.Mixture(
+        made, [part.rate for part in parts], [str(part.spec) for part in parts], recipe.seed
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +205,30 @@ class Batches:
       kind: features.ENCODER_DECODER or features.DECODER.
     """
 
-    def __init__(self, recipe: Recipe, batch: int, *, shard: int = 0, shards: int = 1, kind: str = features.ENCODER_DECODER) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        batch: int,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        kind: str = features.ENCODER_DECODER,
+    ) -> None:
         if batch < 1:
             raise UserError(f"the batch has {batch} rows", "BATCH_SIZE", "give at least 1")
         if batch % shards:
-            raise UserError(f"a batch of {batch} does not divide among {shards} hosts", "BATCH_SIZE", f"use a multiple of {shards}, such as {max(1, round(batch / shards)) * shards}")
-        self.recipe, self.batch, self.shard, self.shards, self.kind = recipe, batch, shard, shards, kind
+            raise UserError(
+                f"a batch of {batch} does not divide among {shards} hosts",
+                "BATCH_SIZE",
+                f"use a multiple of {shards}, such as {max(1, round(batch / shards)) * shards}",
+            )
+        self.recipe, self.batch, self.shard, self.shards, self.kind = (
+            recipe,
+            batch,
+            shard,
+            shards,
+            kind,
+        )
         self.origin = Origin()
         self.source = sources(recipe)
 
@@ -166,7 +243,9 @@ class Batches:
         """Feature -> length."""
         inputs: Array = np.zeros((1, self.recipe.inputs), np.int32)
         targets: Array = np.zeros((1, self.recipe.targets), np.int32)
-        return {name: array.shape[1] for name, array in self.arrays(rows.plain(inputs, targets)).items()}
+        return {
+            name: array.shape[1] for name, array in self.arrays(rows.plain(inputs, targets)).items()
+        }
 
     def first(self, step: int) -> int:
         """Return the running number of the global batch's first example at a step."""
@@ -186,17 +265,30 @@ class Batches:
         if self.streams:
             return None
         examples = self.examples(step)
-        return {"step": step, "hash": batch_hash(self.at(step), self.shard * len(examples)), "shard": self.shard, "shards": self.shards, "examples": examples.tolist()}
+        return {
+            "step": step,
+            "hash": batch_hash(self.at(step), self.shard * len(examples)),
+            "shard": self.shard,
+            "shards": self.shards,
+            "examples": examples.tolist(),
+        }
 
     def arrays(self, made: rows.Rows) -> dict[str, Array]:
         """Return what a model reads of the rows."""
-        return (features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder)(made, pack=self.recipe.pack)
+        return (
+            features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder
+        )(made, pack=self.recipe.pack)
 
     @functools.cached_property
     def _fingerprint(self) -> str:
         told = dataclasses.asdict(self.recipe)
         del told["vocab"]
-        told["data"] = [_moved(told["data"]), self.source.describe(), self.recipe.vocabulary.fingerprint(), self.kind]
+        told["data"] = [
+            _moved(told["data"]),
+            self.source.describe(),
+            self.recipe.vocabulary.fingerprint(),
+            self.kind,
+        ]
         return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
@@ -205,8 +297,22 @@ class Batches:
 
     def _told(self) -> dict[str, Any]:
         """Return what of the recipe a changed fingerprint can be told by."""
-        told = {name: getattr(self.recipe, name) for name in ("objective", "inputs", "targets", "pack", "shuffle", "mean_noise_span_length", "noise_density")}
-        return {**told, "vocabulary": f"{os.path.basename(self.recipe.vocab)} ({self.recipe.vocabulary.fingerprint()})"}
+        told = {
+            name: getattr(self.recipe, name)
+            for name in (
+                "objective",
+                "inputs",
+                "targets",
+                "pack",
+                "shuffle",
+                "mean_noise_span_length",
+                "noise_density",
+            )
+        }
+        return {
+            **told,
+            "vocabulary": f"{os.path.basename(self.recipe.vocab)} ({self.recipe.vocabulary.fingerprint()})",
+        }
 
     def state(self, step: int) -> dict[str, Any]:
         """Return what a checkpoint of step `step` keeps, as JSON."""
@@ -227,12 +333,20 @@ class Batches:
     def same(self, kept: Mapping[str, Any]) -> None:
         """Raise UserError where the seed or the data is another than `state` kept: examples would be repeated and left out."""
         if kept["seed"] != self.recipe.seed:
-            raise UserError(f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}", "the data's seed", f"set it to {kept['seed']}, or begin a new folder")
+            raise UserError(
+                f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}",
+                "the data's seed",
+                f"set it to {kept['seed']}, or begin a new folder",
+            )
         change = self._find_change(kept)
         if kept["fingerprint"] != self.fingerprint():
             same_as_told(kept, self._told(), self.recipe.data)
         if change and os.environ.get(ACCEPT) != "accept":
-            raise _began(f"{change} ({kept['data']})", self.recipe.data, f"; if you changed it on purpose, go on with {ACCEPT}=accept")
+            raise _began(
+                f"{change} ({kept['data']})",
+                self.recipe.data,
+                f"; if you changed it on purpose, go on with {ACCEPT}=accept",
+            )
 
     def _find_change(self, kept: Mapping[str, Any]) -> str | None:
         """Return what of the files changed since `state` kept it; None for nothing. The windows stay as they were cut, where they can."""
@@ -242,7 +356,11 @@ class Batches:
         changed = data_files.find_change(kept.get("contents"), self.contents)
         if changed:
             return f"another content of {changed}"
-        return None if kept["fingerprint"] == self.fingerprint() else "other files or another state of them"
+        return (
+            None
+            if kept["fingerprint"] == self.fingerprint()
+            else "other files or another state of them"
+        )
 
     @functools.cached_property
     def contents(self) -> dict[str, Any]:
@@ -256,11 +374,18 @@ class Batches:
         line = None
         change = self._find_change(kept)
         if change:
-            again = "in the same order" if kept.get("grid") and rows.get_grid(self.source) == kept["grid"] else "in a new order, so until this pass ends some rows may come twice and others not"
+            again = (
+                "in the same order"
+                if kept.get("grid") and rows.get_grid(self.source) == kept["grid"]
+                else "in a new order, so until this pass ends some rows may come twice and others not"
+            )
             line = f"data: the run began with {change}; {ACCEPT}=accept: from step {step} on with example {origin.example + (step - origin.step) * kept['batch']}, {again}"
         if kept["batch"] != self.batch:
             example = origin.example + (step - origin.step) * kept["batch"]
-            line = (f"{line}\n" if line else "") + f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
+            line = (
+                (f"{line}\n" if line else "")
+                + f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
+            )
             origin = Origin(step, example)
         self.origin = origin
         rows.resume(self.source, kept["streams"])
@@ -275,18 +400,29 @@ def same_as_told(kept: Mapping[str, Any], now: Mapping[str, Any], data: str) -> 
       now: what is known of its `told` today.
       data: of today, for the line.
     """
-    changed = [f"{name} {before}, now {now[name]}" for name, before in kept.get("told", {}).items() if name in now and before != now[name]]
+    changed = [
+        f"{name} {before}, now {now[name]}"
+        for name, before in kept.get("told", {}).items()
+        if name in now and before != now[name]
+    ]
     if changed:
         raise _began("; ".join(changed), data)
 
 
 def _began(what: str, data: str, more: str = "") -> UserError:
-    return UserError(f"the run began with {what}", f"DATA={data}", f"use the same, or begin a new folder from this checkpoint{more}")
+    return UserError(
+        f"the run began with {what}",
+        f"DATA={data}",
+        f"use the same, or begin a new folder from this checkpoint{more}",
+    )
 
 
 def _moved(data: str) -> str:
     """Return the data without folders: a data set that lies elsewhere is the same one."""
-    return " ".join(f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} {part.rate}" for part in specs.parts(data))
+    return " ".join(
+        f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} {part.rate}"
+        for part in specs.parts(data)
+    )
 
 
 def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:

@@ -41,8 +41,16 @@ def boolq(record: Mapping[str, Any]) -> dict[str, Any] | None:
     label = record.get("label", record.get("answer"))
     if isinstance(label, str):
         label = _LABEL_WORDS.get(label.lower(), label)
-    if not isinstance(passage, str) or not isinstance(question, str) or label not in (0, 1, -1, None):
+    if (
+        not isinstance(passage, str)
+        or not isinstance(question, str)
+        or label not in (0, 1, -1, None)
+    ):
         raise ValueError("it lacks passage, question, or a label or answer that is true or false")
     if label is None or label == -1:
         return None
-    return {"inputs": f"{passage}\nquestion: {question}?\nanswer:", "targets": YES if label else NO, "idx": record.get("idx", 0)}
+    return {
+        "inputs": f"{passage}\nquestion: {question}?\nanswer:",
+        "targets": YES if label else NO,
+        "idx": record.get("idx", 0),
+    }

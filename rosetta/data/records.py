@@ -45,11 +45,18 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
     Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the corpus's own files (sentence1,
     sentence2, gold_label). Without `answered`, the target of a record without a label is "".
     """
-    premise, hypothesis = _first(record, "premise", "sentence1"), _first(record, "hypothesis", "sentence2")
+    premise, hypothesis = (
+        _first(record, "premise", "sentence1"),
+        _first(record, "hypothesis", "sentence2"),
+    )
     label = _first(record, "label", "gold_label")
     if label in _LABEL_DIGITS:  # a table's fields are text
         label = int(label)
-    if not isinstance(premise, str) or not isinstance(hypothesis, str) or (label is None and answered):
+    if (
+        not isinstance(premise, str)
+        or not isinstance(hypothesis, str)
+        or (label is None and answered)
+    ):
         raise ValueError("it lacks premise, hypothesis or label")
     # JSON's true and false are integers in Python, and would be read as 1 and 0.
     if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(MNLI_LABELS):
@@ -59,8 +66,14 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
             return None
         label = ""
     elif label not in MNLI_LABELS:
-        raise ValueError(f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of {', '.join(MNLI_LABELS)}")
-    return {"inputs": f"mnli hypothesis: {hypothesis} premise: {premise}", "targets": label, "idx": record.get("idx", 0)}
+        raise ValueError(
+            f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of {', '.join(MNLI_LABELS)}"
+        )
+    return {
+        "inputs": f"mnli hypothesis: {hypothesis} premise: {premise}",
+        "targets": label,
+        "idx": record.get("idx", 0),
+    }
 
 
 def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
@@ -75,7 +88,11 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
         answers = answers.get("text")
     if answers is None and not answered:
         answers = []
-    if not isinstance(question, str) or not isinstance(context, str) or not isinstance(answers, list):
+    if (
+        not isinstance(question, str)
+        or not isinstance(context, str)
+        or not isinstance(answers, list)
+    ):
         raise ValueError("it lacks question, context or answers")  # noqa: TRY004 (of the data, not of a caller)
     worded = [answer.get("text") if isinstance(answer, dict) else answer for answer in answers]
     if not answered:
@@ -86,7 +103,12 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
     if not texts and answered:
         return None
     inputs = _SPACE.sub(" ", f"question: {spaced(question)} context: {spaced(context)}")
-    return {"inputs": inputs, "targets": texts[0] if texts else "", "id": str(record.get("id", "")), "answers": texts}
+    return {
+        "inputs": inputs,
+        "targets": texts[0] if texts else "",
+        "id": str(record.get("id", "")),
+        "answers": texts,
+    }
 
 
 def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
@@ -104,7 +126,13 @@ def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[st
     return {"inputs": inputs, "targets": targets, "idx": record.get("idx", 0)}
 
 
-WORDING = {"mnli": mnli, "squad": squad, "text_to_text": text_to_text, "lambada": prompts.lambada, "boolq": prompts.boolq}
+WORDING = {
+    "mnli": mnli,
+    "squad": squad,
+    "text_to_text": text_to_text,
+    "lambada": prompts.lambada,
+    "boolq": prompts.boolq,
+}
 
 
 def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +151,14 @@ def _say(line: str) -> None:
     print(f"rosetta: {line}", file=sys.stderr, flush=True)
 
 
-def worded(spec: Spec, objective: str, split: str, handle: Handler = bad_records.stop_or_skip, *, answered: bool = True) -> Iterator[dict[str, Any]]:
+def worded(
+    spec: Spec,
+    objective: str,
+    split: str,
+    handle: Handler = bad_records.stop_or_skip,
+    *,
+    answered: bool = True,
+) -> Iterator[dict[str, Any]]:
     """Yield the worded examples of a source, in its own order.
 
     Records that have no label or answer are left out, which is said with their number. Without `answered` they are yielded,
@@ -150,7 +185,11 @@ def worded(spec: Spec, objective: str, split: str, handle: Handler = bad_records
             if split == "train" and lacks_target:
                 raise ValueError("it has no target to train on")
         except ValueError as error:
-            fault = RecordFault(f"not a record of {objective}: {error}", "name files of that task's records", f"not a record of {objective}")
+            fault = RecordFault(
+                f"not a record of {objective}: {error}",
+                "name files of that task's records",
+                f"not a record of {objective}",
+            )
             handle(fault.locate(path, place))
             continue
         count += 1
@@ -160,7 +199,11 @@ def worded(spec: Spec, objective: str, split: str, handle: Handler = bad_records
         example = {name: _replace_surrogates(value, path) for name, value in found.items()}
         yield example if answered else {**example, "name": name_record(record)}
     if left_out and left_out == count:
-        raise UserError(f"none of its {count:,} records has an answer", str(spec), "name records with labels or answers; `rosetta t5x infer` takes questions alone")
+        raise UserError(
+            f"none of its {count:,} records has an answer",
+            str(spec),
+            "name records with labels or answers; `rosetta t5x infer` takes questions alone",
+        )
     if left_out:
         _say(f"{spec}: {left_out:,} of {count:,} records have no answer and are left out")
 
@@ -175,10 +218,14 @@ def check_all(data: str, objective: str, split: str, *, answered: bool = True) -
     """
     for part in specs.parts(data):
         spec = part.spec
-        if spec.kind in ("task", "cache", "synthetic") or (spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value))):
+        if spec.kind in ("task", "cache", "synthetic") or (
+            spec.kind == "hf" and not os.path.isdir(os.path.expanduser(spec.value))
+        ):
             continue
         if not sum(1 for _ in worded(spec, objective, split, answered=answered)):
-            raise UserError("there is no record in the data", str(spec), "name files with records in them")
+            raise UserError(
+                "there is no record in the data", str(spec), "name files with records in them"
+            )
 
 
 def _replace_surrogates(value: Any, path: str) -> Any:
@@ -187,7 +234,9 @@ def _replace_surrogates(value: Any, path: str) -> Any:
     return bad_records.replace_surrogates(value, path) if isinstance(value, str) else value
 
 
-def texts(spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip) -> Iterator[str]:
+def texts(
+    spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip
+) -> Iterator[str]:
     """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn; see worded and documents.documents."""
     if objective not in specs.PAIRS:
         yield from documents.documents(spec, field, split, handle)
@@ -224,15 +273,22 @@ class Encoded(Sequence[tuple[Array, Array]]):
 
 
 def _plain(values: list[Any], name: str) -> Any:
-    texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+    texts = [
+        value.decode(errors="replace") if isinstance(value, bytes) else value for value in values
+    ]
     return texts if name.startswith("answers") else (texts[0] if texts else None)
 
 
-def _raw(spec: Spec, objective: str, split: str, handle: Handler) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _raw(
+    spec: Spec, objective: str, split: str, handle: Handler
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield (file, place in it, record)."""
     if spec.kind == "jsonl":
         for path in specs.files(spec):
-            yield from ((path, place, record) for place, record in _json(path, handle, own=objective == "squad"))
+            yield from (
+                (path, place, record)
+                for place, record in _json(path, handle, own=objective == "squad")
+            )
     elif spec.kind in ("tfrecord", "tfds"):
         paths = tfds.shards(spec, split) if spec.kind == "tfds" else specs.files(spec)
         records = tfrecord.Records(paths)
@@ -251,7 +307,9 @@ def _raw(spec: Spec, objective: str, split: str, handle: Handler) -> Iterator[tu
         for number, record in enumerate(documents.hugging_face(spec, split), 1):
             yield str(spec), f"record {number:,}", record
     else:
-        raise UserError(f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache")
+        raise UserError(
+            f"{spec.kind} holds no records", str(spec), "use jsonl, tfrecord, tfds, hf or a cache"
+        )
 
 
 def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
@@ -263,9 +321,18 @@ def _paragraphs(line: bytes, path: str) -> list[Mapping[str, Any]] | None:
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
         return None
     try:
-        return [{"context": paragraph["context"], **question} for article in whole["data"] for paragraph in article["paragraphs"] for question in paragraph["qas"]]
+        return [
+            {"context": paragraph["context"], **question}
+            for article in whole["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
     except (KeyError, TypeError):
-        raise UserError("it is not laid out as SQuAD's own file: data, paragraphs, qas", path, "copy it again, or put one record on each line") from None
+        raise UserError(
+            "it is not laid out as SQuAD's own file: data, paragraphs, qas",
+            path,
+            "copy it again, or put one record on each line",
+        ) from None
 
 
 def _json(path: str, handle: Handler, *, own: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -70,8 +70,12 @@ class Synthetic:
         highest = self.vocab.text_size
         made = []
         for number, length in enumerate((self.objective.inputs, self.objective.targets)):
-            draws: Array = order.bits(order.keys(order.key(self.seed, 3, number), examples), (length + 1) // 2).view(np.uint32)[:, :length]
-            ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(np.int32)
+            draws: Array = order.bits(
+                order.keys(order.key(self.seed, 3, number), examples), (length + 1) // 2
+            ).view(np.uint32)[:, :length]
+            ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(
+                np.int32
+            )
             ids[:, -1:] = vocabulary.EOS
             made.append(ids)
         return plain(*made)
@@ -116,23 +120,46 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
     tokens = read = 0
     for place in places:
         stop = min(int(place) + length, corpus.size)
-        tokens += sum(len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(int(place), stop)))
+        tokens += sum(
+            len(ids) + objective.document_ends
+            for ids in vocab.encode(corpus.texts(int(place), stop))
+        )
         read += stop - int(place)
     place = 0
-    while not tokens and place < corpus.size:  # the samples hit nothing but what is empty or skipped
+    while (
+        not tokens and place < corpus.size
+    ):  # the samples hit nothing but what is empty or skipped
         stop = min(place + length, corpus.size)
-        tokens += sum(len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(place, stop)))
+        tokens += sum(
+            len(ids) + objective.document_ends for ids in vocab.encode(corpus.texts(place, stop))
+        )
         read, place = stop, stop
     if not tokens:
-        raise UserError("there is no text in the data", corpus.describe()[:80], "name files with text in them")
+        raise UserError(
+            "there is no text in the data", corpus.describe()[:80], "name files with text in them"
+        )
     return max(1, round(MARGIN * objective.window * read / tokens))
 
 
 class Windows:
     """Windows of a corpus of text, tokenised when asked for. The grid moves with the epoch, so no word is always left out."""
 
-    def __init__(self, corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary, seed: int, *, shuffle: bool = True) -> None:
-        self.corpus, self.objective, self.vocab, self.seed, self.shuffle = corpus, objective, vocab, seed, shuffle
+    def __init__(
+        self,
+        corpus: Corpus,
+        objective: Objective,
+        vocab: vocabulary.Vocabulary,
+        seed: int,
+        *,
+        shuffle: bool = True,
+    ) -> None:
+        self.corpus, self.objective, self.vocab, self.seed, self.shuffle = (
+            corpus,
+            objective,
+            vocab,
+            seed,
+            shuffle,
+        )
         self.stretch = min(stretch(corpus, objective, vocab), corpus.size)
         self.count = max(1, corpus.size // self.stretch)
 
@@ -140,7 +167,9 @@ class Windows:
         epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
-            start = place * self.stretch + (order.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0)
+            start = place * self.stretch + (
+                order.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
+            )
             stop = start + self.stretch
             size = self.corpus.size
             texts = self.corpus.texts(min(start, size), min(stop, size))
@@ -156,8 +185,22 @@ class Windows:
 class CachedWindows:
     """Windows of a token cache: exactly full, at a grid that moves with the epoch."""
 
-    def __init__(self, cache: Tokens, objective: Objective, vocab: vocabulary.Vocabulary, seed: int, *, shuffle: bool = True) -> None:
-        self.cache, self.objective, self.vocab, self.seed, self.shuffle = cache, objective, vocab, seed, shuffle
+    def __init__(
+        self,
+        cache: Tokens,
+        objective: Objective,
+        vocab: vocabulary.Vocabulary,
+        seed: int,
+        *,
+        shuffle: bool = True,
+    ) -> None:
+        self.cache, self.objective, self.vocab, self.seed, self.shuffle = (
+            cache,
+            objective,
+            vocab,
+            seed,
+            shuffle,
+        )
         self.count = max(1, cache.size // objective.window)
         self.length = min(objective.window, cache.size)
 
@@ -165,7 +208,9 @@ class CachedWindows:
         epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
-            start = place * self.length + (order.key(self.seed, 4, turn) % self.length if self.shuffle else 0)
+            start = place * self.length + (
+                order.key(self.seed, 4, turn) % self.length if self.shuffle else 0
+            )
             windows.append(self.cache.tokens(start, start + self.length))
         return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
 
@@ -176,14 +221,38 @@ class CachedWindows:
 class Pairs:
     """Inputs and targets of records, tokenised when asked for; packed into fixed bundles where asked."""
 
-    def __init__(self, pairs: Sequence[tuple[Array, Array]], objective: Objective, seed: int, *, pack: bool, shuffle: bool = True, name: str = "") -> None:
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Array, Array]],
+        objective: Objective,
+        seed: int,
+        *,
+        pack: bool,
+        shuffle: bool = True,
+        name: str = "",
+    ) -> None:
         if not pairs:
-            raise UserError("there is no example in the data", name, "name files with records in them")
-        self.objective, self.seed, self.shuffle, self.name, self.pairs = objective, seed, shuffle, name, pairs
+            raise UserError(
+                "there is no example in the data", name, "name files with records in them"
+            )
+        self.objective, self.seed, self.shuffle, self.name, self.pairs = (
+            objective,
+            seed,
+            shuffle,
+            name,
+            pairs,
+        )
         if pack:
-            drawn = order.permute(np.arange(len(pairs)), len(pairs), order.key(seed, 5)) if shuffle else np.arange(len(pairs))
+            drawn = (
+                order.permute(np.arange(len(pairs)), len(pairs), order.key(seed, 5))
+                if shuffle
+                else np.arange(len(pairs))
+            )
             self.pairs = list(pairs)  # all are needed now, to know how long they are
-            sizes = np.minimum([[len(first) + 1, len(second) + 1] for first, second in self.pairs], (objective.inputs, objective.targets))
+            sizes = np.minimum(
+                [[len(first) + 1, len(second) + 1] for first, second in self.pairs],
+                (objective.inputs, objective.targets),
+            )
             self.bundles = packing.bundles(sizes, drawn, (objective.inputs, objective.targets))
         else:
             self.bundles = [[number] for number in range(len(pairs))]
@@ -198,7 +267,11 @@ class Pairs:
             places = [0, 0]
             for segment, number in enumerate(self.bundles[bundle], 1):
                 for side, ids in enumerate(self.pairs[number]):
-                    cut = _cut(ids, lengths[side]) if self.objective.ends else _kept(ids, lengths[side], last=side == 0)
+                    cut = (
+                        _cut(ids, lengths[side])
+                        if self.objective.ends
+                        else _kept(ids, lengths[side], last=side == 0)
+                    )
                     here = slice(places[side], places[side] + len(cut))
                     tokens[side][row, here], segments[side][row, here] = cut, segment
                     places[side] += len(cut)
@@ -223,14 +296,20 @@ class Mixture:
 
     BLOCK = 4096
 
-    def __init__(self, sources: Sequence[Source], rates: Sequence[float], names: Sequence[str], seed: int) -> None:
+    def __init__(
+        self, sources: Sequence[Source], rates: Sequence[float], names: Sequence[str], seed: int
+    ) -> None:
         self.sources, self.names, self.seed = list(sources), list(names), seed
         exact = np.array(rates) / sum(rates) * self.BLOCK
         counts = np.floor(exact).astype(int)
         # What rounding left goes to the largest remainders.
         counts[np.argsort(-(exact - counts), kind="stable")[: self.BLOCK - counts.sum()]] += 1
         if not counts.all():
-            raise UserError(f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}", "DATA", "raise it or leave the source out")
+            raise UserError(
+                f"the rate of {names[int(np.argmin(counts))]} is below 1 in {self.BLOCK}",
+                "DATA",
+                "raise it or leave the source out",
+            )
         self.counts = counts
         self.bounds = np.cumsum(counts)
 
@@ -252,11 +331,16 @@ class Mixture:
             rows = self.sources[source].rows(number[here])
             for field in dataclasses.fields(Rows):
                 part = getattr(rows, field.name)
-                made.setdefault(field.name, np.zeros((len(examples), part.shape[1]), np.int32))[here] = part
+                made.setdefault(field.name, np.zeros((len(examples), part.shape[1]), np.int32))[
+                    here
+                ] = part
         return Rows(**made)
 
     def describe(self) -> str:
-        return "; ".join(f"{count}x {name} {source.describe()}" for count, name, source in zip(self.counts, self.names, self.sources, strict=True))
+        return "; ".join(
+            f"{count}x {name} {source.describe()}"
+            for count, name, source in zip(self.counts, self.names, self.sources, strict=True)
+        )
 
 
 def get_grid(source: Source) -> list[Any]:

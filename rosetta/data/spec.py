@@ -42,20 +42,30 @@ class Spec:
     split: str = ""
 
     def __str__(self) -> str:
-        return self.kind + (f":{self.value}" if self.value else "") + (f"#{self.split}" if self.split else "")
+        return (
+            self.kind
+            + (f":{self.value}" if self.value else "")
+            + (f"#{self.split}" if self.split else "")
+        )
 
 
 def parse(text: str) -> Spec:
     """Return the spec a string stands for; UserError says which kinds there are."""
     kind, colon, value = text.strip().partition(":")
     if kind not in KINDS:
-        raise UserError(f"no kind of data is called {kind!r}", f"DATA={text}", "write KIND:VALUE with one of " + ", ".join(KINDS) + ", such as text:/data/*.txt")
+        raise UserError(
+            f"no kind of data is called {kind!r}",
+            f"DATA={text}",
+            "write KIND:VALUE with one of " + ", ".join(KINDS) + ", such as text:/data/*.txt",
+        )
     split = ""
     if kind in ("hf", "tfds"):
         value, _, split = value.partition("#")
     if kind == "synthetic":
         if colon:
-            raise UserError("synthetic takes nothing after it", f"DATA={text}", "write DATA=synthetic")
+            raise UserError(
+                "synthetic takes nothing after it", f"DATA={text}", "write DATA=synthetic"
+            )
     elif not value:
         raise UserError("the colon and what follows it are missing", f"DATA={text}", KINDS[kind])
     return Spec(kind, value, split)
@@ -72,7 +82,11 @@ class Part:
 def _refuse_repeated(names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"the source {name!r} is given twice", "DATA", "give it once, with the sum of its rates")
+            raise UserError(
+                f"the source {name!r} is given twice",
+                "DATA",
+                "give it once, with the sum of its rates",
+            )
 
 
 def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -87,19 +101,37 @@ def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
         try:
             data = json.loads(data, object_pairs_hook=_make_mapping)
         except json.JSONDecodeError as error:
-            raise UserError(f"no JSON object: {error}", f"DATA={data}", 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}') from None
+            raise UserError(
+                f"no JSON object: {error}",
+                f"DATA={data}",
+                'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+            ) from None
     if isinstance(data, str):
         return (Part(parse(data)),)
     if not isinstance(data, Mapping) or not data:
-        raise UserError("a mixture needs at least one source", f"DATA={data}", 'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}')
+        raise UserError(
+            "a mixture needs at least one source",
+            f"DATA={data}",
+            'write {"text:a.txt": 0.7, "jsonl:b.jsonl": 0.3}',
+        )
     found = []
     for name, rate in data.items():
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < float("inf"):
-            raise UserError(f"the rate of {name} is {rate!r}", "DATA", "give every source a number above 0")
+        if (
+            isinstance(rate, bool)
+            or not isinstance(rate, (int, float))
+            or not 0 < rate < float("inf")
+        ):
+            raise UserError(
+                f"the rate of {name} is {rate!r}", "DATA", "give every source a number above 0"
+            )
         found.append(Part(parse(name), float(rate)))
     _refuse_repeated([str(part.spec) for part in found])
     if len(found) > 1 and any(part.spec.kind in ("task", "synthetic") for part in found):
-        raise UserError("SeqIO tasks and synthetic data do not mix with others here", "DATA", "register a SeqIO mixture, or leave them out")
+        raise UserError(
+            "SeqIO tasks and synthetic data do not mix with others here",
+            "DATA",
+            "register a SeqIO mixture, or leave them out",
+        )
     return tuple(found)
 
 
@@ -115,13 +147,25 @@ def _none(spec: Spec, pattern: str) -> UserError:
     """Return what is said of a pattern that no file matches."""
     kind, colon, rest = pattern.partition(":")
     if colon and kind == spec.kind:
-        return UserError(f"{kind}: is given twice", f"DATA={spec}", f"give it once, before the first of the patterns: {spec}".replace(f",{kind}:", ","))
+        return UserError(
+            f"{kind}: is given twice",
+            f"DATA={spec}",
+            f"give it once, before the first of the patterns: {spec}".replace(f",{kind}:", ","),
+        )
     if colon and kind in KINDS:
         first = str(spec).partition(f",{pattern}")[0]
-        return UserError(f"{spec.kind}: and {kind}: are two sources", f"DATA={spec}", "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{rest}": 0.5}))
+        return UserError(
+            f"{spec.kind}: and {kind}: are two sources",
+            f"DATA={spec}",
+            "give a mixture: " + json.dumps({first: 0.5, f"{kind}:{rest}": 0.5}),
+        )
     if os.path.isdir(os.path.expanduser(pattern)):
-        return UserError("it is a folder", pattern, f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*")
-    return UserError("no file matches", pattern, "check the path: inside a container it is the mounted one")
+        return UserError(
+            "it is a folder", pattern, f"name the files in it: {spec.kind}:{pattern.rstrip('/')}/*"
+        )
+    return UserError(
+        "no file matches", pattern, "check the path: inside a container it is the mounted one"
+    )
 
 
 def match_files(pattern: str) -> list[str]:

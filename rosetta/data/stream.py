@@ -39,9 +39,14 @@ class Held:
     def texts(self, start: int, stop: int) -> list[str]:
         found = []
         number = int(np.searchsorted(self.ends, start, side="right"))
-        while number < len(self.held) and (first := int(self.ends[number - 1]) if number else 0) < stop:
+        while (
+            number < len(self.held)
+            and (first := int(self.ends[number - 1]) if number else 0) < stop
+        ):
             text = self.held[number]
-            piece = windows.share(text, max(start - first, 0) / len(text), min((stop - first) / len(text), 1.0))
+            piece = windows.share(
+                text, max(start - first, 0) / len(text), min((stop - first) / len(text), 1.0)
+            )
             found += [piece] if piece.strip() else []
             number += 1
         return found
@@ -72,13 +77,25 @@ class Mark:
 class Stream:
     """Rows of a streamed Hugging Face set."""
 
-    def __init__(self, spec: Spec, objective: Objective, vocab: Vocabulary, seed: int, *, field: str, split: str, block: int = BLOCK) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        objective: Objective,
+        vocab: Vocabulary,
+        seed: int,
+        *,
+        field: str,
+        split: str,
+        block: int = BLOCK,
+    ) -> None:
         self.spec, self.objective, self.vocab, self.seed = spec, objective, vocab, seed
         self.field, self.split, self.letters = field, split, block
         self.marks: collections.deque[Mark] = collections.deque([Mark()], maxlen=KEPT)
         self.data: Any = None
         self.reading: Iterator[Any] | None = None
-        self.held: dict[int, tuple[Mark, Held, int]] = {}  # by the block's number: its mark, its text, how many examples it has
+        self.held: dict[
+            int, tuple[Mark, Held, int]
+        ] = {}  # by the block's number: its mark, its text, how many examples it has
         self.record = 0  # records of the set that were read
         self.next = 0  # the block that the stream stands before
 
@@ -130,7 +147,15 @@ class Stream:
             del self.held[next(iter(self.held))]  # the one read first
         self.held[mark.block], self.next = (here, held, size), mark.block + 1
         if self.marks[-1].block <= mark.block:
-            self.marks.append(Mark(mark.block + 1, mark.example + size, stretch, self.data.state_dict(), self.record))
+            self.marks.append(
+                Mark(
+                    mark.block + 1,
+                    mark.example + size,
+                    stretch,
+                    self.data.state_dict(),
+                    self.record,
+                )
+            )
         return self.held[mark.block]
 
     def _block(self, example: int) -> tuple[Mark, Held, int]:
@@ -142,7 +167,9 @@ class Stream:
             raise ValueError(f"example {example} lies before all marks")
         found = self._read(mark)
         while example >= found[0].example + found[2]:
-            found = self._read(next(mark for mark in self.marks if mark.block == found[0].block + 1))
+            found = self._read(
+                next(mark for mark in self.marks if mark.block == found[0].block + 1)
+            )
         return found
 
     def _before(self, example: int) -> Mark | None:

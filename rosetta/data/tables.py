@@ -43,12 +43,21 @@ def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
     """
     endings = {_find_ending(path) for path in paths}
     if len(endings) > 1:
-        raise UserError("the folder has .tsv and .csv files, which are read in different ways", str(Path(paths[0]).parent), "put them into two folders")
+        raise UserError(
+            "the folder has .tsv and .csv files, which are read in different ways",
+            str(Path(paths[0]).parent),
+            "put them into two folders",
+        )
     # A TSV has no quotes (IANA text/tab-separated-values): a quote is a letter like others.
     quoting: Literal[0, 3] = csv.QUOTE_NONE if ".tsv" in endings else csv.QUOTE_MINIMAL
     width = max((_check_rows(path, separator, quoting) for path in paths), default=0)
     # Without index_col=False, pandas takes the first column for an index where rows are wider than the header.
-    return {"quoting": quoting, "index_col": False, "na_filter": False, "converters": dict.fromkeys(range(width), str)}
+    return {
+        "quoting": quoting,
+        "index_col": False,
+        "na_filter": False,
+        "converters": dict.fromkeys(range(width), str),
+    }
 
 
 def _find_ending(path: str) -> str:
@@ -57,7 +66,11 @@ def _find_ending(path: str) -> str:
         name = name.with_suffix("")
     ending = name.suffix.lower()
     if ending not in (".csv", ".tsv"):
-        raise UserError("not a .csv or .tsv file, but the folder's tables are read", path, "unpack it, and keep tables in a folder of their own")
+        raise UserError(
+            "not a .csv or .tsv file, but the folder's tables are read",
+            path,
+            "unpack it, and keep tables in a folder of their own",
+        )
     return ending
 
 
@@ -70,7 +83,11 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
     from rosetta.data import documents  # noqa: PLC0415 (which reads tables itself)
 
     if len(separator) != 1:
-        raise UserError(f"the separator {separator!r} is not one character", path, "separate the fields with a comma, or with a tab in a .tsv file")
+        raise UserError(
+            f"the separator {separator!r} is not one character",
+            path,
+            "separate the fields with a comma, or with a tab in a .tsv file",
+        )
     width = before = 0
     line = ""
 
@@ -80,7 +97,10 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
             yield line
 
     csv.field_size_limit(sys.maxsize)
-    with documents.opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
+    with (
+        documents.opened(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text,
+    ):
         rows = csv.reader(read_lines(), delimiter=separator, quoting=quoting, strict=True)
         try:
             after_return = False
@@ -91,12 +111,20 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                     raise _describe_width(f"{path}, line {before + 1:,}", len(row), width, quoting)
                 if after_return and row and not row[0]:
                     what = "the line before ends in a carriage return alone, and the empty first field would be lost"
-                    raise UserError(what, f"{path}, line {before + 1:,}", "end every line with a line feed (dos2unix -c mac FILE)")
+                    raise UserError(
+                        what,
+                        f"{path}, line {before + 1:,}",
+                        "end every line with a line feed (dos2unix -c mac FILE)",
+                    )
                 after_return = line.endswith("\r")
                 before = rows.line_num
         except csv.Error as error:
             do = 'write the field as "..." and each quote in it twice, or save the table as .tsv, where quotes are letters'
-            raise UserError(f"a quote is not closed as CSV wants it ({error}), and rows would be lost", f"{path}, line {before + 1:,}", do) from None
+            raise UserError(
+                f"a quote is not closed as CSV wants it ({error}), and rows would be lost",
+                f"{path}, line {before + 1:,}",
+                do,
+            ) from None
     return width
 
 
@@ -104,4 +132,8 @@ def _describe_width(where: str, count: int, width: int, quoting: Literal[0, 3]) 
     what = f"the row has {count} fields, and the header has {width}"
     if quoting == csv.QUOTE_NONE:
         return UserError(what, where, "give every row as many tabs as the header")
-    return UserError(what, where, 'give every row as many fields as the header; write a field with a comma in it as "..."')
+    return UserError(
+        what,
+        where,
+        'give every row as many fields as the header; write a field with a comma in it as "..."',
+    )

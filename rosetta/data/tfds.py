@@ -13,7 +13,9 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from rosetta.data.spec import Spec
 
-SHARD = re.compile(r"^(?P<name>.+)-(?P<split>[A-Za-z0-9_]+)\.(?P<kind>tfrecord|array_record)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
+SHARD = re.compile(
+    r"^(?P<name>.+)-(?P<split>[A-Za-z0-9_]+)\.(?P<kind>tfrecord|array_record)-(?P<number>\d{5})-of-(?P<count>\d{5})$"
+)
 
 WALKED = 1 << 30  # bytes of a set that is looked at record by record: seconds
 
@@ -34,9 +36,25 @@ def folder(name: str) -> str:
     where = f"TFDS_DATA_DIR={root()}"
     checks.local(root(), where)
     if not os.path.isdir(place):
-        there = ", ".join(sorted(os.listdir(root()))[:8]) if os.path.isdir(root()) else "nothing: no such folder"
-        raise UserError(f"no prepared data set {wanted} (there is: {there})", where, "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:")
-    configs = [] if _versions(place) else [entry for entry in sorted(os.listdir(place)) if os.path.isdir(os.path.join(place, entry))]
+        there = (
+            ", ".join(sorted(os.listdir(root()))[:8])
+            if os.path.isdir(root())
+            else "nothing: no such folder"
+        )
+        raise UserError(
+            f"no prepared data set {wanted} (there is: {there})",
+            where,
+            "set TFDS_DATA_DIR to the folder that has it, or use text:, jsonl: or hf:",
+        )
+    configs = (
+        []
+        if _versions(place)
+        else [
+            entry
+            for entry in sorted(os.listdir(place))
+            if os.path.isdir(os.path.join(place, entry))
+        ]
+    )
     if len(configs) == 1 and _versions(os.path.join(place, configs[0])):
         place = os.path.join(place, configs[0])
     if version:
@@ -44,17 +62,30 @@ def folder(name: str) -> str:
     else:
         versions = _versions(place)
         if not versions:
-            do = f"name a config: {wanted}/{configs[0]}" if configs else "prepare it with tensorflow_datasets"
-            raise UserError(f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})", place, do)
+            do = (
+                f"name a config: {wanted}/{configs[0]}"
+                if configs
+                else "prepare it with tensorflow_datasets"
+            )
+            raise UserError(
+                f"{wanted} has no version here (it has: {', '.join(configs[:8]) or 'nothing'})",
+                place,
+                do,
+            )
         place = os.path.join(place, versions[-1])
     if not os.path.isdir(place):
-        raise UserError("there is no such version", place, "leave the version out to take the newest")
+        raise UserError(
+            "there is no such version", place, "leave the version out to take the newest"
+        )
     return place
 
 
 def _versions(place: str) -> list[str]:
     """Return the names of a folder that are versions, ascending."""
-    return sorted((entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)), key=lambda entry: [int(part) for part in entry.split(".")])
+    return sorted(
+        (entry for entry in os.listdir(place) if re.fullmatch(r"\d+\.\d+\.\d+", entry)),
+        key=lambda entry: [int(part) for part in entry.split(".")],
+    )
 
 
 def splits(place: str) -> dict[str, dict[str, Any]]:
@@ -64,12 +95,19 @@ def splits(place: str) -> dict[str, dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             info = json.load(file)
     except FileNotFoundError:
-        raise UserError("dataset_info.json is missing: the set was not prepared to its end", place, "prepare it again, or copy all of it") from None
+        raise UserError(
+            "dataset_info.json is missing: the set was not prepared to its end",
+            place,
+            "prepare it again, or copy all of it",
+        ) from None
     except ValueError:
         raise UserError("the file is no JSON", path, "copy it again") from None
     found = {}
     for split in info.get("splits", []):
-        found[split["name"]] = {"shards": [int(count) for count in split.get("shardLengths", [])], "bytes": int(split.get("numBytes", 0))}
+        found[split["name"]] = {
+            "shards": [int(count) for count in split.get("shardLengths", [])],
+            "bytes": int(split.get("numBytes", 0)),
+        }
     return found
 
 
@@ -83,20 +121,32 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
     wanted = spec.split or split
     known = splits(place)
     if wanted not in known:
-        raise UserError(f"there is no split {wanted} (there is: {', '.join(sorted(known))})", place, f"name one: {spec.kind}:{spec.value}#{next(iter(sorted(known)), 'train')}")
+        raise UserError(
+            f"there is no split {wanted} (there is: {', '.join(sorted(known))})",
+            place,
+            f"name one: {spec.kind}:{spec.value}#{next(iter(sorted(known)), 'train')}",
+        )
     found: dict[int, str] = {}
     count = 0
     for entry in os.listdir(place):
         match = SHARD.match(entry)
         if match and match["split"] == wanted:
             if match["kind"] != "tfrecord":
-                raise UserError("the set is stored as array_record files", place, "prepare it with file_format=tfrecord")
+                raise UserError(
+                    "the set is stored as array_record files",
+                    place,
+                    "prepare it with file_format=tfrecord",
+                )
             count = int(match["count"])
             found[int(match["number"])] = os.path.join(place, entry)
     expected = len(known[wanted]["shards"]) or count
     missing = [number for number in range(max(expected, count)) if number not in found]
     if missing or not found:
-        raise UserError(f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the first is number {missing[0] if missing else 0}", place, "copy the rest of the set")
+        raise UserError(
+            f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the first is number {missing[0] if missing else 0}",
+            place,
+            "copy the rest of the set",
+        )
     return tuple(found[number] for number in sorted(found))
 
 
@@ -123,9 +173,17 @@ def check(spec: Spec, split: str) -> dict[str, Any]:
             raise UserError("the file does not begin with a record", path, "copy it again")
     examples = sum(known["shards"])
     if sum(sizes) < known["bytes"]:
-        raise UserError(f"the files hold {sum(sizes):,} bytes, dataset_info.json says {known['bytes']:,}", place, "copy the set again: some file is cut short")
+        raise UserError(
+            f"the files hold {sum(sizes):,} bytes, dataset_info.json says {known['bytes']:,}",
+            place,
+            "copy the set again: some file is cut short",
+        )
     if sum(sizes) < WALKED:
         for path, count in zip(paths, known["shards"], strict=False):
             if (found := len(tfrecord.offsets(path))) != count:
-                raise UserError(f"the file has {found} records, dataset_info.json says {count}", path, "copy it again")
+                raise UserError(
+                    f"the file has {found} records, dataset_info.json says {count}",
+                    path,
+                    "copy it again",
+                )
     return {"folder": place, "files": len(paths), "bytes": sum(sizes), "examples": examples}

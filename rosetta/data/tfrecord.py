@@ -69,7 +69,11 @@ def offsets(path: str) -> Array:
                 raise UserError("the file is cut short", path, "copy it again")
             length, crc = HEADER.unpack_from(body, place)
             if crc != masked_crc(body[place : place + 8]):
-                raise UserError(f"no record begins at byte {place}", path, "name uncompressed TFRecord files, or copy the file again")
+                raise UserError(
+                    f"no record begins at byte {place}",
+                    path,
+                    "name uncompressed TFRecord files, or copy the file again",
+                )
             end = place + HEADER.size + length + FOOTER
             if end > size:
                 raise UserError("the file is cut short", path, "copy it again")
@@ -81,7 +85,9 @@ def offsets(path: str) -> Array:
 def indexed(path: str) -> Array:
     """Return `offsets(path)`, kept under rosetta's home so that a large file is walked once."""
     status = os.stat(path)
-    name = hashlib.sha256(f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:32]
+    name = hashlib.sha256(
+        f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()
+    ).hexdigest()[:32]
     kept = home.folder() / "tfrecord-index" / f"{name}.npy"
     if kept.exists():
         with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
@@ -141,7 +147,10 @@ class Records:
         return self.maps[which][start : start + length]
 
     def describe(self) -> str:
-        return ";".join(f"{os.path.basename(path)}={len(index)}" for path, index in zip(self.paths, self.indexes, strict=True))
+        return ";".join(
+            f"{os.path.basename(path)}={len(index)}"
+            for path, index in zip(self.paths, self.indexes, strict=True)
+        )
 
 
 def _varint(body: bytes, place: int) -> tuple[int, int]:

@@ -76,13 +76,25 @@ def train(
         raise UserError("the folder is not there or cannot be written", folder, "make it first")
     least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
     if size <= least:
-        raise UserError(f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes", "--size", f"give more than {least}")
+        raise UserError(
+            f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes",
+            "--size",
+            f"give more than {least}",
+        )
     if not 0.98 <= coverage <= 1:
-        raise UserError(f"a coverage of {coverage}", "--coverage", "give a share from 0.98 to 1, which SentencePiece takes")
+        raise UserError(
+            f"a coverage of {coverage}",
+            "--coverage",
+            "give a share from 0.98 to 1, which SentencePiece takes",
+        )
     try:
         import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415
     except ImportError:
-        raise UserError("the sentencepiece package is not installed", "rosetta vocab train", "use an environment baked for t5x") from None
+        raise UserError(
+            "the sentencepiece package is not installed",
+            "rosetta vocab train",
+            "use an environment baked for t5x",
+        ) from None
     body = io.BytesIO()
     sizes = {"input_sentence_size": 0, "max_sentence_length": LONGEST}
     try:
@@ -105,8 +117,16 @@ def train(
         most = re.search(r"value <= (\d+)", str(error))
         if not most:
             said = (str(error).strip() or type(error).__name__).splitlines()[0][-160:]
-            raise UserError(f"SentencePiece refuses: {said}", "rosetta vocab train", "give other text, another --size or another --coverage") from None
-        raise UserError(f"the text is too little for {size} ids", "--size", f"give more text, or at most {int(most[1]) + extra_ids}") from None
+            raise UserError(
+                f"SentencePiece refuses: {said}",
+                "rosetta vocab train",
+                "give other text, another --size or another --coverage",
+            ) from None
+        raise UserError(
+            f"the text is too little for {size} ids",
+            "--size",
+            f"give more text, or at most {int(most[1]) + extra_ids}",
+        ) from None
     model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
     part = f"{out}.{os.getpid()}.part"
     try:

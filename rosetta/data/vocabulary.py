@@ -23,7 +23,9 @@ PAD, EOS, UNK = 0, 1, 2
 BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
 EXTRA_IDS = 100  # sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020)
 MOST_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
-SENTINEL = re.compile("\u2581?<extra_id_([0-9]{1,6})>")  # a piece, with SentencePiece's word mark as T5 spells it, or without
+SENTINEL = re.compile(
+    "\u2581?<extra_id_([0-9]{1,6})>"
+)  # a piece, with SentencePiece's word mark as T5 spells it, or without
 USER_DEFINED = 4  # SentencePiece's type of a piece that always stands for itself
 
 
@@ -92,9 +94,16 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> list[Array]:
         """Return each text's ids, int32, without an end token."""
         if self.name == "byte":
-            return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_SPECIALS for text in texts]
+            return [
+                np.frombuffer(text.encode(), np.uint8).astype(np.int32) + BYTE_SPECIALS
+                for text in texts
+            ]
         if self.name.startswith("ids:"):
-            raise UserError("this vocabulary has no text", f"VOCAB={self.name}", "name a SentencePiece model or `byte`, or train on synthetic data")
+            raise UserError(
+                "this vocabulary has no text",
+                f"VOCAB={self.name}",
+                "name a SentencePiece model or `byte`, or train on synthetic data",
+            )
         encode = _load(self.name, self.extra_ids).EncodeAsIds
         return [np.asarray(encode(text), np.int32) for text in texts]
 
@@ -108,7 +117,9 @@ class Vocabulary:
             numbers = numbers[: numbers.index(self.eos)]
         if self.name == "byte" and not self.extra_ids:
             return _decode_shared_bytes(numbers)
-        names = {sentinel: f"<extra_id_{number}>" for number, sentinel in self.numbered_sentinels.items()}
+        names = {
+            sentinel: f"<extra_id_{number}>" for number, sentinel in self.numbered_sentinels.items()
+        }
         pieces: list[str] = []
         run: list[int] = []
         for number in [*numbers, None]:
@@ -125,15 +136,23 @@ class Vocabulary:
 
     def _text(self, ids: list[int]) -> str:
         if self.name == "byte":
-            return bytes(one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256).decode(errors="replace")
-        return str(_load(self.name, self.extra_ids).DecodeIds([one if one < self.size else UNK for one in ids]))
+            return bytes(
+                one - BYTE_SPECIALS for one in ids if BYTE_SPECIALS <= one < BYTE_SPECIALS + 256
+            ).decode(errors="replace")
+        return str(
+            _load(self.name, self.extra_ids).DecodeIds(
+                [one if one < self.size else UNK for one in ids]
+            )
+        )
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change with anything that changes an id."""
         return hashlib.sha256(_identity(self.name) + f"+{self.extra_ids}".encode()).hexdigest()[:16]
 
 
-def named(name: str, extra_ids: int | None = None, *, causal: bool = False, recorded: str = "") -> Vocabulary:
+def named(
+    name: str, extra_ids: int | None = None, *, causal: bool = False, recorded: str = ""
+) -> Vocabulary:
     """Return the vocabulary a user names, checked.
 
     Args:
@@ -161,20 +180,44 @@ def named(name: str, extra_ids: int | None = None, *, causal: bool = False, reco
     checks.local(name, f"VOCAB={name}")
     if os.path.isdir(name):
         inside = sorted(each for each in os.listdir(name) if each.endswith(".model"))
-        raise UserError("it is a folder", f"VOCAB={name}", f"name the SentencePiece model in it: {os.path.join(name, inside[0])}" if inside else "name a SentencePiece model, or `byte`")
+        raise UserError(
+            "it is a folder",
+            f"VOCAB={name}",
+            f"name the SentencePiece model in it: {os.path.join(name, inside[0])}"
+            if inside
+            else "name a SentencePiece model, or `byte`",
+        )
     if not os.path.isfile(name):
-        raise UserError("there is no such vocabulary file", name, "name a SentencePiece model, `byte`, or make one: rosetta vocab train")
+        raise UserError(
+            "there is no such vocabulary file",
+            name,
+            "name a SentencePiece model, `byte`, or make one: rosetta vocab train",
+        )
     model = _load(name)
     special = model.pad_id(), model.eos_id(), model.unk_id()
     if causal:
         if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
-            raise UserError(f"its pad, end and unknown ids are {special}: an end token and an id 0 that is no text are needed", name, "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0")
+            raise UserError(
+                f"its pad, end and unknown ids are {special}: an end token and an id 0 that is no text are needed",
+                name,
+                "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
+            )
     elif special != (PAD, EOS, UNK):
-        raise UserError(f"its pad, end and unknown ids are {special}, not (0, 1, 2)", name, "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2")
+        raise UserError(
+            f"its pad, end and unknown ids are {special}, not (0, 1, 2)",
+            name,
+            "train it with rosetta vocab train, or with --pad_id=0 --eos_id=1 --unk_id=2",
+        )
     own = len(find_own_sentinels(name))
     if extra_ids and own:
-        raise UserError(f"the model file has {own} sentinels of its own", f"EXTRA_IDS={extra_ids}", "leave it out, or set it to 0")
-    return Vocabulary(os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids)
+        raise UserError(
+            f"the model file has {own} sentinels of its own",
+            f"EXTRA_IDS={extra_ids}",
+            "leave it out, or set it to 0",
+        )
+    return Vocabulary(
+        os.path.abspath(name), (0 if own else EXTRA_IDS) if extra_ids is None else extra_ids
+    )
 
 
 def padded(size: int) -> int:
@@ -209,7 +252,15 @@ def sentinel_piece(number: int) -> bytes:
     (sentencepiece_model.proto).
     """
     name = f"\u2581<extra_id_{number}>".encode()
-    piece = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([USER_DEFINED])
+    piece = (
+        b"\x0a"
+        + bytes([len(name)])
+        + name
+        + b"\x15"
+        + struct.pack("<f", 0.0)
+        + b"\x18"
+        + bytes([USER_DEFINED])
+    )
     return b"\x0a" + bytes([len(piece)]) + piece
 
 
@@ -294,13 +345,21 @@ def _loaded(path: str, extra_ids: int) -> Any:
     try:
         import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415 (bytes and ids do without)
     except ImportError:
-        raise UserError("the sentencepiece package is not installed", path, "use an environment baked for t5x, or `byte`") from None
+        raise UserError(
+            "the sentencepiece package is not installed",
+            path,
+            "use an environment baked for t5x, or `byte`",
+        ) from None
     try:
         if not extra_ids:
             return sentencepiece.SentencePieceProcessor(model_file=path)
-        return sentencepiece.SentencePieceProcessor(model_proto=_content(path) + sentinel_pieces(extra_ids))
+        return sentencepiece.SentencePieceProcessor(
+            model_proto=_content(path) + sentinel_pieces(extra_ids)
+        )
     except (OSError, RuntimeError):
-        raise UserError("this is no SentencePiece model", path, "name the .model file, not the .vocab file") from None
+        raise UserError(
+            "this is no SentencePiece model", path, "name the .model file, not the .vocab file"
+        ) from None
 
 
 def _identity(name: str) -> bytes:

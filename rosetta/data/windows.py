@@ -80,14 +80,20 @@ def cut_letters(text: str, place: int) -> int:
 
 def share(text: str, start: float, stop: float) -> str:
     """Return the part of a document that lies between two fractions of it, cut at words."""
-    return text[cut_letters(text, round(start * len(text))) : cut_letters(text, round(stop * len(text)))]
+    return text[
+        cut_letters(text, round(start * len(text))) : cut_letters(text, round(stop * len(text)))
+    ]
 
 
 def uncompressed(paths: Sequence[str]) -> None:
     """Raise UserError where one of the files is compressed."""
     packed = next((path for path in paths if path.endswith(COMPRESSED)), None)
     if packed:
-        raise UserError("a compressed file cannot be read by position", packed, "decompress it, or cache it once with rosetta data cache, which reads it as it is")
+        raise UserError(
+            "a compressed file cannot be read by position",
+            packed,
+            "decompress it, or cache it once with rosetta data cache, which reads it as it is",
+        )
 
 
 def text_begins(head: bytes, path: str) -> None:
@@ -101,7 +107,11 @@ def text_begins(head: bytes, path: str) -> None:
     wrong = sum("\udc80" <= letter <= "\udcff" for letter in text)
     if "\0" in text or wrong > DAMAGED * len(text):
         what = "a byte 0" if "\0" in text else f"{wrong} bytes that are no UTF-8"
-        raise UserError(f"it is no text: its first {len(head):,} bytes have {what}", path, "name UTF-8 text (iconv -f LATIN1 -t UTF-8 makes some of another encoding)")
+        raise UserError(
+            f"it is no text: its first {len(head):,} bytes have {what}",
+            path,
+            "name UTF-8 text (iconv -f LATIN1 -t UTF-8 makes some of another encoding)",
+        )
 
 
 def texts_begin(paths: Sequence[str]) -> None:
@@ -148,7 +158,10 @@ class _Files:
         return found
 
     def describe(self) -> str:
-        return ";".join(f"{os.path.basename(path)}={end}" for path, end in zip(self.paths, self.ends, strict=True))
+        return ";".join(
+            f"{os.path.basename(path)}={end}"
+            for path, end in zip(self.paths, self.ends, strict=True)
+        )
 
 
 class TextCorpus(_Files):
@@ -181,7 +194,9 @@ class JsonlCorpus(_Files):
                 end, text = self._line(number, line)
                 if end > first and end > line:
                     whole = end - line
-                    piece = share(text, max(first - line, 0) / whole, min((last - line) / whole, 1.0))
+                    piece = share(
+                        text, max(first - line, 0) / whole, min((last - line) / whole, 1.0)
+                    )
                     found += [piece] if piece.strip() else []
                 line = end + 1
         return found
@@ -205,21 +220,27 @@ class JsonlCorpus(_Files):
             try:
                 text = json_lines.text_of(line, self.field, self.paths[number])
             except RecordFault as fault:
-                bad_records.stop_or_skip(fault.locate(self.paths[number], f"line {count_lines(body, start) + 1:,}"))
+                bad_records.stop_or_skip(
+                    fault.locate(self.paths[number], f"line {count_lines(body, start) + 1:,}")
+                )
         self.long.keep(number, start, end, text)
         return end, text
 
 
 def count_lines(body: mmap.mmap, stop: int) -> int:
     """Return how many line ends come before a place."""
-    return sum(body[start : min(start + CHUNK, stop)].count(b"\n") for start in range(0, stop, CHUNK))
+    return sum(
+        body[start : min(start + CHUNK, stop)].count(b"\n") for start in range(0, stop, CHUNK)
+    )
 
 
 class LongDocuments:
     """The texts of the long documents that were read last: many windows lie in each, and it is parsed once."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, int], tuple[int, int, str]] = {}  # (file, start) -> (start, end, text)
+        self.held: dict[
+            tuple[int, int], tuple[int, int, str]
+        ] = {}  # (file, start) -> (start, end, text)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"held": {}}
@@ -236,7 +257,9 @@ class LongDocuments:
         if end - start < LONG:
             return
         self.held[number, start] = (start, end, text)
-        while len(self.held) > 1 and sum(last - first for first, last, _ in self.held.values()) > HELD:
+        while (
+            len(self.held) > 1 and sum(last - first for first, last, _ in self.held.values()) > HELD
+        ):
             del self.held[next(iter(self.held))]
 
 
@@ -250,12 +273,17 @@ class TfrecordCorpus:
         self.ends = np.cumsum(self.records.sizes)
         self.size = int(self.ends[-1]) if len(self.ends) else 0
         if not self.size:
-            raise UserError("there is no record in the files", paths[0], "name files with records in them")
+            raise UserError(
+                "there is no record in the files", paths[0], "name files with records in them"
+            )
 
     def texts(self, start: int, stop: int) -> list[str]:
         found = []
         record = int(np.searchsorted(self.ends, start, side="right"))
-        while record < len(self.ends) and (first := int(self.ends[record - 1]) if record else 0) < stop:
+        while (
+            record < len(self.ends)
+            and (first := int(self.ends[record - 1]) if record else 0) < stop
+        ):
             whole = int(self.ends[record]) - first
             if whole:
                 text = self._text(record, first)

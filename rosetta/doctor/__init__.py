@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rosetta.doctor import container, disk, fabric, gpu, issues, limits, machine, nodes, variables, versions
+from rosetta.doctor import (
+    container,
+    disk,
+    fabric,
+    gpu,
+    issues,
+    limits,
+    machine,
+    nodes,
+    variables,
+    versions,
+)
 from rosetta.doctor.finding import LEVELS, NOTE, Finding
 
 if TYPE_CHECKING:
@@ -14,11 +25,20 @@ if TYPE_CHECKING:
     from rosetta.launch.card import Card
 
 
-def examine(seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()) -> list[Finding]:
+def examine(
+    seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()
+) -> list[Finding]:
     """Return what is found on a machine, the gravest first; also for these hosts and folders. The quick form leaves notes out."""
-    found = [each for part in (gpu, versions, container, limits, fabric, variables, issues) for each in part.check(seen)]
+    found = [
+        each
+        for part in (gpu, versions, container, limits, fabric, variables, issues)
+        for each in part.check(seen)
+    ]
     found += [*nodes.check(seen, hosts), *disk.check(seen, folders)]
-    return sorted((each for each in found if not (seen.quick and each.level == NOTE)), key=lambda each: LEVELS.index(each.level))
+    return sorted(
+        (each for each in found if not (seen.quick and each.level == NOTE)),
+        key=lambda each: LEVELS.index(each.level),
+    )
 
 
 def quick(environment: Mapping[str, str], cards: Sequence[Card] | None = None) -> list[Finding]:

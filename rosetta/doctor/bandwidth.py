@@ -58,7 +58,13 @@ def rounds(number: int) -> list[list[tuple[int, int]]]:
     found = []
     for _ in range(len(around) - 1):
         half = len(around) // 2
-        found.append([(min(both), max(both)) for both in zip(around[:half], reversed(around[half:]), strict=True) if -1 not in both])
+        found.append(
+            [
+                (min(both), max(both))
+                for both in zip(around[:half], reversed(around[half:]), strict=True)
+                if -1 not in both
+            ]
+        )
         around = [around[0], around[-1], *around[1:-1]]
     return found
 
@@ -72,21 +78,44 @@ def start(environment: Mapping[str, str]) -> None:
     try:
         import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
     except ModuleNotFoundError as error:
-        raise UserError(f"there is no {error.name} here", "doctor --nccl", "run it in a baked environment") from None
+        raise UserError(
+            f"there is no {error.name} here", "doctor --nccl", "run it in a baked environment"
+        ) from None
     if not hasattr(jax, "shard_map"):
-        raise UserError(f"JAX {jax.__version__} is too old for it", "doctor --nccl", "use an environment of t5x or pax")
+        raise UserError(
+            f"JAX {jax.__version__} is too old for it",
+            "doctor --nccl",
+            "use an environment of t5x or pax",
+        )
     on_cpu = environment.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
-    named = {name.lower(): value for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID") if (value := environment.get(f"JAX_{name}"))}
+    named = {
+        name.lower(): value
+        for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+        if (value := environment.get(f"JAX_{name}"))
+    }
     try:
         if len(named) == 3:
-            jax.distributed.initialize(**{name: int(value) if value.isdecimal() else value for name, value in named.items()})
+            jax.distributed.initialize(
+                **{
+                    name: int(value) if value.isdecimal() else value
+                    for name, value in named.items()
+                }
+            )
         elif environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
             jax.distributed.initialize()  # JAX reads Slurm's variables
         found = jax.devices()
     except (RuntimeError, ValueError) as error:
-        raise UserError(next(iter(str(error).splitlines()), type(error).__name__), "doctor --nccl", "see what `rosetta doctor` says of this machine, and start one process a GPU or one a node") from None
+        raise UserError(
+            next(iter(str(error).splitlines()), type(error).__name__),
+            "doctor --nccl",
+            "see what `rosetta doctor` says of this machine, and start one process a GPU or one a node",
+        ) from None
     if found[0].platform != "gpu" and not on_cpu:
-        raise UserError("JAX sees no GPU", "doctor --nccl", "start it where the GPUs are; JAX_PLATFORMS=cpu measures the CPU's devices")
+        raise UserError(
+            "JAX sees no GPU",
+            "doctor --nccl",
+            "start it where the GPUs are; JAX_PLATFORMS=cpu measures the CPU's devices",
+        )
 
 
 def nodes() -> list[str]:
@@ -98,11 +127,15 @@ def nodes() -> list[str]:
     name = (os.environ.get("SLURMD_NODENAME") or socket.gethostname()).encode()[:_NAME]
     if jax.process_count() == 1:
         return [name.decode(errors="replace")]
-    every = np.asarray(multihost_utils.process_allgather(np.frombuffer(name.ljust(_NAME, b"\0"), np.uint8)))
+    every = np.asarray(
+        multihost_utils.process_allgather(np.frombuffer(name.ljust(_NAME, b"\0"), np.uint8))
+    )
     return [bytes(each).rstrip(b"\0").decode(errors="replace") for each in every.reshape(-1, _NAME)]
 
 
-def measure(hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None) -> Measured:
+def measure(
+    hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None
+) -> Measured:
     """Measure between all devices.
 
     Args:
@@ -118,29 +151,68 @@ def measure(hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda
     return between(jax.devices(), [hosts[each.process_index] for each in jax.devices()], size, say)
 
 
-def between(devices: Sequence[Any], hosts: Sequence[str], size: int, say: Callable[[str], None] = lambda _: None) -> Measured:
+def between(
+    devices: Sequence[Any],
+    hosts: Sequence[str],
+    size: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> Measured:
     """As `measure`, of these devices, each on its host. Devices of one process that are said to be of several nodes are timed as one."""
     if len(devices) < 2:
-        raise UserError("there is one device, and nothing to measure between", "doctor --nccl", "give it more GPUs, or start it with srun on several nodes")
+        raise UserError(
+            "there is one device, and nothing to measure between",
+            "doctor --nccl",
+            "give it more GPUs, or start it with srun on several nodes",
+        )
     names = tuple(dict.fromkeys(hosts))
     inside = [[place for place, host in enumerate(hosts) if host == name] for name in names]
     if len({len(each) for each in inside}) > 1:
-        raise UserError("nodes have different numbers of devices: " + ", ".join(f"{name} {len(each)}" for name, each in zip(names, inside, strict=True)), "doctor --nccl", "give it as many on each node")
+        raise UserError(
+            "nodes have different numbers of devices: "
+            + ", ".join(f"{name} {len(each)}" for name, each in zip(names, inside, strict=True)),
+            "doctor --nccl",
+            "give it as many on each node",
+        )
     bench = _Bench(devices, size)
     local = len(inside[0])
-    say(f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of a node, {len(rounds(len(names)))} rounds between nodes, then all")
+    say(
+        f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of a node, {len(rounds(len(names)))} rounds between nodes, then all"
+    )
     pairs = list[Link]()
     for turn in rounds(local):
         for a, b in turn:  # one after the other within a node, all nodes at once
             seconds = bench.exchange([(each[a], each[b]) for each in inside])
-            pairs += [Link((f"{name}:{a}", f"{name}:{b}"), bench.rate(max(seconds[each[a]], seconds[each[b]]))) for name, each in zip(names, inside, strict=True)]
+            pairs += [
+                Link(
+                    (f"{name}:{a}", f"{name}:{b}"),
+                    bench.rate(max(seconds[each[a]], seconds[each[b]])),
+                )
+                for name, each in zip(names, inside, strict=True)
+            ]
     links = list[Link]()
     for turn in rounds(len(names)):
-        seconds = bench.exchange([both for a, b in turn for both in zip(inside[a], inside[b], strict=True)])
-        links += [Link((names[a], names[b]), bench.rate(max(seconds[each] for each in (*inside[a], *inside[b])))) for a, b in turn]
+        seconds = bench.exchange(
+            [both for a, b in turn for both in zip(inside[a], inside[b], strict=True)]
+        )
+        links += [
+            Link(
+                (names[a], names[b]),
+                bench.rate(max(seconds[each] for each in (*inside[a], *inside[b]))),
+            )
+            for a, b in turn
+        ]
     count = len(devices)
     reduced, gathered = bench.all_reduce(), bench.all_gather()
-    return Measured(count, devices[0].device_kind, names, size, tuple(sorted(pairs, key=lambda each: each.between)), tuple(links), bench.rate(reduced) * 2 * (count - 1) / count, bench.rate(gathered) * (count - 1))
+    return Measured(
+        count,
+        devices[0].device_kind,
+        names,
+        size,
+        tuple(sorted(pairs, key=lambda each: each.between)),
+        tuple(links),
+        bench.rate(reduced) * 2 * (count - 1) / count,
+        bench.rate(gathered) * (count - 1),
+    )
 
 
 class _Bench:
@@ -153,7 +225,10 @@ class _Bench:
         self.devices, self.size = devices, size
         self.mesh = jax.sharding.Mesh(np.array(devices), ("all",))
         where = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec("all"))
-        self.data = jax.jit(lambda: jax.numpy.ones((len(devices), max(size // 4, 1)), jax.numpy.float32), out_shardings=where)()
+        self.data = jax.jit(
+            lambda: jax.numpy.ones((len(devices), max(size // 4, 1)), jax.numpy.float32),
+            out_shardings=where,
+        )()
         self.meet = self._compiled(lambda x: jax.lax.psum(x[:, :1], "all"), 1)
 
     def rate(self, seconds: float) -> float:
@@ -165,21 +240,34 @@ class _Bench:
         import jax  # noqa: PLC0415
 
         both = [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
-        return self._gathered(self._timed(self._compiled(lambda x: jax.lax.ppermute(x, "all", both), TIMES)) / TIMES)
+        return self._gathered(
+            self._timed(self._compiled(lambda x: jax.lax.ppermute(x, "all", both), TIMES)) / TIMES
+        )
 
     def all_reduce(self) -> float:
         """Return seconds of a sum over all."""
         import jax  # noqa: PLC0415
 
         count = len(self.devices)
-        return max(self._gathered(self._timed(self._compiled(lambda x: jax.lax.psum(x, "all") / count, TIMES)) / TIMES))
+        return max(
+            self._gathered(
+                self._timed(self._compiled(lambda x: jax.lax.psum(x, "all") / count, TIMES)) / TIMES
+            )
+        )
 
     def all_gather(self) -> float:
         """Return seconds of having the bytes of all."""
         import jax  # noqa: PLC0415
 
         # What is gathered is used whole, or XLA would gather less.
-        return max(self._gathered(self._timed(self._compiled(lambda x: jax.lax.all_gather(x, "all").max(axis=0), TIMES)) / TIMES))
+        return max(
+            self._gathered(
+                self._timed(
+                    self._compiled(lambda x: jax.lax.all_gather(x, "all").max(axis=0), TIMES)
+                )
+                / TIMES
+            )
+        )
 
     def _compiled(self, once: Callable[[Any], Any], times: int) -> Any:
         import jax  # noqa: PLC0415
@@ -187,9 +275,15 @@ class _Bench:
         spec = jax.sharding.PartitionSpec("all")
 
         def program(x: Any) -> Any:
-            return once(x) if times == 1 else jax.lax.fori_loop(0, times, lambda _, each: once(each), x)
+            return (
+                once(x)
+                if times == 1
+                else jax.lax.fori_loop(0, times, lambda _, each: once(each), x)
+            )
 
-        made = jax.jit(jax.shard_map(program, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False))
+        made = jax.jit(
+            jax.shard_map(program, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        )
         return made.lower(self.data).compile()
 
     def _timed(self, program: Any) -> float:
@@ -208,5 +302,9 @@ class _Bench:
         import numpy as np  # noqa: PLC0415
         from jax.experimental import multihost_utils  # noqa: PLC0415
 
-        every = np.asarray(multihost_utils.process_allgather(np.float32(seconds))).reshape(-1) if jax.process_count() > 1 else np.array([seconds])
+        every = (
+            np.asarray(multihost_utils.process_allgather(np.float32(seconds))).reshape(-1)
+            if jax.process_count() > 1
+            else np.array([seconds])
+        )
         return [float(every[each.process_index if len(every) > 1 else 0]) for each in self.devices]

@@ -19,12 +19,39 @@ if TYPE_CHECKING:
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser("doctor", parents=[common], help="say what of this machine stands in the way of a run, and what to do about it")
-    entry.add_argument("--quick", action="store_true", help="what can be seen without running a command, asking a name server or writing a file")
-    entry.add_argument("--hosts", metavar="LIST", help="nodes to resolve, as n[1-4],m1 (default: those of the Slurm job)")
-    entry.add_argument("--nccl", action="store_true", help="measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several nodes, start it with srun")
-    entry.add_argument("--mib", type=arguments.positive, default=64, help="with --nccl: MiB that a GPU sends at a time (default 64)")
-    entry.add_argument("--folder", action="append", default=[], metavar="DIR", help="a folder that the run writes; may be given again")
+    entry = commands.add_parser(
+        "doctor",
+        parents=[common],
+        help="say what of this machine stands in the way of a run, and what to do about it",
+    )
+    entry.add_argument(
+        "--quick",
+        action="store_true",
+        help="what can be seen without running a command, asking a name server or writing a file",
+    )
+    entry.add_argument(
+        "--hosts",
+        metavar="LIST",
+        help="nodes to resolve, as n[1-4],m1 (default: those of the Slurm job)",
+    )
+    entry.add_argument(
+        "--nccl",
+        action="store_true",
+        help="measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several nodes, start it with srun",
+    )
+    entry.add_argument(
+        "--mib",
+        type=arguments.positive,
+        default=64,
+        help="with --nccl: MiB that a GPU sends at a time (default 64)",
+    )
+    entry.add_argument(
+        "--folder",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that the run writes; may be given again",
+    )
 
 
 def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -41,7 +68,12 @@ def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     found = doctor.examine(seen, hosts=hosts, folders=args.folder)
     ok = all(each.level != finding.BLOCKER for each in found)
     about = _about(seen)
-    return {"ok": ok, "quick": args.quick, "machine": about, "findings": [each.as_json() for each in found]}, table(about, found)
+    return {
+        "ok": ok,
+        "quick": args.quick,
+        "machine": about,
+        "findings": [each.as_json() for each in found],
+    }, table(about, found)
 
 
 def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -50,17 +82,29 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.errors import UserError  # noqa: PLC0415
 
     if args.quick or args.hosts is not None or args.folder:
-        raise UserError("--nccl measures, and looks at nothing else", "doctor --nccl", "leave --quick, --hosts and --folder out")
+        raise UserError(
+            "--nccl measures, and looks at nothing else",
+            "doctor --nccl",
+            "leave --quick, --hosts and --folder out",
+        )
     with _stdout_aside():
         bandwidth.start(os.environ)
         import jax  # noqa: PLC0415
 
         first = jax.process_index() == 0
-        measured = bandwidth.measure(bandwidth.nodes(), args.mib << 20, lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True) if first else None)
+        measured = bandwidth.measure(
+            bandwidth.nodes(),
+            args.mib << 20,
+            lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True) if first else None,
+        )
     if not first:
         raise SystemExit(0)
     found = list(nccl.check(measured))
-    return {"ok": True, "bandwidth": nccl.as_json(measured), "findings": [each.as_json() for each in found]}, "\n".join([nccl.table(measured), *_lines(found)])
+    return {
+        "ok": True,
+        "bandwidth": nccl.as_json(measured),
+        "findings": [each.as_json() for each in found],
+    }, "\n".join([nccl.table(measured), *_lines(found)])
 
 
 @contextlib.contextmanager
@@ -95,14 +139,25 @@ def table(about: dict[str, Any], found: list[Finding]) -> str:
 
     cards = about["cards"]
     facts = {**about, "cards": f"{len(cards)} x {cards[0]}" if cards else None}
-    lines = [", ".join(f"{name} {value}" for name, value in facts.items() if value is not None) or "no driver, no JAX, no container"]
+    lines = [
+        ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        or "no driver, no JAX, no container"
+    ]
     lines += _lines(found)
-    counts = ", ".join(f"{number} {level}{'' if number == 1 else 's'}" for level in LEVELS if (number := sum(each.level == level for each in found)))
+    counts = ", ".join(
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in LEVELS
+        if (number := sum(each.level == level for each in found))
+    )
     return "\n".join([*lines, counts or "nothing found"])
 
 
 def _lines(found: list[Finding]) -> list[str]:
-    return [f"{each.level:<7}  {each.where}: {each.what}\n         -> {each.do}" + (f" ({each.see})" if each.see else "") for each in found]
+    return [
+        f"{each.level:<7}  {each.where}: {each.what}\n         -> {each.do}"
+        + (f" ({each.see})" if each.see else "")
+        for each in found
+    ]
 
 
 RUN = {"doctor": _doctor}

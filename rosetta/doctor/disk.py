@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 MB, GB = 1_000_000, 1_000_000_000
 # Variable of the run -> bytes that it should find free. A checkpoint of the smallest T5 has 1 GB, one of a 5B model 60.
-WRITTEN = {"MODEL_DIR": 20 * GB, "FT_DIR": 20 * GB, "OUTPUT_DIR": GB, "LOG_DIR": GB, "JAX_COMPILATION_CACHE_DIR": GB, "XDG_CACHE_HOME": GB}
+WRITTEN = {
+    "MODEL_DIR": 20 * GB,
+    "FT_DIR": 20 * GB,
+    "OUTPUT_DIR": GB,
+    "LOG_DIR": GB,
+    "JAX_COMPILATION_CACHE_DIR": GB,
+    "XDG_CACHE_HOME": GB,
+}
 CACHES = ("JAX_COMPILATION_CACHE_DIR", "XDG_CACHE_HOME", "HOME")  # a run goes on without
 READ = ("TFDS_DATA_DIR", "T5X_DIR")
 LEAST = 64_000_000  # bytes: with less, logs and events stop
@@ -37,17 +44,33 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
         yield from _folder(machine, "HOME", environment["HOME"], GB)
     else:
         do = "set ROSETTA_HOME to a folder that stays, or mount one as HOME"
-        yield Finding("no-home", NOTE, "it cannot be written: caches go to a temporary folder and are made anew each time", "HOME", do)
+        yield Finding(
+            "no-home",
+            NOTE,
+            "it cannot be written: caches go to a temporary folder and are made anew each time",
+            "HOME",
+            do,
+        )
     for name in READ:
         path = environment.get(name, "")
         if path and "://" not in path and not os.access(path, os.R_OK | os.X_OK):
-            yield Finding("folder-missing", WARNING, "there is no such folder, or it cannot be read", f"{name}={path}", "mount it, or name another")
+            yield Finding(
+                "folder-missing",
+                WARNING,
+                "there is no such folder, or it cannot be read",
+                f"{name}={path}",
+                "mount it, or name another",
+            )
 
 
 def _folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Finding]:
     if not given or "://" in given:
         return
-    path, where, level = Path(given).absolute(), f"{name}={given}", WARNING if name in CACHES else BLOCKER
+    path, where, level = (
+        Path(given).absolute(),
+        f"{name}={given}",
+        WARNING if name in CACHES else BLOCKER,
+    )
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
     if not os.path.isdir(there):
         yield Finding("not-writable", level, f"{there} is no folder", where, "name another folder")
@@ -58,11 +81,29 @@ def _folder(machine: Machine, name: str, given: str, least: int) -> Iterator[Fin
         yield Finding("disk-full", level, what, where, "make room, or name another folder")
     elif found is not None and found.free < min(LEAST, least):
         what = f"only {found.free / MB:.2g} MB are free, less than {LEAST // MB} MB"
-        yield Finding("disk-low", WARNING, what, where, f"make room ({least // GB} GB), or name another folder")
+        yield Finding(
+            "disk-low",
+            WARNING,
+            what,
+            where,
+            f"make room ({least // GB} GB), or name another folder",
+        )
     elif found is not None and found.free < least:
-        yield Finding("disk-tight", WARNING, f"{found.free / GB:.1f} GB are free", where, f"make room ({least // GB} GB), or name another folder")
+        yield Finding(
+            "disk-tight",
+            WARNING,
+            f"{found.free / GB:.1f} GB are free",
+            where,
+            f"make room ({least // GB} GB), or name another folder",
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        yield Finding("not-writable", level, f"{there} cannot be written", where, "mount it writable, or name another folder")
+        yield Finding(
+            "not-writable",
+            level,
+            f"{there} cannot be written",
+            where,
+            "mount it writable, or name another folder",
+        )
     elif not machine.quick and there == path:
         yield from _probe(machine, path, where, level)
 
@@ -71,8 +112,20 @@ def _probe(machine: Machine, path: Path, where: str, level: str) -> Iterator[Fin
     try:
         ahead = machine.written(path)
     except OSError as error:
-        yield Finding("not-writable", level, f"a file cannot be written: {error.strerror or error}", where, "make room (quotas count too), or name another folder")
+        yield Finding(
+            "not-writable",
+            level,
+            f"a file cannot be written: {error.strerror or error}",
+            where,
+            "make room (quotas count too), or name another folder",
+        )
         return
     if abs(ahead) > SKEW:
         what = f"its file server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
-        yield Finding("clock-of-files", WARNING, what, where, "let both follow the same time server (chronyc tracking)")
+        yield Finding(
+            "clock-of-files",
+            WARNING,
+            what,
+            where,
+            "let both follow the same time server (chronyc tracking)",
+        )

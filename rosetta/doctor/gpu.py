@@ -32,31 +32,71 @@ def check(machine: Machine) -> Iterator[Finding]:
 
 def _none(machine: Machine) -> Iterator[Finding]:
     if machine.cuda is None or machine.on_cpu:
-        yield Finding("no-driver", NOTE, "it has no NVIDIA driver: what runs here runs on the CPU", "this machine", "start GPU runs where the GPUs are")
+        yield Finding(
+            "no-driver",
+            NOTE,
+            "it has no NVIDIA driver: what runs here runs on the CPU",
+            "this machine",
+            "start GPU runs where the GPUs are",
+        )
     else:
         do = "start it on a node with GPUs, a container with --gpus=all; JAX_PLATFORMS=cpu runs on the CPU"
-        yield Finding("no-driver", BLOCKER, f"it has no NVIDIA driver, and this environment is for CUDA {machine.cuda}", "this machine", do)
+        yield Finding(
+            "no-driver",
+            BLOCKER,
+            f"it has no NVIDIA driver, and this environment is for CUDA {machine.cuda}",
+            "this machine",
+            do,
+        )
 
 
 def _driver(machine: Machine) -> Iterator[Finding]:
     where = f"NVIDIA driver {machine.driver}".rstrip()
     if machine.asked and machine.asked.failure and machine.devices:
         do = "start the container again; if the host's nvidia-smi says it too, load the driver's module anew or boot"
-        yield Finding("nvidia-smi-fails", BLOCKER, f"nvidia-smi says: {machine.asked.failure}", where, do)
+        yield Finding(
+            "nvidia-smi-fails", BLOCKER, f"nvidia-smi says: {machine.asked.failure}", where, do
+        )
     if machine.asked is None and machine.devices and not machine.quick and not machine.on_cpu:
         do = "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, put nvidia-smi on PATH"
-        yield Finding("nvidia-smi-missing", WARNING, "no nvidia-smi can be run: the scripts do not know the cards, and leave FP8 and fused attention off", where, do)
+        yield Finding(
+            "nvidia-smi-missing",
+            WARNING,
+            "no nvidia-smi can be run: the scripts do not know the cards, and leave FP8 and fused attention off",
+            where,
+            do,
+        )
     wanted = machine.cuda
     branch = int(machine.driver.partition(".")[0]) if machine.driver else None
     too_old = wanted in OLDEST_DRIVER and branch is not None and branch < OLDEST_DRIVER[wanted]
     # Only libcuda knows of NVIDIA's packages for forward compatibility; it takes long to load.
-    api = machine.driver_api() if machine.devices and not machine.on_cpu and (too_old or not machine.quick) else 0
+    api = (
+        machine.driver_api()
+        if machine.devices and not machine.on_cpu and (too_old or not machine.quick)
+        else 0
+    )
     if api is None:
         do = "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, install the driver's libcuda"
-        yield Finding("libcuda-missing", BLOCKER, "there are GPUs, but libcuda.so.1 cannot be loaded", where, do)
+        yield Finding(
+            "libcuda-missing",
+            BLOCKER,
+            "there are GPUs, but libcuda.so.1 cannot be loaded",
+            where,
+            do,
+        )
     elif wanted and too_old and api // 1000 < wanted:
-        do = f"install {OLDEST_DRIVER[wanted]} or newer" + (f", or use an environment for cuda{wanted - 1}" if branch and branch >= OLDEST_DRIVER.get(wanted - 1, branch + 1) else "")
-        yield Finding("driver-too-old", BLOCKER, f"CUDA {wanted} of this environment needs driver {OLDEST_DRIVER[wanted]}", where, do)
+        do = f"install {OLDEST_DRIVER[wanted]} or newer" + (
+            f", or use an environment for cuda{wanted - 1}"
+            if branch and branch >= OLDEST_DRIVER.get(wanted - 1, branch + 1)
+            else ""
+        )
+        yield Finding(
+            "driver-too-old",
+            BLOCKER,
+            f"CUDA {wanted} of this environment needs driver {OLDEST_DRIVER[wanted]}",
+            where,
+            do,
+        )
 
 
 def _cards(machine: Machine) -> Iterator[Finding]:
@@ -65,15 +105,41 @@ def _cards(machine: Machine) -> Iterator[Finding]:
     if machine.cuda in OLDEST_CARD:
         old = [each for each in known if each.capability < OLDEST_CARD[machine.cuda]]
         if old:
-            do = "use an environment for cuda12" if old[0].capability >= OLDEST_CARD[12] else "use a newer card"
-            yield Finding("card-too-old", BLOCKER, f"CUDA {machine.cuda} has no code for compute capability {_dotted(old[0])}", old[0].name, do)
+            do = (
+                "use an environment for cuda12"
+                if old[0].capability >= OLDEST_CARD[12]
+                else "use a newer card"
+            )
+            yield Finding(
+                "card-too-old",
+                BLOCKER,
+                f"CUDA {machine.cuda} has no code for compute capability {_dotted(old[0])}",
+                old[0].name,
+                do,
+            )
     if len({each.name for each in cards}) > 1:
         names = ", ".join(sorted({each.name for each in cards}))
-        yield Finding("cards-differ", WARNING, f"the cards differ ({names}): each step waits for the slowest", "this machine", "choose alike ones with CUDA_VISIBLE_DEVICES")
-    busy = [number for number, used in enumerate(machine.asked.used if machine.asked else ()) if used > _BUSY]
+        yield Finding(
+            "cards-differ",
+            WARNING,
+            f"the cards differ ({names}): each step waits for the slowest",
+            "this machine",
+            "choose alike ones with CUDA_VISIBLE_DEVICES",
+        )
+    busy = [
+        number
+        for number, used in enumerate(machine.asked.used if machine.asked else ())
+        if used > _BUSY
+    ]
     if busy:
         do = "end it (nvidia-smi names it), or choose other cards with CUDA_VISIBLE_DEVICES: JAX takes most of the memory at its start"
-        yield Finding("card-in-use", WARNING, "another program holds memory of it", f"GPU {', '.join(map(str, busy))}", do)
+        yield Finding(
+            "card-in-use",
+            WARNING,
+            "another program holds memory of it",
+            f"GPU {', '.join(map(str, busy))}",
+            do,
+        )
 
 
 def _asked_for(machine: Machine) -> Iterator[Finding]:
@@ -84,16 +150,36 @@ def _asked_for(machine: Machine) -> Iterator[Finding]:
         lacking = [each for each in known if each.capability < card.FP8]
         if lacking:
             what = f"{lacking[0].name} (compute capability {_dotted(lacking[0])}) has no FP8"
-            yield Finding("fp8-without-hardware", BLOCKER, what, "ENABLE_FP8", "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card")
+            yield Finding(
+                "fp8-without-hardware",
+                BLOCKER,
+                what,
+                "ENABLE_FP8",
+                "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+            )
     if machine.on("ENABLE_TE"):
         if machine.baked and machine.version("transformer-engine-jax") is None:
             reason = machine.record.get("transformer_engine_reason")
-            what = "Transformer Engine is not in this environment" + (f": {reason}" if reason else "")
-            yield Finding("te-missing", BLOCKER, what, "ENABLE_TE", "set ENABLE_TE=0, or use an image that has it")
+            what = "Transformer Engine is not in this environment" + (
+                f": {reason}" if reason else ""
+            )
+            yield Finding(
+                "te-missing",
+                BLOCKER,
+                what,
+                "ENABLE_TE",
+                "set ENABLE_TE=0, or use an image that has it",
+            )
         lacking = [each for each in known if each.capability < TE]
         if lacking:
             what = f"Transformer Engine has no kernels for {lacking[0].name} (compute capability {_dotted(lacking[0])})"
-            yield Finding("te-without-hardware", BLOCKER, what, "ENABLE_TE", "set ENABLE_TE=0; it needs an Ampere or newer card")
+            yield Finding(
+                "te-without-hardware",
+                BLOCKER,
+                what,
+                "ENABLE_TE",
+                "set ENABLE_TE=0; it needs an Ampere or newer card",
+            )
 
 
 def _dotted(each: card.Card) -> str:

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 # Known issues that other checks look into: they say whether it is so here.
-LOOKED_INTO = ("shm-too-small", "flag-simplify-fp-conversions", "flag-graph-level", "flag-pipelined-collectives")
+LOOKED_INTO = (
+    "shm-too-small",
+    "flag-simplify-fp-conversions",
+    "flag-graph-level",
+    "flag-pipelined-collectives",
+)
 
 
 def check(machine: Machine) -> Iterator[Finding]:
@@ -24,13 +29,23 @@ def check(machine: Machine) -> Iterator[Finding]:
         here = any(key in issue for key in ("capabilities", "variables", "one_process_per_gpu"))
         what, _, do = issue["line"].partition(": ")
         end = f"; until {issue['end']}" if issue.get("end") else ""
-        yield Finding(issue["id"], WARNING if here else NOTE, what, "known issue", do or "see there", f"{issue['see']}{end}")
+        yield Finding(
+            issue["id"],
+            WARNING if here else NOTE,
+            what,
+            "known issue",
+            do or "see there",
+            f"{issue['see']}{end}",
+        )
 
 
 def _applies(machine: Machine, issue: Mapping[str, Any]) -> bool:
     majors = {each.capability[0] for each in machine.cards}
     if "capabilities" in issue and not majors & set(issue["capabilities"]):
         return False
-    if any(machine.environment.get(name, "").strip() != value for name, value in issue.get("variables", {}).items()):
+    if any(
+        machine.environment.get(name, "").strip() != value
+        for name, value in issue.get("variables", {}).items()
+    ):
         return False
     return not issue.get("one_process_per_gpu") or slurm.tasks(machine.environment) > 1

@@ -29,7 +29,13 @@ def _shm(machine: Machine) -> Iterator[Finding]:
     several = len(machine.cards) > 1
     if found is None:
         if several:
-            yield Finding("shm-missing", BLOCKER, "it is not there, and NCCL's processes talk through it", "/dev/shm", "start the container with --ipc=host or --shm-size=8g")  # noqa: S108
+            yield Finding(
+                "shm-missing",
+                BLOCKER,
+                "it is not there, and NCCL's processes talk through it",
+                "/dev/shm",  # noqa: S108
+                "start the container with --ipc=host or --shm-size=8g",
+            )
         return
     if not machine.cards or found.total >= SHM_TIGHT:
         return
@@ -40,18 +46,32 @@ def _shm(machine: Machine) -> Iterator[Finding]:
 
 
 def _limits(machine: Machine) -> Iterator[Finding]:
-    soft = dict(re.findall(r"^(Max [a-z ]+?) {2,}(\S+)", machine.text("/proc/self/limits"), re.MULTILINE))
+    soft = dict(
+        re.findall(r"^(Max [a-z ]+?) {2,}(\S+)", machine.text("/proc/self/limits"), re.MULTILINE)
+    )
     if machine.names("/sys/class/infiniband/*") and _below(soft.get("Max locked memory"), LOCKED):
         what = f"{int(soft['Max locked memory']) >> 10} KiB may be locked, and NCCL registers its buffers with the network card"
         do = "docker: --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity for slurmd"
         yield Finding("memlock", WARNING, what, "ulimit -l", do)
     if _below(soft.get("Max open files"), FILES):
         do = "ulimit -n 65536; docker: --ulimit nofile=65536:65536"
-        yield Finding("open-files", WARNING, f"{soft['Max open files']} files may be open: checkpoints and NCCL's connections take thousands", "ulimit -n", do)
+        yield Finding(
+            "open-files",
+            WARNING,
+            f"{soft['Max open files']} files may be open: checkpoints and NCCL's connections take thousands",
+            "ulimit -n",
+            do,
+        )
     pids = machine.text("/sys/fs/cgroup/pids.max") or machine.text("/sys/fs/cgroup/pids/pids.max")
     if _below(soft.get("Max processes"), PROCESSES) or _below(pids, PROCESSES):
         do = "ulimit -u 65536; docker and podman: --pids-limit=-1"
-        yield Finding("processes", WARNING, f"fewer than {PROCESSES} processes and threads are allowed: each process of a run has hundreds", "ulimit -u", do)
+        yield Finding(
+            "processes",
+            WARNING,
+            f"fewer than {PROCESSES} processes and threads are allowed: each process of a run has hundreds",
+            "ulimit -u",
+            do,
+        )
 
 
 def _below(text: str | None, least: int) -> bool:

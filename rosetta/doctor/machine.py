@@ -72,7 +72,9 @@ class Machine:
     def names(self, pattern: str) -> list[str]:
         """Return the paths below the root that fit a pattern, as they are called on the machine."""
         try:
-            return sorted(f"/{path.relative_to(self.root)}" for path in self.root.glob(pattern.lstrip("/")))
+            return sorted(
+                f"/{path.relative_to(self.root)}" for path in self.root.glob(pattern.lstrip("/"))
+            )
         except OSError:
             return []
 
@@ -85,7 +87,9 @@ class Machine:
 
     def there(self, path: str) -> bool:
         """Is there such a file below the root?"""
-        return os.path.exists(self.root / path.lstrip("/"))  # Path.exists raises where a folder cannot be entered
+        return os.path.exists(
+            self.root / path.lstrip("/")
+        )  # Path.exists raises where a folder cannot be entered
 
     def on(self, name: str) -> bool:
         """Does a variable switch something on?"""
@@ -110,21 +114,47 @@ class Machine:
     @cached_property
     def asked(self) -> Asked | None:
         """What nvidia-smi says; None where it was not asked, or there is none."""
-        done = None if self.quick else self.run(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], 60)
+        done = (
+            None
+            if self.quick
+            else self.run(
+                ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], 60
+            )
+        )
         if done is None:
             return None
         rows = [[word.strip() for word in line.split(",")] for line in done.out.splitlines()]
         if done.status or not all(len(row) == len(_QUERY.split(",")) for row in rows):
-            lines = [line for line in (*done.out.splitlines(), *done.err.splitlines()) if line.strip()]
+            lines = [
+                line for line in (*done.out.splitlines(), *done.err.splitlines()) if line.strip()
+            ]
             return Asked(failure=lines[0] if lines else f"it ended with status {done.status}")
-        used = tuple(int(row[4]) / int(row[3]) if row[3].isdecimal() and row[4].isdecimal() and int(row[3]) else 0.0 for row in rows)
-        return Asked(tuple(Card(row[0], _capability(row[1])) for row in rows), rows[0][2] if rows else "", used)
+        used = tuple(
+            int(row[4]) / int(row[3])
+            if row[3].isdecimal() and row[4].isdecimal() and int(row[3])
+            else 0.0
+            for row in rows
+        )
+        return Asked(
+            tuple(Card(row[0], _capability(row[1])) for row in rows),
+            rows[0][2] if rows else "",
+            used,
+        )
 
     @cached_property
     def driver(self) -> str:
         """The driver's version, "" where there is none."""
-        found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", self.text("/proc/driver/nvidia/version"))
-        return found[1] if found else self.asked.driver if self.asked and self.asked.driver[:1].isdecimal() else ""
+        found = re.search(
+            r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)",
+            self.text("/proc/driver/nvidia/version"),
+        )
+        return (
+            found[1]
+            if found
+            else self.asked.driver
+            if self.asked and self.asked.driver[:1].isdecimal()
+            else ""
+        )
 
     @cached_property
     def devices(self) -> int:
@@ -137,28 +167,46 @@ class Machine:
         if self.asked and self.asked.cards:
             return list(self.asked.cards)
         texts = [self.text(path) for path in self.names("/proc/driver/nvidia/gpus/*/information")]
-        models = [match[1] for match in (re.search(r"^Model:\s+(.+?)\s*$", text, re.MULTILINE) for text in texts) if match]
+        models = [
+            match[1]
+            for match in (re.search(r"^Model:\s+(.+?)\s*$", text, re.MULTILINE) for text in texts)
+            if match
+        ]
         return [Card(models[n] if n < len(models) else "GPU", (0, 0)) for n in range(self.devices)]
 
     @cached_property
     def cards(self) -> list[Card]:
         """The cards that a process of the run would see."""
-        return list(self.given) if self.given is not None else visible(self.all_cards, self.environment.get("CUDA_VISIBLE_DEVICES"))
+        return (
+            list(self.given)
+            if self.given is not None
+            else visible(self.all_cards, self.environment.get("CUDA_VISIBLE_DEVICES"))
+        )
 
     @cached_property
     def container(self) -> str:
         """The kind of container that this is, "" where it is none that shows."""
-        for path, kind in (("/.dockerenv", "docker"), ("/run/.containerenv", "podman"), ("/.singularity.d", "apptainer")):
+        for path, kind in (
+            ("/.dockerenv", "docker"),
+            ("/run/.containerenv", "podman"),
+            ("/.singularity.d", "apptainer"),
+        ):
             if self.there(path):
                 return kind
         if "ENROOT_ROOTFS" in self.environment:
             return "enroot"
         if "KUBERNETES_SERVICE_HOST" in self.environment:
             return "kubernetes"
-        return "container" if re.search(r"/(docker|kubepods|libpod|lxc)[-/.]", self.text("/proc/1/cgroup")) else ""
+        return (
+            "container"
+            if re.search(r"/(docker|kubepods|libpod|lxc)[-/.]", self.text("/proc/1/cgroup"))
+            else ""
+        )
 
 
-def here(environment: Mapping[str, str], *, quick: bool = False, cards: Sequence[Card] | None = None) -> Machine:
+def here(
+    environment: Mapping[str, str], *, quick: bool = False, cards: Sequence[Card] | None = None
+) -> Machine:
     """Return this machine, with what was baked for it.
 
     Raises:
@@ -170,7 +218,16 @@ def here(environment: Mapping[str, str], *, quick: bool = False, cards: Sequence
     constraints = lock.path().parent / "constraints.txt"
     text = constraints.read_text(encoding="utf-8") if constraints.exists() else ""
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
-    return Machine(environment=environment, quick=quick, given=cards, baked=True, record=lock.read(), pinned=pinned, issues=info.issues(), installed=installed)
+    return Machine(
+        environment=environment,
+        quick=quick,
+        given=cards,
+        baked=True,
+        record=lock.read(),
+        pinned=pinned,
+        issues=info.issues(),
+        installed=installed,
+    )
 
 
 def _capability(text: str) -> tuple[int, int]:

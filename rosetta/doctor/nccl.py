@@ -25,21 +25,38 @@ def check(measured: Measured) -> Iterator[Finding]:
         yield Finding("slow-pair", WARNING, _told(slow, measured.pairs), "GPUs of a node", do)
     nodes = of_nodes(measured)
     usual = statistics.median(nodes.values()) if nodes else 0.0
-    behind = sorted((name for name, rate in nodes.items() if rate < FAR * usual), key=lambda name: nodes[name])
+    behind = sorted(
+        (name for name, rate in nodes.items() if rate < FAR * usual), key=lambda name: nodes[name]
+    )
     if behind:
         what = f"{', '.join(f'{name} {nodes[name]:.3g} GB/s' for name in behind[:_SHOWN])} with the others, where the median is {usual:.3g}"
-        yield Finding("slow-node", WARNING, what, "between nodes", "leave it out (sbatch --exclude), and look at its network cards: ibstat, NCCL_DEBUG=INFO")
+        yield Finding(
+            "slow-node",
+            WARNING,
+            what,
+            "between nodes",
+            "leave it out (sbatch --exclude), and look at its network cards: ibstat, NCCL_DEBUG=INFO",
+        )
         return
     slow = _slow(measured.links)
     if slow:
-        yield Finding("slow-link", WARNING, _told(slow, measured.links), "between nodes", "look at the switches between them: ibdiagnet, NCCL_DEBUG=INFO")
+        yield Finding(
+            "slow-link",
+            WARNING,
+            _told(slow, measured.links),
+            "between nodes",
+            "look at the switches between them: ibdiagnet, NCCL_DEBUG=INFO",
+        )
 
 
 def of_nodes(measured: Measured) -> dict[str, float]:
     """Return the median of each node's links with the others, GB/s; with two nodes, there is nothing to tell them apart by."""
     if len(measured.nodes) < 3:
         return {}
-    return {name: statistics.median(each.rate for each in measured.links if name in each.between) for name in measured.nodes}
+    return {
+        name: statistics.median(each.rate for each in measured.links if name in each.between)
+        for name in measured.nodes
+    }
 
 
 def _slow(links: Sequence[Link]) -> list[Link]:
@@ -48,7 +65,9 @@ def _slow(links: Sequence[Link]) -> list[Link]:
 
 
 def _told(slow: Sequence[Link], links: Sequence[Link]) -> str:
-    shown = ", ".join(f"{' and '.join(each.between)} {each.rate:.3g} GB/s" for each in slow[:_SHOWN])
+    shown = ", ".join(
+        f"{' and '.join(each.between)} {each.rate:.3g} GB/s" for each in slow[:_SHOWN]
+    )
     return f"{shown}{f' and {len(slow) - _SHOWN} more' if len(slow) > _SHOWN else ''}, where the median is {statistics.median(each.rate for each in links):.3g}"
 
 
@@ -59,27 +78,54 @@ def as_json(measured: Measured) -> dict[str, Any]:
 
 def table(measured: Measured) -> str:
     """Return it as lines: of each node its GPUs against each other, of the nodes one against another, and all together; the slowest of each by name."""
-    lines = [f"{measured.devices} x {measured.kind} on {len(measured.nodes)} node(s), {measured.size >> 20} MiB; GB/s of a device in each direction, both at once"]
+    lines = [
+        f"{measured.devices} x {measured.kind} on {len(measured.nodes)} node(s), {measured.size >> 20} MiB; GB/s of a device in each direction, both at once"
+    ]
     for node in measured.nodes:
-        rates = {tuple(int(name.rpartition(":")[2]) for name in each.between): each.rate for each in measured.pairs if each.between[0].rpartition(":")[0] == node}
+        rates = {
+            tuple(int(name.rpartition(":")[2]) for name in each.between): each.rate
+            for each in measured.pairs
+            if each.between[0].rpartition(":")[0] == node
+        }
         if rates:
-            lines += ["", *_matrix(node, [str(number) for number in range(measured.devices // len(measured.nodes))], rates)]
+            lines += [
+                "",
+                *_matrix(
+                    node,
+                    [str(number) for number in range(measured.devices // len(measured.nodes))],
+                    rates,
+                ),
+            ]
     if measured.links:
         place = {name: number for number, name in enumerate(measured.nodes)}
-        rates = {(place[each.between[0]], place[each.between[1]]): each.rate for each in measured.links}
+        rates = {
+            (place[each.between[0]], place[each.between[1]]): each.rate for each in measured.links
+        }
         lines += ["", *_matrix("nodes", list(measured.nodes), rates)]
     lines.append("")
     for what, links in (("pair of GPUs", measured.pairs), ("pair of nodes", measured.links)):
         if links:
             worst = min(links, key=lambda each: each.rate)
-            lines.append(f"slowest {what}: {' and '.join(worst.between)}, {worst.rate:.3g}; median {statistics.median(each.rate for each in links):.3g}")
-    return "\n".join([*lines, f"all-reduce over all: {measured.all_reduce:.3g}, all-gather: {measured.all_gather:.3g}"])
+            lines.append(
+                f"slowest {what}: {' and '.join(worst.between)}, {worst.rate:.3g}; median {statistics.median(each.rate for each in links):.3g}"
+            )
+    return "\n".join(
+        [
+            *lines,
+            f"all-reduce over all: {measured.all_reduce:.3g}, all-gather: {measured.all_gather:.3g}",
+        ]
+    )
 
 
 def _matrix(corner: str, names: Sequence[str], rates: dict[tuple[int, ...], float]) -> list[str]:
     wide = max(8, *map(len, (corner, *names))) + 1
     lines = [f"{corner:<{wide}}" + "".join(f"{name:>{wide}}" for name in names)]
     for row, name in enumerate(names):
-        cells = ["-" if row == column else f"{rates.get((row, column), rates.get((column, row), 0.0)):.3g}" for column in range(len(names))]
+        cells = [
+            "-"
+            if row == column
+            else f"{rates.get((row, column), rates.get((column, row), 0.0)):.3g}"
+            for column in range(len(names))
+        ]
         lines.append(f"{name:<{wide}}" + "".join(f"{each:>{wide}}" for each in cells))
     return lines

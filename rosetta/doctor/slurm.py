@@ -32,7 +32,11 @@ def hosts(text: str, where: str) -> list[str]:
             raise UserError("it is no list of hosts", where, _AS)
         made = [""]
         for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", word):
-            parts = [literal] if literal else [number for each in ranges.split(",") for number in _range(each, where)]
+            parts = (
+                [literal]
+                if literal
+                else [number for each in ranges.split(",") for number in _range(each, where)]
+            )
             if len(made) * len(parts) + len(found) > MOST:
                 raise UserError(f"it names more than {MOST} hosts", where, _AS)
             made = [before + part for before in made for part in parts]
@@ -64,7 +68,9 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 def tasks(environment: Mapping[str, str]) -> int:
     """Return how many processes of a step run on this node, of the first node where ours is not known; 1 outside of a step, as in a batch script."""
     counts = list[int]()
-    for number, times in re.findall(r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+    for number, times in re.findall(
+        r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    ):
         counts += [int(number)] * int(times or 1)
     here = arguments.whole(environment.get("SLURM_NODEID", "")) or 0
     return counts[here] if here < len(counts) else counts[0] if counts else 1

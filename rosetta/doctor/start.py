@@ -17,15 +17,45 @@ if TYPE_CHECKING:
 OFF = "ROSETTA_DOCTOR"
 # What a run surely dies of. Other blockers are only said: in some place or other, a run gets by with them.
 STOPS = (
-    "driver-too-old", "libcuda-missing", "card-too-old", "jax-incomplete", "jax-older-than-jaxlib", "plugin-version", "plugin-incomplete", "no-plugin",
-    "gpus-for-processes", "memory-fraction",
-)  # fmt: skip
+    "driver-too-old",
+    "libcuda-missing",
+    "card-too-old",
+    "jax-incomplete",
+    "jax-older-than-jaxlib",
+    "plugin-version",
+    "plugin-incomplete",
+    "no-plugin",
+    "gpus-for-processes",
+    "memory-fraction",
+)
 # What launchers look into themselves, and word by the run that is asked for.
 LOOKED_INTO = (
-    "no-driver", "fp8-without-hardware", "te-missing", "te-without-hardware", "xla-flag-gone", "xla-flags-quote", "not-writable", "folder-missing", "disk-tight", "visible-devices",
-)  # fmt: skip
-ON_CPU = ("jax-incomplete", "jax-older-than-jaxlib", "disk-full")  # the blockers that are no matter of GPUs
-_OF_OURS = ("jax", "no-plugin", "plugin", "two-plugins", "package", "not-as-locked", "locked", "te-")  # how findings about this Python's packages begin
+    "no-driver",
+    "fp8-without-hardware",
+    "te-missing",
+    "te-without-hardware",
+    "xla-flag-gone",
+    "xla-flags-quote",
+    "not-writable",
+    "folder-missing",
+    "disk-tight",
+    "visible-devices",
+)
+ON_CPU = (
+    "jax-incomplete",
+    "jax-older-than-jaxlib",
+    "disk-full",
+)  # the blockers that are no matter of GPUs
+_OF_OURS = (
+    "jax",
+    "no-plugin",
+    "plugin",
+    "two-plugins",
+    "package",
+    "not-as-locked",
+    "locked",
+    "te-",
+)  # how findings about this Python's packages begin
 
 
 def off(environment: Mapping[str, str]) -> bool:
@@ -47,7 +77,13 @@ def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str)
     if off(environment):
         return ()
     on_cpu = platforms.split(",", maxsplit=1)[0] == "cpu"
-    found = [each for each in doctor.quick({**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards) if each.id not in LOOKED_INTO]
+    found = [
+        each
+        for each in doctor.quick(
+            {**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards
+        )
+        if each.id not in LOOKED_INTO
+    ]
     if on_cpu:
         found = [each for each in found if each.level != BLOCKER or each.id in ON_CPU]
     if environment.get("PYTHON"):  # its packages are not those that are imported here

@@ -39,7 +39,15 @@ class Room:
 def run(argv: Sequence[str], seconds: float) -> Done | None:
     """Run a command; None where there is none of that name, or it does not end in time."""
     try:
-        done = subprocess.run(list(argv), capture_output=True, text=True, errors="replace", check=False, timeout=seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            list(argv),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return Done(done.returncode, done.stdout, done.stderr)
@@ -48,7 +56,9 @@ def run(argv: Sequence[str], seconds: float) -> Done | None:
 def addresses(name: str) -> list[str]:
     """Return the addresses that a host's name resolves to here; empty where it does not."""
     try:
-        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
+        return sorted(
+            {str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)}
+        )
     except (OSError, UnicodeError):
         return []
 
@@ -58,7 +68,11 @@ def driver_api() -> int | None:
     try:
         library = ctypes.CDLL("libcuda.so.1")
         found = ctypes.c_int(0)
-        return found.value if library.cuDriverGetVersion(ctypes.byref(found)) == 0 and found.value else 0
+        return (
+            found.value
+            if library.cuDriverGetVersion(ctypes.byref(found)) == 0 and found.value
+            else 0
+        )
     except (OSError, AttributeError):
         return None
 
@@ -72,7 +86,11 @@ def room(path: Path) -> Room | None:
     if not state.f_blocks:
         return None
     # Some file systems have no count of files: they say 0 of 0.
-    return Room(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize, state.f_favail if state.f_files else 1)
+    return Room(
+        state.f_blocks * state.f_frsize,
+        state.f_bavail * state.f_frsize,
+        state.f_favail if state.f_files else 1,
+    )
 
 
 def written(folder: Path) -> float:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 # Libraries that come as wheels; JAX looks for them where LD_LIBRARY_PATH says, first.
-_CUDA = re.compile(r"lib(cudart|cublas|cublasLt|cudnn\w*|cufft|cusolver|cusparse|cupti|nccl|nvrtc|nvJitLink|nvshmem\w*)\.so(\.\d+)*")
+_CUDA = re.compile(
+    r"lib(cudart|cublas|cublasLt|cudnn\w*|cufft|cusolver|cusparse|cupti|nccl|nvrtc|nvJitLink|nvshmem\w*)\.so(\.\d+)*"
+)
 _PLAIN = re.compile(r"--\w+=(true|false|\d*)")  # a flag whose value can be shown
 # Variable -> what it does where it is on. Left over from looking for a fault, most of them.
 SLOW = {
@@ -38,7 +40,13 @@ def check(machine: Machine) -> Iterator[Finding]:
         yield from _libraries(machine)
         for name, why in SLOW.items():
             if machine.on(name):
-                yield Finding("slow-variable", WARNING, f"it is on: {why}", name, "unset it, if that is not what you are after")
+                yield Finding(
+                    "slow-variable",
+                    WARNING,
+                    f"it is on: {why}",
+                    name,
+                    "unset it, if that is not what you are after",
+                )
 
 
 def _xla(machine: Machine) -> Iterator[Finding]:
@@ -47,21 +55,35 @@ def _xla(machine: Machine) -> Iterator[Finding]:
         try:
             flags = xlaflags.split(machine.environment.get(variable, ""))
         except UserError:
-            yield Finding("xla-flags-quote", BLOCKER, "a quote in it is not closed", variable, "close it")
+            yield Finding(
+                "xla-flags-quote", BLOCKER, "a quote in it is not closed", variable, "close it"
+            )
             continue
         for flag in flags:
             now = xlaflags.today(shlex.quote(flag))[0]
             taken += now
             name, names = _name(flag), [_name(each) for each in now]
             if names != [name]:
-                do = f"write {' '.join(each if _PLAIN.fullmatch(each) else _name(each) for each in now)}" if now else "leave it out"
+                do = (
+                    f"write {' '.join(each if _PLAIN.fullmatch(each) else _name(each) for each in now)}"
+                    if now
+                    else "leave it out"
+                )
                 what = f"XLA has no {name} any more, and one such flag stops the process; rosetta's scripts translate it, a program started by hand does not"
                 yield Finding("xla-flag-gone", WARNING, what, variable, do)
     if taken and not machine.quick and machine.version("jaxlib"):
         refused = machine.flags_refused(taken)
         if refused:
-            what = re.sub(r"takes no .* for ", "does not take the value of ", re.sub(r"=\S*", "", refused))
-            yield Finding("xla-flag-refused", BLOCKER, what, "XLA_FLAGS", "mend it, or leave it out: one such flag stops the process")
+            what = re.sub(
+                r"takes no .* for ", "does not take the value of ", re.sub(r"=\S*", "", refused)
+            )
+            yield Finding(
+                "xla-flag-refused",
+                BLOCKER,
+                what,
+                "XLA_FLAGS",
+                "mend it, or leave it out: one such flag stops the process",
+            )
 
 
 def _name(flag: str) -> str:
@@ -70,12 +92,24 @@ def _name(flag: str) -> str:
 
 def _platform(machine: Machine) -> Iterator[Finding]:
     if machine.on_cpu and machine.devices:
-        yield Finding("cpu-on-gpu-machine", WARNING, f"this machine has {machine.devices} GPU(s), and the run would be on the CPU", "JAX_PLATFORMS=cpu", "unset it to train on the GPUs")
+        yield Finding(
+            "cpu-on-gpu-machine",
+            WARNING,
+            f"this machine has {machine.devices} GPU(s), and the run would be on the CPU",
+            "JAX_PLATFORMS=cpu",
+            "unset it to train on the GPUs",
+        )
     chosen = machine.environment.get("CUDA_VISIBLE_DEVICES", "")
     named = [word for word in chosen.split(",") if word.strip()]
     if machine.given is None and 0 < len(machine.cards) < len(named):
         what = f"it names {len(named)} GPUs, and CUDA takes the first {len(machine.cards)}: the next is none of this machine's {len(machine.all_cards)}"
-        yield Finding("visible-devices", WARNING, what, "CUDA_VISIBLE_DEVICES", "name those that nvidia-smi -L lists")
+        yield Finding(
+            "visible-devices",
+            WARNING,
+            what,
+            "CUDA_VISIBLE_DEVICES",
+            "name those that nvidia-smi -L lists",
+        )
 
 
 def _connections(machine: Machine) -> Iterator[Finding]:
@@ -83,7 +117,9 @@ def _connections(machine: Machine) -> Iterator[Finding]:
     given = machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     if majors == {9} and len(machine.cards) > 1 and given != "1":
         what = "it is not 1: on Hopper, communication then starts late where it runs beside matrix products (tensor parallelism, FSDP)"
-        yield Finding("connections-hopper", NOTE, what, "CUDA_DEVICE_MAX_CONNECTIONS", "set it to 1")
+        yield Finding(
+            "connections-hopper", NOTE, what, "CUDA_DEVICE_MAX_CONNECTIONS", "set it to 1"
+        )
 
 
 def _memory(machine: Machine) -> Iterator[Finding]:
@@ -94,10 +130,20 @@ def _memory(machine: Machine) -> Iterator[Finding]:
     try:
         share = float(text)
     except ValueError:
-        yield Finding("memory-fraction", BLOCKER, "it is no number", name, "give a share of the card's memory, as 0.9")
+        yield Finding(
+            "memory-fraction",
+            BLOCKER,
+            "it is no number",
+            name,
+            "give a share of the card's memory, as 0.9",
+        )
         return
     if not 0 < share <= 0.95 and not machine.on("TF_FORCE_UNIFIED_MEMORY"):
-        what = "NCCL, cuBLAS and cuDNN take memory of their own beside it" if share > 0 else "JAX gets no memory"
+        what = (
+            "NCCL, cuBLAS and cuDNN take memory of their own beside it"
+            if share > 0
+            else "JAX gets no memory"
+        )
         yield Finding("memory-fraction", WARNING, what, f"{name}={share:g}", "give 0.8 to 0.92")
 
 
@@ -107,7 +153,11 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
     for folder in filter(None, machine.environment.get("LD_LIBRARY_PATH", "").split(":")):
         if "site-packages/nvidia" in folder:
             continue
-        found = sorted({name.partition(".so")[0] for name in machine.listing(folder) if _CUDA.fullmatch(name)})
+        found = sorted(
+            {name.partition(".so")[0] for name in machine.listing(folder) if _CUDA.fullmatch(name)}
+        )
         if found:
             what = f"{folder} has {', '.join(found[:4])}{' and more' if len(found) > 4 else ''}, which are taken before those that belong to this JAX"
-            yield Finding("cuda-shadowed", WARNING, what, "LD_LIBRARY_PATH", "take it out of LD_LIBRARY_PATH")
+            yield Finding(
+                "cuda-shadowed", WARNING, what, "LD_LIBRARY_PATH", "take it out of LD_LIBRARY_PATH"
+            )

@@ -20,55 +20,139 @@ def check(machine: Machine) -> Iterator[Finding]:
     """Yield what does not fit together."""
     jaxlib, jax = machine.version("jaxlib"), machine.version("jax")
     if jax is None and jaxlib is None and not machine.baked:
-        yield Finding("no-jax", NOTE, "it has no JAX, so its versions are not checked", "this Python", "run the `rosetta doctor` of the environment or image that trains")
+        yield Finding(
+            "no-jax",
+            NOTE,
+            "it has no JAX, so its versions are not checked",
+            "this Python",
+            "run the `rosetta doctor` of the environment or image that trains",
+        )
         return
     if jax is None or jaxlib is None:
-        yield Finding("jax-incomplete", BLOCKER, f"{'jax' if jax is None else 'jaxlib'} is missing", "packages", _ANEW)
+        yield Finding(
+            "jax-incomplete",
+            BLOCKER,
+            f"{'jax' if jax is None else 'jaxlib'} is missing",
+            "packages",
+            _ANEW,
+        )
         return
     if _numbers(jax) < _numbers(jaxlib):
-        yield Finding("jax-older-than-jaxlib", BLOCKER, f"jax {jax} does not work with the newer jaxlib {jaxlib}", "packages", _ANEW)
+        yield Finding(
+            "jax-older-than-jaxlib",
+            BLOCKER,
+            f"jax {jax} does not work with the newer jaxlib {jaxlib}",
+            "packages",
+            _ANEW,
+        )
     yield from _plugins(machine, jaxlib)
     yield from _transformer_engine(machine)
     for name, found in sorted(machine.installed.items()):
         if not _TOGETHER.fullmatch(name):
             continue
         if len(set(found)) > 1:
-            yield Finding("package-twice", WARNING, f"{name} is there as {' and as '.join(found)}; the first is imported", "packages", _ANEW)
+            yield Finding(
+                "package-twice",
+                WARNING,
+                f"{name} is there as {' and as '.join(found)}; the first is imported",
+                "packages",
+                _ANEW,
+            )
         if machine.pinned.get(name, found[0]) != found[0]:
-            yield Finding("not-as-locked", WARNING, f"{name} is {found[0]}, and the lock has {machine.pinned[name]}", "packages", _ANEW)
-    gone = sorted(name for name in machine.pinned if _TOGETHER.fullmatch(name) and name not in machine.installed)
+            yield Finding(
+                "not-as-locked",
+                WARNING,
+                f"{name} is {found[0]}, and the lock has {machine.pinned[name]}",
+                "packages",
+                _ANEW,
+            )
+    gone = sorted(
+        name
+        for name in machine.pinned
+        if _TOGETHER.fullmatch(name) and name not in machine.installed
+    )
     if gone:
-        yield Finding("locked-package-missing", BLOCKER, f"the lock has {', '.join(gone)}, and it is not here", "packages", _ANEW)
+        yield Finding(
+            "locked-package-missing",
+            BLOCKER,
+            f"the lock has {', '.join(gone)}, and it is not here",
+            "packages",
+            _ANEW,
+        )
 
 
 def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
-    plugins = {name: found[0] for name, found in machine.installed.items() if re.fullmatch(r"jax-cuda\d+-(plugin|pjrt)", name)}
+    plugins = {
+        name: found[0]
+        for name, found in machine.installed.items()
+        if re.fullmatch(r"jax-cuda\d+-(plugin|pjrt)", name)
+    }
     cudas = sorted({name.split("-")[1] for name in plugins})
     # JAX passes over a plugin of another version with a warning, and goes on with the CPU.
     for name, version in sorted(plugins.items()):
         if version != jaxlib:
-            yield Finding("plugin-version", BLOCKER, f"{name} {version} does not belong to jaxlib {jaxlib}: JAX would not see the GPUs", "packages", _ANEW)
+            yield Finding(
+                "plugin-version",
+                BLOCKER,
+                f"{name} {version} does not belong to jaxlib {jaxlib}: JAX would not see the GPUs",
+                "packages",
+                _ANEW,
+            )
     for cuda in cudas:
         half = sorted({f"jax-{cuda}-plugin", f"jax-{cuda}-pjrt"} - set(plugins))
         if half:
-            yield Finding("plugin-incomplete", BLOCKER, f"{half[0]} is missing: JAX would not see the GPUs", "packages", _ANEW)
+            yield Finding(
+                "plugin-incomplete",
+                BLOCKER,
+                f"{half[0]} is missing: JAX would not see the GPUs",
+                "packages",
+                _ANEW,
+            )
     if len(cudas) > 1:
-        yield Finding("two-plugins", WARNING, f"there are plugins for {' and '.join(cudas)}", "packages", "uninstall one: only one can have the GPUs")
+        yield Finding(
+            "two-plugins",
+            WARNING,
+            f"there are plugins for {' and '.join(cudas)}",
+            "packages",
+            "uninstall one: only one can have the GPUs",
+        )
     if not cudas and machine.devices and not machine.on_cpu:
         do = "use an environment or image for cuda12 or cuda13, or set JAX_PLATFORMS=cpu to run on the CPU"
-        yield Finding("no-plugin", BLOCKER, "this machine has GPUs, and JAX has no plugin for CUDA: it would train on the CPU", "packages", do)
+        yield Finding(
+            "no-plugin",
+            BLOCKER,
+            "this machine has GPUs, and JAX has no plugin for CUDA: it would train on the CPU",
+            "packages",
+            do,
+        )
 
 
 def _transformer_engine(machine: Machine) -> Iterator[Finding]:
     bindings = machine.version("transformer-engine-jax")
     if bindings is None:
         return
-    others = {name: found[0] for name, found in machine.installed.items() if re.fullmatch(r"transformer-engine(-cu\d+)?", name)}
+    others = {
+        name: found[0]
+        for name, found in machine.installed.items()
+        if re.fullmatch(r"transformer-engine(-cu\d+)?", name)
+    }
     for name, version in sorted(others.items()):
         if version != bindings:
-            yield Finding("te-version", BLOCKER, f"{name} {version} does not belong to transformer-engine-jax {bindings}", "packages", _ANEW)
+            yield Finding(
+                "te-version",
+                BLOCKER,
+                f"{name} {version} does not belong to transformer-engine-jax {bindings}",
+                "packages",
+                _ANEW,
+            )
         if machine.cuda and name[-2:].isdecimal() and int(name[-2:]) != machine.cuda:
-            yield Finding("te-cuda", BLOCKER, f"{name} is not for CUDA {machine.cuda} of this environment", "packages", _ANEW)
+            yield Finding(
+                "te-cuda",
+                BLOCKER,
+                f"{name} is not for CUDA {machine.cuda} of this environment",
+                "packages",
+                _ANEW,
+            )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

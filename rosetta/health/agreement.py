@@ -66,6 +66,8 @@ class Agreement:
             end = time.monotonic() + PATIENCE
             while len(told := self._board.under(steps)) < self._ranks:
                 if time.monotonic() > end:
-                    raise TimeoutError(f"process(es) {', '.join(str(each) for each in range(self._ranks) if str(each) not in told)} did not answer")
+                    raise TimeoutError(
+                        f"process(es) {', '.join(str(each) for each in range(self._ranks) if str(each) not in told)} did not answer"
+                    )
                 time.sleep(_PAUSE)
             self._at, self.reason = max(map(int, told.values())) + 1, found[min(found, key=int)]

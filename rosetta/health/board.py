@@ -33,7 +33,11 @@ class Local:
     def under(self, folder: str) -> dict[str, str]:
         """See Board."""
         with self._lock:
-            return {key.removeprefix(f"{folder}/"): value for key, value in self._values.items() if key.startswith(f"{folder}/")}
+            return {
+                key.removeprefix(f"{folder}/"): value
+                for key, value in self._values.items()
+                if key.startswith(f"{folder}/")
+            }
 
 
 class Shared:
@@ -54,7 +58,9 @@ class Shared:
     def under(self, folder: str) -> dict[str, str]:
         """See Board."""
         prefix = f"{_PREFIX}{folder}/"
-        return {key.removeprefix(prefix): value for key, value in self._client.key_value_dir_get(prefix)}
+        return {
+            key.removeprefix(prefix): value for key, value in self._client.key_value_dir_get(prefix)
+        }
 
 
 def of_run(ranks: int) -> Board:

@@ -67,7 +67,9 @@ def find_problem(folder: str, step: int) -> str | None:
             damage = find_damage(f"{folder.rstrip('/')}/{path.name}")
             return f"{damage.file}: {damage.what}" if damage else None
     last = max(folders.steps(folder), default=None)
-    return f"{folder} has no checkpoint of step {step:,}" + ("" if last is None else f", its newest one is of step {last:,}")
+    return f"{folder} has no checkpoint of step {step:,}" + (
+        "" if last is None else f", its newest one is of step {last:,}"
+    )
 
 
 def _check_marks(checkpoint: str) -> None:
@@ -75,7 +77,9 @@ def _check_marks(checkpoint: str) -> None:
     if not folder.is_dir():
         raise _DamagedError(checkpoint, "the folder is missing")
     if checkpoint.startswith("gs://") and not (folder / _COMMITTED).exists():
-        raise _DamagedError(f"{checkpoint}/{_COMMITTED}", "the file is missing, so the checkpoint was not finished")
+        raise _DamagedError(
+            f"{checkpoint}/{_COMMITTED}", "the file is missing, so the checkpoint was not finished"
+        )
     known = 0
     for name in _INDEXES:
         path = folder / name
@@ -92,7 +96,9 @@ def _check_marks(checkpoint: str) -> None:
 
 def _is_older(checkpoint: str) -> bool:
     """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one file."""
-    return any(folders.path(f"{checkpoint}/{name}").exists() for name in ("checkpoint", "state/checkpoint"))
+    return any(
+        folders.path(f"{checkpoint}/{name}").exists() for name in ("checkpoint", "state/checkpoint")
+    )
 
 
 def _is_database(folder: str) -> bool:
@@ -125,17 +131,25 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     arrays = {key.rpartition("/")[0] for key in keys if key.endswith(("/.zarray", "/zarr.json"))}
     wanted = _array_names(folder)
     if missing := sorted(wanted - arrays):
-        raise _DamagedError(f"{folder}/{_MANIFEST}", f"the array {missing[0]} is missing, and {len(missing) - 1} more")
+        raise _DamagedError(
+            f"{folder}/{_MANIFEST}",
+            f"the array {missing[0]} is missing, and {len(missing) - 1} more",
+        )
     for name in sorted(arrays):
         described = database.read(f"{name}/.zarray").result().value
         chunks = chunk_names(json.loads(described)) if described else ()
         absent = next((chunk for chunk in chunks if f"{name}/{chunk}" not in keys), None)
         if absent:  # TensorStore would read zeros
-            raise _DamagedError(f"{folder}/{_MANIFEST}", f"the index has no {absent} of the array {name}")
+            raise _DamagedError(
+                f"{folder}/{_MANIFEST}", f"the index has no {absent} of the array {name}"
+            )
     if read_values:
         driver = "zarr3" if any(key.endswith("/zarr.json") for key in keys) else "zarr"
         for name in sorted(arrays):
-            spec = {"driver": driver, "kvstore": {"driver": "ocdbt", "base": f"{address}/", "path": f"{name}/"}}
+            spec = {
+                "driver": driver,
+                "kvstore": {"driver": "ocdbt", "base": f"{address}/", "path": f"{name}/"},
+            }
             held = {keys[key] for key in keys if key.startswith(f"{name}/")} - {""}
             _read(tensorstore, spec, f"{folder}/{min(held, default=_MANIFEST)}", name)
 
@@ -150,7 +164,9 @@ def _check_size(name: str, needed: int) -> None:
         raise _DamagedError(name, f"the file has {size} bytes, and the index needs {needed}")
 
 
-def _entries(tensorstore: Any, base: Any, folder: str, location: str) -> Iterator[tuple[str, str, int]]:
+def _entries(
+    tensorstore: Any, base: Any, folder: str, location: str
+) -> Iterator[tuple[str, str, int]]:
     """Yield (key, file that holds its value or "", where the value ends in it) below a node of the index."""
     place, _ = _place(location)
     try:
@@ -195,7 +211,11 @@ def _array_names(folder: str) -> set[str]:
 
 
 def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
-    for place in {str(chunk.parent) for chunk in folders.path(checkpoint).glob("**/0*") if _CHUNK.fullmatch(chunk.name)}:
+    for place in {
+        str(chunk.parent)
+        for chunk in folders.path(checkpoint).glob("**/0*")
+        if _CHUNK.fullmatch(chunk.name)
+    }:
         if not folders.path(f"{place}/.zarray").exists():
             raise _DamagedError(f"{place}/.zarray", "the file is missing")
     described = sorted(folders.path(checkpoint).glob("**/.zarray"), key=str)
@@ -213,7 +233,9 @@ def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
             import tensorstore  # noqa: PLC0415
 
             address = folder if "://" in folder else f"file://{folder}"
-            _read(tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name)
+            _read(
+                tensorstore, {"driver": "zarr", "kvstore": f"{address}/"}, folder, path.parent.name
+            )
 
 
 def chunk_names(description: dict[str, Any]) -> Iterator[str]:
@@ -225,9 +247,14 @@ def chunk_names(description: dict[str, Any]) -> Iterator[str]:
     Raises:
       ValueError, KeyError, TypeError, ArithmeticError: the description is not that of an array.
     """
-    counts = [-(-size // chunk) for size, chunk in zip(description["shape"], description["chunks"], strict=True)]
+    counts = [
+        -(-size // chunk)
+        for size, chunk in zip(description["shape"], description["chunks"], strict=True)
+    ]
     separator: str = description.get("dimension_separator") or "."
-    return (separator.join(map(str, index)) or "0" for index in itertools.product(*map(range, counts)))
+    return (
+        separator.join(map(str, index)) or "0" for index in itertools.product(*map(range, counts))
+    )
 
 
 def find_missing_chunk(folder: Any, names: Iterable[str]) -> str | None:

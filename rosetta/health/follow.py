@@ -30,7 +30,9 @@ class Follower:
         self._look = look
         self._queue: SimpleQueue[tuple[int, Callable[[], float]] | None] = SimpleQueue()
         self._durations = deque[float](maxlen=_KEPT)
-        self._fresh = True  # the next step's duration would hold a compilation, an evaluation or a checkpoint
+        self._fresh = (
+            True  # the next step's duration would hold a compilation, an evaluation or a checkpoint
+        )
         self._changed = threading.Condition()
         self.given = self.done = 0
         self.last = time.monotonic()

@@ -27,10 +27,18 @@ class Goodput:
         try:
             if self._path and self._path.exists():
                 kept = json.loads(self._path.read_text())
-                if "seconds" not in kept:  # an earlier release's, which knew the first start: with the pauses up to its last report
-                    kept["seconds"] = max(self._path.stat().st_mtime - float(kept["first_start"]), 0.0)
+                if (
+                    "seconds" not in kept
+                ):  # an earlier release's, which knew the first start: with the pauses up to its last report
+                    kept["seconds"] = max(
+                        self._path.stat().st_mtime - float(kept["first_start"]), 0.0
+                    )
                 points = [(int(step), float(seconds)) for step, seconds in kept["points"]]
-                self._before, self._points, self.starts = float(kept["seconds"]), points, int(kept["starts"]) + 1
+                self._before, self._points, self.starts = (
+                    float(kept["seconds"]),
+                    points,
+                    int(kept["starts"]) + 1,
+                )
         except (ValueError, KeyError, TypeError, OSError):
             self._points = []
 
@@ -54,7 +62,17 @@ class Goodput:
         whole = self._before + time.time() - BEGAN
         if self._path:
             try:
-                folders.write(self._path, json.dumps({"schema": 2, "seconds": whole, "starts": self.starts, "points": self._points}))
+                folders.write(
+                    self._path,
+                    json.dumps(
+                        {
+                            "schema": 2,
+                            "seconds": whole,
+                            "starts": self.starts,
+                            "points": self._points,
+                        }
+                    ),
+                )
             except OSError:
                 self._path = None
         return min(self._points[-1][1] / max(whole, 1e-9), 1.0)

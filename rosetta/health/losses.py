@@ -44,13 +44,24 @@ class Judge:
         why = None
         if not math.isfinite(loss):
             why = f"the loss is {loss}"
-        elif self._spike and len(known) >= _ENOUGH and loss > self._spike * (median := statistics.median(known)):
+        elif (
+            self._spike
+            and len(known) >= _ENOUGH
+            and loss > self._spike * (median := statistics.median(known))
+        ):
             why = f"the loss is {loss:.4g}, over {self._spike:g} times the median of the last {len(known)} steps, {median:.4g}"
         self.row = self.row + 1 if why else 0
         return Bad(step, loss, why) if why else None
 
 
-def dump(folder: str, rank: int, bad: Bad, history: list[tuple[int, float]], batch: Mapping[str, Any] | None, scales: Mapping[str, list[float]]) -> str:
+def dump(
+    folder: str,
+    rank: int,
+    bad: Bad,
+    history: list[tuple[int, float]],
+    batch: Mapping[str, Any] | None,
+    scales: Mapping[str, list[float]],
+) -> str:
     """Write down what is known of a bad step; return the folder, FOLDER/bad_step_N.
 
     Args:
@@ -67,8 +78,21 @@ def dump(folder: str, rank: int, bad: Bad, history: list[tuple[int, float]], bat
     if batch is not None:
         folders.write(Path(into, f"batch-{rank:04d}.json"), json.dumps(batch))
     if rank == 0:
-        told = {"step": bad.step, "loss": progress.finite(bad.loss), "why": bad.why, "losses": [[step, progress.finite(loss)] for step, loss in history]}
+        told = {
+            "step": bad.step,
+            "loss": progress.finite(bad.loss),
+            "why": bad.why,
+            "losses": [[step, progress.finite(loss)] for step, loss in history],
+        }
         folders.write(Path(into, "loss.json"), json.dumps(told))
         if scales:
-            folders.write(Path(into, "fp8.json"), json.dumps({name: [progress.finite(value) for value in values] for name, values in scales.items()}))
+            folders.write(
+                Path(into, "fp8.json"),
+                json.dumps(
+                    {
+                        name: [progress.finite(value) for value in values]
+                        for name, values in scales.items()
+                    }
+                ),
+            )
     return into

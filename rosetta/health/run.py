@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rosetta import status
 from rosetta.errors import UserError
-from rosetta.health import board, checkpoint_files, goodput, losses, step_failure, stop, trace, wandb, watch
+from rosetta.health import (
+    board,
+    checkpoint_files,
+    goodput,
+    losses,
+    step_failure,
+    stop,
+    trace,
+    wandb,
+    watch,
+)
 from rosetta.health.agreement import Agreement
 from rosetta.health.follow import Follower
 from rosetta.health.losses import Bad
@@ -35,7 +45,9 @@ _current: Health | None = None
 class Stopped(Exception):  # noqa: N818 (nothing went wrong)
     """The run ends before its time. `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give."""
 
-    def __init__(self, reason: str, step: int, bad: Bad | None = None, error: UserError | None = None) -> None:
+    def __init__(
+        self, reason: str, step: int, bad: Bad | None = None, error: UserError | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason, self.step, self.bad, self.error = reason, step, bad, error
 
@@ -58,17 +70,36 @@ class Health:
       source: what the dump of a bad step asks.
     """
 
-    def __init__(self, folder: str | None, settings: Settings, rank: int, ranks: int, source: Source) -> None:
+    def __init__(
+        self, folder: str | None, settings: Settings, rank: int, ranks: int, source: Source
+    ) -> None:
         global _current  # noqa: PLW0603 (signals, and what a crash is blamed on, are the process's)
-        self._folder, self.settings, self._rank, self.ranks, self._source = folder or ".", settings, rank, ranks, source
+        self._folder, self.settings, self._rank, self.ranks, self._source = (
+            folder or ".",
+            settings,
+            rank,
+            ranks,
+            source,
+        )
         self._board = board.of_run(ranks)
-        self._stop, self._save = (Agreement(name, self._board, rank, ranks) for name in ("stop", "save"))
+        self._stop, self._save = (
+            Agreement(name, self._board, rank, ranks) for name in ("stop", "save")
+        )
         self._judge = losses.Judge(settings.spike)
         self._bad: Bad | None = None
         self._within = False
         self.ending: Stopped | None = None
         self.follower = Follower(self._look)
-        self.watch = watch.Watch(self._board, rank, ranks, folder, settings, self.follower, self._working, (self._stop, self._save))
+        self.watch = watch.Watch(
+            self._board,
+            rank,
+            ranks,
+            folder,
+            settings,
+            self.follower,
+            self._working,
+            (self._stop, self._save),
+        )
         self._saved = time.monotonic()
         self.saves: Saves | None = None  # of the last checkpoint that was begun
         self._trace = trace.Trace(self._folder, settings.profile, rank)
@@ -150,7 +181,11 @@ class Health:
             return
         if mode == "skip" and self._judge.row <= losses.SKIPPED:
             if self._rank == 0:
-                what = "its update stays: only what is not finite is left out" if math.isfinite(found.loss) else "its update is left out"
+                what = (
+                    "its update stays: only what is not finite is left out"
+                    if math.isfinite(found.loss)
+                    else "its update is left out"
+                )
                 watch.say(f"step {found.step:,}: {found.why}; {what}")
             return
         self._bad = found
@@ -178,7 +213,11 @@ class Health:
         """
         bad = self.checked()
         if bad is None and self.settings.on_bad_loss != "ignore" and not finite():
-            bad = Bad(step - 1, self._judge.history[-1][1] if self._judge.history else math.nan, "it left parameters that are not finite")
+            bad = Bad(
+                step - 1,
+                self._judge.history[-1][1] if self._judge.history else math.nan,
+                "it left parameters that are not finite",
+            )
         if bad is not None:
             raise self._stopped("a bad loss", step, bad)
         self._saved = time.monotonic()
@@ -201,7 +240,9 @@ class Health:
         problem = checkpoint_files.find_problem(folder, stopped.step)
         if problem:
             self._finish(f"{line}, and its checkpoint is not written: {problem}", status.FAILED)
-        self._finish(f"{line}: its checkpoint is written, and the next start goes on from it", status.EARLY)
+        self._finish(
+            f"{line}: its checkpoint is written, and the next start goes on from it", status.EARLY
+        )
 
     def _ends_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
         """End the process with status 2 over data that cannot be used; say what became of the steps that are done."""
@@ -209,7 +250,11 @@ class Health:
             saved = "no checkpoint is written in this run"
         else:
             problem = checkpoint_files.find_problem(folder, step)
-            saved = f"its checkpoint is not written: {problem}" if problem else "its checkpoint is written; with the file mended, go on with CHANGED_DATA=accept"
+            saved = (
+                f"its checkpoint is not written: {problem}"
+                if problem
+                else "its checkpoint is written; with the file mended, go on with CHANGED_DATA=accept"
+            )
         self._finish(f"{error} (the run ended before step {step:,}, and {saved})", status.USER)
 
     def fail(self, line: str, code: int) -> NoReturn:
@@ -220,18 +265,32 @@ class Health:
     def _refuses(self, bad: Bad) -> NoReturn:
         """End the process over a bad step, with what is known of it written down."""
         try:
-            into = losses.dump(self._folder, self._rank, bad, list(self._judge.history), self._source.batch(bad.step), self._source.scales())
+            into = losses.dump(
+                self._folder,
+                self._rank,
+                bad,
+                list(self._judge.history),
+                self._source.batch(bad.step),
+                self._source.scales(),
+            )
             known = f"is in {into}"
         except Exception as error:  # noqa: BLE001 (that it is bad counts more than what is known of it)
             known = f"cannot be written ({type(error).__name__}: {watch.first_line(error)})"
-        self._finish(f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it {known} (ON_BAD_LOSS=skip leaves such steps out)", 1)
+        self._finish(
+            f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it {known} (ON_BAD_LOSS=skip leaves such steps out)",
+            1,
+        )
 
     def _finish(self, line: str, code: int) -> NoReturn:
         if self._rank == 0:
-            time.sleep(2 * self.watch.interval if self.ranks > 1 else 0)  # the others' end needs the board
+            time.sleep(
+                2 * self.watch.interval if self.ranks > 1 else 0
+            )  # the others' end needs the board
         stop.end(line if self._rank == 0 else f"rank {self._rank}: {line}", code)
 
-    def report(self, step: int, seconds: float, held: float) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def report(
+        self, step: int, seconds: float, held: float
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return what a report on steps says of a run's health, for programs and for people. For rank 0; the others call `tell`.
 
         Args:
@@ -249,7 +308,9 @@ class Health:
             median, largest, whose = hosts
             more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}
             if largest - median > _SLOW * (self.follower.median or math.inf):
-                said.append(f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a step, of the others {median:.3g} s")
+                said.append(
+                    f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a step, of the others {median:.3g} s"
+                )
         return more, tuple(said)
 
     def publish(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -269,8 +330,12 @@ class Health:
         end = time.monotonic() + 3 * self.watch.interval
         with contextlib.suppress(Exception):
             while self.ranks > 1 and time.monotonic() < end:
-                found = {int(rank): value.split() for rank, value in self._board.under("spread").items()}
-                told = {rank: float(value[1]) for rank, value in found.items() if int(value[0]) >= step}
+                found = {
+                    int(rank): value.split() for rank, value in self._board.under("spread").items()
+                }
+                told = {
+                    rank: float(value[1]) for rank, value in found.items() if int(value[0]) >= step
+                }
                 if len(told) == self.ranks:
                     values, slowest = sorted(told.values()), max(told, key=lambda rank: told[rank])
                     return values[(len(values) - 1) // 2], told[slowest], slowest
@@ -330,7 +395,10 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
     if step_failure.is_out_of_memory(cause):
         line, code = str(step_failure.describe_memory(cause, where, advice)), status.USER
     elif failed is not None:
-        line, code = f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it again: it goes on from its last checkpoint", status.FAILED
+        line, code = (
+            f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it again: it goes on from its last checkpoint",
+            status.FAILED,
+        )
     else:
         return
     if os.environ.get("ROSETTA_DEBUG"):
@@ -358,4 +426,7 @@ def blame(error: BaseException) -> None:
     lost = _current.watch.lost()
     if lost:
         who = " and ".join(map(_current.watch.name, lost))
-        stop.end(f"{who} is lost ({type(error).__name__}: {watch.first_line(error)}); it ends with status {status.LOST}: start it again, it goes on from its last checkpoint", status.LOST)
+        stop.end(
+            f"{who} is lost ({type(error).__name__}: {watch.first_line(error)}); it ends with status {status.LOST}: start it again, it goes on from its last checkpoint",
+            status.LOST,
+        )

@@ -61,9 +61,16 @@ def _this_process(environment: Mapping[str, str]) -> Holder:
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
     since = time.strftime("%F %H:%M UTC", time.gmtime())
     return Holder(
-        token=uuid.uuid4().hex, host=socket.gethostname(), boot=_boot(), pid=os.getpid(), pids=_pids(), started=_started(os.getpid()),
-        since=since, job=job, restarts=int(restarts) if restarts.isdigit() else 0,
-    )  # fmt: skip
+        token=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        boot=_boot(),
+        pid=os.getpid(),
+        pids=_pids(),
+        started=_started(os.getpid()),
+        since=since,
+        job=job,
+        restarts=int(restarts) if restarts.isdigit() else 0,
+    )
 
 
 def _boot() -> str:
@@ -83,7 +90,12 @@ def _pids() -> str:
 def _started(pid: int) -> str:
     """Return when a process began, "" where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        return (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
     except (OSError, IndexError):
         return ""
 
@@ -115,7 +127,9 @@ class Lock:
 
     def start(self, renewal: float = RENEWAL) -> None:
         """Begin to give signs of life, in a thread of its own."""
-        self._thread = threading.Thread(target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True)
+        self._thread = threading.Thread(
+            target=self._renew, args=(renewal,), name="rosetta-run-lock", daemon=True
+        )
         self._thread.start()
 
     def _write(self) -> None:
@@ -142,11 +156,17 @@ class Lock:
                     self._signs += 1
                     self._write()
                     continue
-            except (OSError, ValueError):  # a full disk or a store that is gone for a while: the next sign may arrive
+            except (
+                OSError,
+                ValueError,
+            ):  # a full disk or a store that is gone for a while: the next sign may arrive
                 continue
             except Exception:  # noqa: BLE001, S112 (object stores raise their own)
                 continue
-            stop.end(f"{self._folder}: another run has taken it over ({other.describe()}), as this one gave no sign for {LEASE:.0f} s", status.FAILED)
+            stop.end(
+                f"{self._folder}: another run has taken it over ({other.describe()}), as this one gave no sign for {LEASE:.0f} s",
+                status.FAILED,
+            )
 
     def release(self) -> None:
         """Give the folder free. What goes wrong in it does not matter: a holder that is gone is noticed."""
@@ -188,7 +208,9 @@ def check(folder: str, name: str) -> tuple[()]:
     return ()
 
 
-def acquire(folder: str, name: str, environment: Mapping[str, str], *, lease: float = LEASE) -> Lock:
+def acquire(
+    folder: str, name: str, environment: Mapping[str, str], *, lease: float = LEASE
+) -> Lock:
     """Return the lock of a folder, which this process then holds.
 
     Args:
@@ -221,7 +243,9 @@ def acquire(folder: str, name: str, environment: Mapping[str, str], *, lease: fl
     return lock
 
 
-def acquire_for_run(folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int) -> None:
+def acquire_for_run(
+    folder: str, name: str, environment: Mapping[str, str], rank: int, ranks: int
+) -> None:
     """Hold a folder for a run: process 0 takes the lock, and all learn what came of it.
 
     Args:
@@ -277,7 +301,9 @@ def _read(folder: str) -> str:
     return str(path.read_text()) if path.exists() else ""
 
 
-def _wait_until_free(read: Callable[[], str], own: Holder, folder: str, name: str, lease: float) -> None:
+def _wait_until_free(
+    read: Callable[[], str], own: Holder, folder: str, name: str, lease: float
+) -> None:
     watched = _Watched(own, folder, name, lease)
     while not watched.is_free(read(), None):
         time.sleep(_PAUSE)
@@ -311,22 +337,30 @@ class _Watched:
         if here and locked is False:
             raise _refusal(self._folder, self._name, holder)
         if self._is_dead(holder, locked=locked):
-            progress.say(f"rosetta: {self._folder}: taken over from a run that is gone ({holder.describe()})")
+            progress.say(
+                f"rosetta: {self._folder}: taken over from a run that is gone ({holder.describe()})"
+            )
             return True
         if self._first is None:
             self._first, self._since = (holder.token, signs), time.monotonic()
-            progress.say(f"rosetta: {self._folder}: held by {holder.describe()}: waiting up to {self._lease:.0f} s for a sign of it")
+            progress.say(
+                f"rosetta: {self._folder}: held by {holder.describe()}: waiting up to {self._lease:.0f} s for a sign of it"
+            )
         elif self._first != (holder.token, signs):
             raise _refusal(self._folder, self._name, holder)
         elif time.monotonic() - self._since >= self._lease:
-            progress.say(f"rosetta: {self._folder}: taken over: {holder.describe()} gave no sign for {self._lease:.0f} s")
+            progress.say(
+                f"rosetta: {self._folder}: taken over: {holder.describe()} gave no sign for {self._lease:.0f} s"
+            )
             return True
         return False
 
     def _is_dead(self, holder: Holder, *, locked: bool | None) -> bool:
         own = self._own
         if holder.boot == own.boot:  # the kernel knows; without its lock, by the process
-            return locked is True or (holder.pids == own.pids and _started(holder.pid) != holder.started)
+            return locked is True or (
+                holder.pids == own.pids and _started(holder.pid) != holder.started
+            )
         return bool(holder.job) and holder.job == own.job and holder.restarts < own.restarts
 
 

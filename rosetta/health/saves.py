@@ -59,7 +59,11 @@ class Saves:
         self._ending.clear()
         if self._speaks and "://" not in self._folder:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            self._threads.append(threading.Thread(target=self._wait, args=(step, since, stall), name="rosetta-save", daemon=True))
+            self._threads.append(
+                threading.Thread(
+                    target=self._wait, args=(step, since, stall), name="rosetta-save", daemon=True
+                )
+            )
             self._threads[-1].start()
 
     def _wait(self, step: int, since: float, stall: float) -> None:
@@ -72,7 +76,9 @@ class Saves:
             watch.say(f"checkpoint {step:,} is not whole: {problem}")
             return
         self._told = {"save_seconds": took, "save_stall": stall}
-        watch.say(f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still for {min(stall, took):.1f} s")
+        watch.say(
+            f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still for {min(stall, took):.1f} s"
+        )
 
     def told(self) -> dict[str, float]:
         """Return, once, what the last whole checkpoint took: seconds in all, and of standing still."""
@@ -87,18 +93,26 @@ class Saves:
         """
         again = self._missing is not None
         what = error.what if isinstance(error, UserError) else "there is no room on its disk"
-        self._missing = UserError(f"checkpoint {step:,} is not written: {what}", self._folder, "make room and start it again: it goes on from its last checkpoint")
+        self._missing = UserError(
+            f"checkpoint {step:,} is not written: {what}",
+            self._folder,
+            "make room and start it again: it goes on from its last checkpoint",
+        )
         if self._speaks:
             remove_halves(self._folder)
         if again or self._mode == "stop":
             raise self._missing
         if self._speaks:
-            watch.say(f"{self._folder}: {self._missing.what}; the run keeps its last one and goes on; if the next one finds no room either, it ends")
+            watch.say(
+                f"{self._folder}: {self._missing.what}; the run keeps its last one and goes on; if the next one finds no room either, it ends"
+            )
 
     def ended(self) -> None:
         """Say what is left to say of checkpoints, all of which are written. Raise UserError where the last one was left out: the run's end is not kept."""
         self._ending.set()
-        for thread in self._threads:  # Python must not end while one is in TensorStore: the process would be aborted
+        for thread in (
+            self._threads
+        ):  # Python must not end while one is in TensorStore: the process would be aborted
             thread.join()
         if self._missing:
             raise self._missing

@@ -17,8 +17,16 @@ ON_FULL_DISK = ("once", "stop")
 BAD_RECORDS = ("stop", "skip")
 CHANGED_DATA = ("stop", "accept")
 VARIABLES = (
-    "ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_STEPS", "WATCHDOG_SECONDS", "CHECKPOINT_MINUTES", "ON_FULL_DISK", "PROFILE_STEPS", "BAD_RECORDS", "CHANGED_DATA",
-)  # fmt: skip
+    "ON_BAD_LOSS",
+    "LOSS_SPIKE",
+    "WATCHDOG_STEPS",
+    "WATCHDOG_SECONDS",
+    "CHECKPOINT_MINUTES",
+    "ON_FULL_DISK",
+    "PROFILE_STEPS",
+    "BAD_RECORDS",
+    "CHANGED_DATA",
+)
 
 
 @dataclass(frozen=True)
@@ -52,17 +60,29 @@ def read(given: Mapping[str, str]) -> Settings:
     usual = Settings()
     spike = _number(given, "LOSS_SPIKE", usual.spike)
     if 0 < spike <= 1:
-        raise UserError("a loss as high as the median is no spike", f"LOSS_SPIKE={given['LOSS_SPIKE']}", "give a factor above 1, as in LOSS_SPIKE=3, or 0 for none")
+        raise UserError(
+            "a loss as high as the median is no spike",
+            f"LOSS_SPIKE={given['LOSS_SPIKE']}",
+            "give a factor above 1, as in LOSS_SPIKE=3, or 0 for none",
+        )
     return Settings(
-        on_bad_loss=one_of("ON_BAD_LOSS", given.get("ON_BAD_LOSS") or usual.on_bad_loss, ON_BAD_LOSS),
+        on_bad_loss=one_of(
+            "ON_BAD_LOSS", given.get("ON_BAD_LOSS") or usual.on_bad_loss, ON_BAD_LOSS
+        ),
         spike=spike,
         watchdog_steps=_number(given, "WATCHDOG_STEPS", usual.watchdog_steps),
         watchdog_seconds=_number(given, "WATCHDOG_SECONDS", usual.watchdog_seconds),
         checkpoint_minutes=_number(given, "CHECKPOINT_MINUTES", usual.checkpoint_minutes),
-        on_full_disk=one_of("ON_FULL_DISK", given.get("ON_FULL_DISK") or usual.on_full_disk, ON_FULL_DISK),
+        on_full_disk=one_of(
+            "ON_FULL_DISK", given.get("ON_FULL_DISK") or usual.on_full_disk, ON_FULL_DISK
+        ),
         profile=_steps(given.get("PROFILE_STEPS") or ""),
-        bad_records=one_of("BAD_RECORDS", given.get("BAD_RECORDS") or usual.bad_records, BAD_RECORDS),
-        changed_data=one_of("CHANGED_DATA", given.get("CHANGED_DATA") or usual.changed_data, CHANGED_DATA),
+        bad_records=one_of(
+            "BAD_RECORDS", given.get("BAD_RECORDS") or usual.bad_records, BAD_RECORDS
+        ),
+        changed_data=one_of(
+            "CHANGED_DATA", given.get("CHANGED_DATA") or usual.changed_data, CHANGED_DATA
+        ),
     )
 
 
@@ -77,7 +97,11 @@ def check_process_variables(given: Mapping[str, str]) -> None:
     """
     workers = given.get("ROSETTA_DATA_WORKERS") or ""
     if workers and not re.fullmatch("[0-9]{1,4}", workers):
-        raise UserError("not a valid number of processes", f"ROSETTA_DATA_WORKERS={workers}", "give a whole number, 0 or more")
+        raise UserError(
+            "not a valid number of processes",
+            f"ROSETTA_DATA_WORKERS={workers}",
+            "give a whole number, 0 or more",
+        )
     if given.get("ROSETTA_DOCTOR"):
         flag("ROSETTA_DOCTOR", given["ROSETTA_DOCTOR"])
     if fraction := given.get("XLA_PYTHON_CLIENT_MEM_FRACTION"):
@@ -90,7 +114,9 @@ def _number(given: Mapping[str, str], name: str, usual: float) -> float:
         return usual
     number = parse_decimal(text)
     if number is None:
-        raise UserError("not a valid number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}")
+        raise UserError(
+            "not a valid number of 0 or more", f"{name}={text}", f"give one, as in {name}={usual:g}"
+        )
     return number
 
 
@@ -99,5 +125,9 @@ def _steps(text: str) -> tuple[int, int] | None:
         return None
     found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
     if not found or int(found[1]) >= int(found[2]):
-        raise UserError("it names no steps", f"PROFILE_STEPS={text}", "give the first one and the one after the last, as in PROFILE_STEPS=20:25")
+        raise UserError(
+            "it names no steps",
+            f"PROFILE_STEPS={text}",
+            "give the first one and the one after the last, as in PROFILE_STEPS=20:25",
+        )
     return int(found[1]), int(found[2])

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # How XLA's allocators for CPUs and GPUs, CUDA and TensorFlow say it.
-_MEMORY = ("out of memory", "resource_exhausted", "out_of_memory", "cannot allocate memory", "failed to allocate")
+_MEMORY = (
+    "out of memory",
+    "resource_exhausted",
+    "out_of_memory",
+    "cannot allocate memory",
+    "failed to allocate",
+)
 
 
 class StepFailedError(Exception):
@@ -28,7 +34,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     for cause in _chain(error):
         if saves.full(cause):
             return False
-        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
+        if isinstance(cause, MemoryError) or (
+            isinstance(cause, OSError) and cause.errno == errno.ENOMEM
+        ):
             return True
         # XLA reports everything in one class, so its text has to tell. A user's own ValueError may say anything.
         if type(cause).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"):
@@ -47,7 +55,9 @@ def describe_memory(error: BaseException, where: str, advice: str) -> UserError:
       advice: what takes less of it.
     """
     known = next(filter(None, map(_amount, _chain(error))), "")
-    return UserError(f"it needs more memory than there is{f' ({known})' if known else ''}", where, advice)
+    return UserError(
+        f"it needs more memory than there is{f' ({known})' if known else ''}", where, advice
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -67,7 +67,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
             os._exit(128 + number)
         return
     _came.append((name, now))
-    _say(f"{name}: it ends after the running step, with a checkpoint; a second signal ends it at once")
+    _say(
+        f"{name}: it ends after the running step, with a checkpoint; a second signal ends it at once"
+    )
     if _ask:
         _ask(name)
 

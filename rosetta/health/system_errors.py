@@ -11,7 +11,9 @@ from rosetta.health import saves
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = {
     **dict.fromkeys(_FULL, "make room there (quotas count too) and start the run again"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user read and write there, or name another path"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "let this user read and write there, or name another path"
+    ),
     errno.EROFS: "mount it writable, or name another path",
     errno.EIO: "the disk or its file server failed: look at the kernel's log, or name another path",
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files: ulimit -n"),

@@ -38,7 +38,9 @@ class Trace:
 
     def due(self, step: int) -> bool:
         """Return whether tracing begins or ends before this step: steps that were given should be done by then."""
-        return self._steps is not None and (step >= self._steps[1] if self._running else self._steps[0] <= step < self._steps[1])
+        return self._steps is not None and (
+            step >= self._steps[1] if self._running else self._steps[0] <= step < self._steps[1]
+        )
 
     def close(self) -> None:
         """End it with the run."""
@@ -55,7 +57,9 @@ class Trace:
             self._turn(program)
         except Exception as error:  # noqa: BLE001 (see above)
             self._running, self._steps = False, None
-            watch.say(f"there is no profile of these steps: {type(error).__name__}: {watch.first_line(error)}")
+            watch.say(
+                f"there is no profile of these steps: {type(error).__name__}: {watch.first_line(error)}"
+            )
 
     def _turn(self, program: Callable[[], Any] | None) -> None:
         import jax  # noqa: PLC0415 (the caller has it loaded)
@@ -80,7 +84,10 @@ class Trace:
             self._keep("step.memory.txt", lambda: str(program().memory_analysis()).encode())
         if self._rank:
             return
-        watch.say(f"the profile is in {self._folder}" + (", and in Nsight Systems' report" if nsys else ""))
+        watch.say(
+            f"the profile is in {self._folder}"
+            + (", and in Nsight Systems' report" if nsys else "")
+        )
         found = sorted(self._folder.glob("plugins/profile/*/*.trace.json.gz"))
         if found and not nsys:
             for line in table(json.loads(gzip.decompress(found[-1].read_bytes()))["traceEvents"]):
@@ -116,7 +123,10 @@ def table(events: Iterable[dict[str, Any]]) -> list[str]:
     if not whole:
         return ["profile: it holds no operation of XLA's"]
     longest = sorted(spent, key=lambda each: -spent[each])[:TOP]
-    rows = [f"{spent[key] / 1000:10.2f}  {100 * spent[key] / whole:5.1f}%  {calls[key]:6d}  {key[0]} ({key[1]})" for key in longest]
+    rows = [
+        f"{spent[key] / 1000:10.2f}  {100 * spent[key] / whole:5.1f}%  {calls[key]:6d}  {key[0]} ({key[1]})"
+        for key in longest
+    ]
     return [f"{'ms':>10}  {'share':>6}  {'calls':>6}  operation", *rows]
 
 

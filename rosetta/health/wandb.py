@@ -28,13 +28,24 @@ class Board:
             return
         name = folder.rstrip("/").rpartition("/")[2]
         known = hashlib.sha256(folder.encode()).hexdigest()[:16]
-        self._run = self._quietly(lambda: importlib.import_module("wandb").init(project=environment.get("WANDB_PROJECT") or "rosetta", name=name, id=known, resume="allow"))
+        self._run = self._quietly(
+            lambda: importlib.import_module("wandb").init(
+                project=environment.get("WANDB_PROJECT") or "rosetta",
+                name=name,
+                id=known,
+                resume="allow",
+            )
+        )
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Give it the scalars of a step."""
         run: Any = self._run
         if run is not None:
-            self._quietly(lambda: run.log({f"rosetta/{name}": value for name, value in scalars.items()}, step=step))
+            self._quietly(
+                lambda: run.log(
+                    {f"rosetta/{name}": value for name, value in scalars.items()}, step=step
+                )
+            )
 
     def close(self) -> None:
         """Have it send what is left."""
@@ -47,6 +58,10 @@ class Board:
         try:
             return call()
         except Exception as error:  # noqa: BLE001 (it is not worth a run)
-            watch.say(self._mask.word(f"Weights & Biases gets nothing any more: {type(error).__name__}: {watch.first_line(error)}"))
+            watch.say(
+                self._mask.word(
+                    f"Weights & Biases gets nothing any more: {type(error).__name__}: {watch.first_line(error)}"
+                )
+            )
             self._run = None
             return None

@@ -45,12 +45,24 @@ class Watch:
       agreements: whose turn is taken.
     """
 
-    def __init__(self, board: Board, rank: int, ranks: int, folder: str | None, settings: Settings, follower: Follower, working: Callable[[], bool], agreements: Sequence[Agreement]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        rank: int,
+        ranks: int,
+        folder: str | None,
+        settings: Settings,
+        follower: Follower,
+        working: Callable[[], bool],
+        agreements: Sequence[Agreement],
+    ) -> None:
         self._board, self._rank, self._ranks, self._settings = board, rank, ranks, settings
         self._folder = Path.cwd() if folder is None or "://" in folder else Path(folder)
         self._follower, self._working, self._agreements = follower, working, agreements
         self.interval = max(1.0, ranks / _RANKS_A_SECOND)
-        self._signs: dict[int, tuple[str, float]] = {}  # rank -> what it last said, and when that was new
+        self._signs: dict[
+            int, tuple[str, float]
+        ] = {}  # rank -> what it last said, and when that was new
         self._who: dict[int, str] = {}
         self._named = set[int]()
         self._spoke = time.monotonic()  # when the board last answered
@@ -61,7 +73,9 @@ class Watch:
     def start(self) -> None:
         """Begin to watch."""
         for turn in (self._talk, *(each.turn for each in self._agreements)):
-            threading.Thread(target=self._repeat, args=(turn,), name="rosetta-talk", daemon=True).start()
+            threading.Thread(
+                target=self._repeat, args=(turn,), name="rosetta-talk", daemon=True
+            ).start()
         threading.Thread(target=self._guard, name="rosetta-guard", daemon=True).start()
 
     def close(self) -> None:
@@ -78,7 +92,11 @@ class Watch:
         if now - self._spoke > seconds and self._ranks > 1:
             return [0] if self._rank else []
         with self._lock:
-            return sorted(rank for rank, (_, since) in self._signs.items() if now - since > seconds and rank != self._rank)
+            return sorted(
+                rank
+                for rank, (_, since) in self._signs.items()
+                if now - since > seconds and rank != self._rank
+            )
 
     def lost(self) -> list[int]:
         """Wait until a process that is gone has missed enough signs, and return who has."""
@@ -124,7 +142,9 @@ class Watch:
         for rank in self.silent(max(_SILENT, _MISSED * self.interval)):
             if rank not in self._named:
                 self._named.add(rank)
-                say(f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, lost or cut off")
+                say(
+                    f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, lost or cut off"
+                )
 
     def stacks(self) -> Path:
         """Write the stacks of all threads of this process; return the file."""
@@ -132,7 +152,11 @@ class Watch:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
-                print(f"# {time.strftime('%FT%TZ', time.gmtime())} rank {self._rank} of {self._ranks}, {socket.gethostname()}, pid {os.getpid()}", file=file, flush=True)
+                print(
+                    f"# {time.strftime('%FT%TZ', time.gmtime())} rank {self._rank} of {self._ranks}, {socket.gethostname()}, pid {os.getpid()}",
+                    file=file,
+                    flush=True,
+                )
                 faulthandler.dump_traceback(file, all_threads=True)
         except OSError:
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
@@ -169,13 +193,22 @@ class Watch:
 
     def _cause(self, silent: list[int]) -> str:
         if silent:
-            return " and ".join(map(self.name, silent)) + " give(s) no sign: stopped, lost or cut off"
+            return (
+                " and ".join(map(self.name, silent)) + " give(s) no sign: stopped, lost or cut off"
+            )
         with self._lock:
             given = {rank: int(sign.split()[1]) for rank, (sign, _) in self._signs.items()}
         if given and min(given.values()) < max(given.values()):
             behind = [rank for rank, steps in given.items() if steps == min(given.values())]
-            return " and ".join(map(self.name, behind)) + " is behind all others: its input or its host holds it up"
-        return "its input, a device or the network between them holds it up" if self._ranks > 1 else "its input or its device holds it up"
+            return (
+                " and ".join(map(self.name, behind))
+                + " is behind all others: its input or its host holds it up"
+            )
+        return (
+            "its input, a device or the network between them holds it up"
+            if self._ranks > 1
+            else "its input or its device holds it up"
+        )
 
 
 def first_line(error: BaseException) -> str:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 BIND = "ROSETTA_BIND"
 HCA = "NCCL_IB_HCA"
-_IDS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # of the node's, where CUDA_VISIBLE_DEVICES does not say it
+_IDS = (
+    "SLURM_STEP_GPUS",
+    "SLURM_JOB_GPUS",
+)  # of the node's, where CUDA_VISIBLE_DEVICES does not say it
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,12 @@ class Bound:
     line: str
 
 
-def near(gpus: Sequence[Gpu], environment: Mapping[str, str], allowed: Iterable[int], root: Path = Path("/")) -> Bound:
+def near(
+    gpus: Sequence[Gpu],
+    environment: Mapping[str, str],
+    allowed: Iterable[int],
+    root: Path = Path("/"),
+) -> Bound:
     """Return what is near the GPUs of this process.
 
     Args:
@@ -59,7 +67,13 @@ def near(gpus: Sequence[Gpu], environment: Mapping[str, str], allowed: Iterable[
     if not on(environment, BIND, default=True) or not used:
         return Bound(frozenset(), {}, "")
     processes, local = slurm.tasks(environment), environment.get("SLURM_LOCALID", "")
-    ours = [used[int(local)]] if processes > 1 and local.isdigit() and int(local) < len(used) else used if processes == 1 else []
+    ours = (
+        [used[int(local)]]
+        if processes > 1 and local.isdigit() and int(local) < len(used)
+        else used
+        if processes == 1
+        else []
+    )
     spaces = [_cores(root, gpu) for gpu in ours]
     every = frozenset(allowed)
     cores = frozenset[int]().union(*spaces) & every if spaces and all(spaces) else frozenset()
@@ -68,7 +82,13 @@ def near(gpus: Sequence[Gpu], environment: Mapping[str, str], allowed: Iterable[
     env = {HCA: f"={','.join(cards)}"} if cards else {}
     parts = [f"cores {_ranges(cores)}"] if cores else []
     parts += [f"{name}={value}" for name, value in env.items()]
-    return Bound(cores, env, f"near GPU {', '.join(str(gpu.number) for gpu in ours or used)}: {', '.join(parts)} ({BIND}=0 leaves it to the system)" if parts else "")
+    return Bound(
+        cores,
+        env,
+        f"near GPU {', '.join(str(gpu.number) for gpu in ours or used)}: {', '.join(parts)} ({BIND}=0 leaves it to the system)"
+        if parts
+        else "",
+    )
 
 
 def apply(environment: dict[str, str]) -> str:
@@ -84,8 +104,15 @@ def apply(environment: dict[str, str]) -> str:
 
 def gpus() -> list[Gpu]:
     """Return the cards that the driver shows; empty without one."""
-    rows = re.findall(r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$", card.queried("index,uuid,pci.bus_id"), re.MULTILINE)
-    return [Gpu(int(number), name, f"{domain[-4:]}:{rest}".lower()) for number, name, domain, rest in rows]
+    rows = re.findall(
+        r"^(\d+), *(GPU-\S+), *([0-9A-Fa-f]{4,8}):([0-9A-Fa-f:.]+)$",
+        card.queried("index,uuid,pci.bus_id"),
+        re.MULTILINE,
+    )
+    return [
+        Gpu(int(number), name, f"{domain[-4:]}:{rest}".lower())
+        for number, name, domain, rest in rows
+    ]
 
 
 def chosen(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
@@ -94,10 +121,18 @@ def chosen(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     if named is None:
         ids = next((environment[name] for name in _IDS if environment.get(name)), "")
         # With cgroups only a job's own are shown, with other numbers than Slurm's.
-        named = ids if ids and len(ids.split(",")) < len(found) else ",".join(str(gpu.number) for gpu in found)
+        named = (
+            ids
+            if ids and len(ids.split(",")) < len(found)
+            else ",".join(str(gpu.number) for gpu in found)
+        )
     used = list[Gpu]()
     for word in (each.strip() for each in named.split(",")):
-        match = [gpu for gpu in found if word == str(gpu.number) or (word.startswith("GPU-") and gpu.name.startswith(word))]
+        match = [
+            gpu
+            for gpu in found
+            if word == str(gpu.number) or (word.startswith("GPU-") and gpu.name.startswith(word))
+        ]
         if len(match) != 1:
             break
         used += match
@@ -111,7 +146,11 @@ def _cores(root: Path, gpu: Gpu) -> frozenset[int]:
 def _network(root: Path, used: Sequence[Gpu]) -> list[str]:
     """RDMA devices on the NUMA nodes of these GPUs, with a port that works; empty where that is all of them, or not known."""
     there = sorted((root / "sys/class/infiniband").glob("*"))
-    alive = [path for path in there if any("ACTIVE" in _text(state) for state in path.glob("ports/*/state"))]
+    alive = [
+        path
+        for path in there
+        if any("ACTIVE" in _text(state) for state in path.glob("ports/*/state"))
+    ]
     nodes = {_text(root / "sys/bus/pci/devices" / gpu.address / "numa_node") for gpu in used}
     if not all(text.isdecimal() for text in nodes):  # -1: the firmware does not say
         return []

@@ -45,7 +45,9 @@ def visible(found: list[Card], chosen: str | None) -> list[Card]:
     left = list[Card]()
     for word in (each.strip() for each in chosen.split(",")):
         if word.startswith(("GPU-", "MIG-")):
-            left.append(found[0])  # which one it is was not asked for: cards of one machine are alike
+            left.append(
+                found[0]
+            )  # which one it is was not asked for: cards of one machine are alike
         elif word.isdigit() and int(word) < len(found):
             left.append(found[int(word)])
         else:
@@ -74,9 +76,17 @@ def platform(found: list[Card]) -> str:
     if asked := os.environ.get("JAX_PLATFORMS", ""):
         return asked
     if not found and os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1"):
-        raise UserError("it hides all GPUs", f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}", "unset it, or set JAX_PLATFORMS=cpu to run on the CPU")
+        raise UserError(
+            "it hides all GPUs",
+            f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']}",
+            "unset it, or set JAX_PLATFORMS=cpu to run on the CPU",
+        )
     if not found and not present():
-        raise UserError("no NVIDIA GPU is visible", "this machine", "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU")
+        raise UserError(
+            "no NVIDIA GPU is visible",
+            "this machine",
+            "start the container with --gpus=all, or set JAX_PLATFORMS=cpu to run on the CPU",
+        )
     return "cuda,cpu"
 
 

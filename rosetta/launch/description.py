@@ -58,7 +58,12 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a document; see read."""
-        found = {"schema": SCHEMA, **asdict(self), "entry": list(self.entry), "mounts": [list(each) for each in self.mounts]}
+        found = {
+            "schema": SCHEMA,
+            **asdict(self),
+            "entry": list(self.entry),
+            "mounts": [list(each) for each in self.mounts],
+        }
         del found["fdl" if self.framework == "t5x" else "gin"]
         return found
 
@@ -82,15 +87,33 @@ def _mapping(value: Any, item: Callable[[Any], bool] = lambda _: True) -> bool:
 # Field -> is it of its kind, and what that is.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "framework": (lambda value: value in FRAMEWORKS, f"give one of: {', '.join(FRAMEWORKS)}"),
-    "entry": (lambda value: _list(value, _text) and bool(value), "give a list of texts, a program and its arguments"),
-    "model": (_text, "give a text"), "precision": (_text, "give a text"),
-    "nodes": (_count, "give a whole number, at least 1"), "gpus_per_node": (_count, "give a whole number, at least 1"),
-    "processes_per_node": (lambda value: value in PROCESSES, f"give one of: {', '.join(PROCESSES)}"),
-    "xla_flags": (lambda value: _mapping(value, lambda each: isinstance(each, (str, int, float))), "give flag: value, each true, false, a number or a text"),
-    "env": (lambda value: _mapping(value, _text), "give NAME: VALUE, each a text"), "origin": (lambda value: _mapping(value, _text), "give FIELD: PLACE, each a text"),
-    "mounts": (lambda value: _list(value, lambda pair: _list(pair, _text) and len(pair) == 2), "give pairs: [[OUTSIDE, INSIDE], ...]"),
-    "mesh": (_mapping, "give NAME: VALUE"), "batch": (_mapping, "give NAME: VALUE"), "gin": (_mapping, "give NAME: VALUE"), "fdl": (_mapping, "give NAME: VALUE"),
-}  # fmt: skip
+    "entry": (
+        lambda value: _list(value, _text) and bool(value),
+        "give a list of texts, a program and its arguments",
+    ),
+    "model": (_text, "give a text"),
+    "precision": (_text, "give a text"),
+    "nodes": (_count, "give a whole number, at least 1"),
+    "gpus_per_node": (_count, "give a whole number, at least 1"),
+    "processes_per_node": (
+        lambda value: value in PROCESSES,
+        f"give one of: {', '.join(PROCESSES)}",
+    ),
+    "xla_flags": (
+        lambda value: _mapping(value, lambda each: isinstance(each, (str, int, float))),
+        "give flag: value, each true, false, a number or a text",
+    ),
+    "env": (lambda value: _mapping(value, _text), "give NAME: VALUE, each a text"),
+    "origin": (lambda value: _mapping(value, _text), "give FIELD: PLACE, each a text"),
+    "mounts": (
+        lambda value: _list(value, lambda pair: _list(pair, _text) and len(pair) == 2),
+        "give pairs: [[OUTSIDE, INSIDE], ...]",
+    ),
+    "mesh": (_mapping, "give NAME: VALUE"),
+    "batch": (_mapping, "give NAME: VALUE"),
+    "gin": (_mapping, "give NAME: VALUE"),
+    "fdl": (_mapping, "give NAME: VALUE"),
+}
 
 
 def read(document: Any) -> Run:
@@ -100,14 +123,34 @@ def read(document: Any) -> Run:
       UserError: it is of another version, or lacks a field, has one that there is not, or one of another kind.
     """
     if not isinstance(document, dict):
-        raise UserError("it is no JSON object", "run description", "write it with --json of rosetta explain")
+        raise UserError(
+            "it is no JSON object", "run description", "write it with --json of rosetta explain"
+        )
     if document.get("schema") != SCHEMA:
-        raise UserError(f"its schema is {document.get('schema')!r}", "run description", f"this rosetta reads schema {SCHEMA}")
+        raise UserError(
+            f"its schema is {document.get('schema')!r}",
+            "run description",
+            f"this rosetta reads schema {SCHEMA}",
+        )
     given = {name: value for name, value in document.items() if name != "schema"}
-    if wrong := sorted(given.keys() - _KINDS.keys()) or sorted({"framework", "entry", "model"} - given.keys()):
-        raise UserError(f"{'it has no field' if wrong[0] in given else 'it lacks'} {wrong[0]}", "run description", "write it with --json of rosetta explain")
+    if wrong := sorted(given.keys() - _KINDS.keys()) or sorted(
+        {"framework", "entry", "model"} - given.keys()
+    ):
+        raise UserError(
+            f"{'it has no field' if wrong[0] in given else 'it lacks'} {wrong[0]}",
+            "run description",
+            "write it with --json of rosetta explain",
+        )
     for name, value in given.items():
         fine, do = _KINDS[name]
         if not fine(value):
-            raise UserError(f"its {name} is of another kind", "run description", do)  # without the value, which may be a secret
-    return Run(**{**given, "entry": tuple(given["entry"]), "mounts": tuple((outside, inside) for outside, inside in given.get("mounts", ()))})
+            raise UserError(
+                f"its {name} is of another kind", "run description", do
+            )  # without the value, which may be a secret
+    return Run(
+        **{
+            **given,
+            "entry": tuple(given["entry"]),
+            "mounts": tuple((outside, inside) for outside, inside in given.get("mounts", ())),
+        }
+    )

@@ -31,7 +31,9 @@ def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bo
     return int(asked[-1]) if on_cpu and asked else 1 if on_cpu else max(len(found), 1)
 
 
-def share(given: Wanted, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+def share(
+    given: Wanted, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the environment in which the run has the devices it was asked to have, and what to say about it.
 
     Raises:
@@ -41,7 +43,11 @@ def share(given: Wanted, found: Sequence[Card], environment: Mapping[str, str], 
     where = f"NUM_GPUS={given.gpus}"
     if given.processes > 1:
         if not on_cpu and given.gpus != given.processes:
-            raise UserError(f"Slurm started {given.processes} processes, one a GPU", where, "start one process a GPU (srun --ntasks), or unset NUM_GPUS")
+            raise UserError(
+                f"Slurm started {given.processes} processes, one a GPU",
+                where,
+                "start one process a GPU (srun --ntasks), or unset NUM_GPUS",
+            )
         return dict(environment), ()
     if there == given.gpus or (not on_cpu and not found):
         return dict(environment), ()
@@ -53,5 +59,11 @@ def share(given: Wanted, found: Sequence[Card], environment: Mapping[str, str], 
     if given.gpus > there:
         raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")
     named = environment.get("CUDA_VISIBLE_DEVICES")
-    used = ",".join(word.strip() for word in named.split(",")[: given.gpus]) if named else ",".join(map(str, range(given.gpus)))
-    return {**environment, "CUDA_VISIBLE_DEVICES": used}, (f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",)
+    used = (
+        ",".join(word.strip() for word in named.split(",")[: given.gpus])
+        if named
+        else ",".join(map(str, range(given.gpus)))
+    )
+    return {**environment, "CUDA_VISIBLE_DEVICES": used}, (
+        f"{given.gpus} of {there} GPUs are used (CUDA_VISIBLE_DEVICES={used})",
+    )

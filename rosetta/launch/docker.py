@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rosetta.launch.description import Run
 
 
-def render(run: Run, options: Options, around: Mapping[str, str], *, program: str = "docker") -> Rendering:
+def render(
+    run: Run, options: Options, around: Mapping[str, str], *, program: str = "docker"
+) -> Rendering:
     """Return the command that runs it in a container of this machine, as the user who starts it.
 
     Variables are named only, and their values taken from the client's environment: no value can be seen in a list of processes.
@@ -32,9 +34,22 @@ def render(run: Run, options: Options, around: Mapping[str, str], *, program: st
       UserError: it has more nodes, no image, or a mount that cannot be.
     """
     if run.nodes > 1:
-        raise UserError(f"it has {run.nodes} nodes", "--on docker", "give --nodes 1, or submit it to a scheduler: rosetta submit")
+        raise UserError(
+            f"it has {run.nodes} nodes",
+            "--on docker",
+            "give --nodes 1, or submit it to a scheduler: rosetta submit",
+        )
     env = rendering.variables(run)
-    argv = [program, "run", "--rm", "--init", "--ipc=host", "--ulimit=memlock=-1", "--ulimit=stack=67108864", f"--user={os.getuid()}:{os.getgid()}"]
+    argv = [
+        program,
+        "run",
+        "--rm",
+        "--init",
+        "--ipc=host",
+        "--ulimit=memlock=-1",
+        "--ulimit=stack=67108864",
+        f"--user={os.getuid()}:{os.getgid()}",
+    ]
     if options.name:
         argv.append(f"--name={options.name}")
     if not rendering.on_cpu(run):
@@ -46,23 +61,35 @@ def render(run: Run, options: Options, around: Mapping[str, str], *, program: st
 def spawned(run: Run) -> list[str]:
     """Return what is executed on the one node of a run: its entry, or what starts that once a GPU."""
     count = rendering.per_node(run)
-    return list(run.entry) if count == 1 else ["rosetta", "spawn", f"--per-node={count}", "--", *run.entry]
+    return (
+        list(run.entry)
+        if count == 1
+        else ["rosetta", "spawn", f"--per-node={count}", "--", *run.entry]
+    )
 
 
 def _gpus(run: Run, around: Mapping[str, str]) -> str:
     """The first of the visible cards, as many as the run has."""
-    named = [word.strip() for word in around.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()]
+    named = [
+        word.strip() for word in around.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()
+    ]
     if not named:
         return str(run.gpus_per_node)
     if len(named) < run.gpus_per_node:
-        raise UserError(f"it leaves {len(named)} of the {run.gpus_per_node} GPUs that the run has", "CUDA_VISIBLE_DEVICES", f"unset it, or give --gpus-per-node {len(named)}")
+        raise UserError(
+            f"it leaves {len(named)} of the {run.gpus_per_node} GPUs that the run has",
+            "CUDA_VISIBLE_DEVICES",
+            f"unset it, or give --gpus-per-node {len(named)}",
+        )
     return f'"device={",".join(named[: run.gpus_per_node])}"'  # in quotes: a field of its list, which has commas itself
 
 
 def _mount(outside: str, inside: str) -> str:
     """A mount as docker reads it: a line of CSV, so that a path may hold anything."""
     if not (outside.startswith("/") and inside.startswith("/")):
-        raise UserError("it is no pair of absolute paths", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE")
+        raise UserError(
+            "it is no pair of absolute paths", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE"
+        )
     text = io.StringIO()
     csv.writer(text).writerow(["type=bind", f"source={outside}", f"target={inside}"])
     return text.getvalue().removesuffix("\r\n")

@@ -66,7 +66,9 @@ def steps(folder: str) -> list[int]:
     """Return the steps of the whole checkpoints in a folder, smallest first."""
     if not exists(folder):
         return []
-    return sorted(step for step in (step_of(each.name) for each in path(folder).iterdir()) if step is not None)
+    return sorted(
+        step for step in (step_of(each.name) for each in path(folder).iterdir()) if step is not None
+    )
 
 
 def check_last_step(setting: str, end: int, step: int, folder: str) -> tuple[str, ...]:

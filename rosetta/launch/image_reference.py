@@ -24,7 +24,21 @@ DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 _ONLY_IN = {
     "dockerd": "pyxis",
     "podman": "pyxis",
-    **dict.fromkeys(("library", "oras", "shub", "instance", "http", "https", "docker-daemon", "docker-archive", "oci", "oci-archive"), "apptainer"),
+    **dict.fromkeys(
+        (
+            "library",
+            "oras",
+            "shub",
+            "instance",
+            "http",
+            "https",
+            "docker-daemon",
+            "docker-archive",
+            "oci",
+            "oci-archive",
+        ),
+        "apptainer",
+    ),
 }
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):(//)?(.*)", re.DOTALL)
 _FILE = re.compile(r"(\.{0,2}/|~).*|\.\.?|.*\.(sif|sqsh|sqfs|squashfs|img|simg|tar)", re.DOTALL)
@@ -69,14 +83,21 @@ def read_image(text: str, where: str) -> ImageReference:
     Raises:
       UserError: it is not a valid name.
     """
-    if not text or text.startswith("-") or text != text.strip() or any(ord(mark) < 32 for mark in text):
+    if (
+        not text
+        or text.startswith("-")
+        or text != text.strip()
+        or any(ord(mark) < 32 for mark in text)
+    ):
         raise _invalid(text, where)
     scheme = _SCHEME.fullmatch(text)
     if scheme and scheme[1] in _ONLY_IN and (scheme[2] or scheme[1].startswith(("docker-", "oci"))):
         return ImageReference(other=text)
     if scheme and scheme[2] and scheme[1] != "docker":
         known = ", ".join(["docker", *sorted(_ONLY_IN)])
-        raise UserError(f"the scheme {scheme[1]!r} is not known", f"{where}{text}", f"give one of: {known}")
+        raise UserError(
+            f"the scheme {scheme[1]!r} is not known", f"{where}{text}", f"give one of: {known}"
+        )
     if scheme and scheme[2]:
         text = scheme[3]
     elif _FILE.fullmatch(text):
@@ -91,13 +112,19 @@ def _read_reference(text: str, where: str) -> ImageReference:
         user, _, registry = head.rpartition("@")
         if ":" in user:
             advice = "keep it where the place looks for it: enroot's .credentials, apptainer registry login, docker login"
-            raise UserError("a password does not belong into an image's name", where.rstrip("="), advice)
+            raise UserError(
+                "a password does not belong into an image's name", where.rstrip("="), advice
+            )
         if not _HOST.fullmatch(registry):
             raise _invalid(text, where)
     else:
         head, at, _ = text.partition("@")
         if at and ":" in head and "/" not in head and not _DIGEST.fullmatch(text.partition("@")[2]):
-            raise UserError("not a valid image reference", where.rstrip("="), "write HOST/PATH:TAG, without a user and a password")
+            raise UserError(
+                "not a valid image reference",
+                where.rstrip("="),
+                "write HOST/PATH:TAG, without a user and a password",
+            )
         registry, rest = "", text
     rest, at, digest = rest.partition("@")
     before, _, last = rest.rpartition("/")
@@ -109,7 +136,11 @@ def _read_reference(text: str, where: str) -> ImageReference:
         first, slash, others = repository.partition("/")
         if slash and ("." in first or ":" in first or first == "localhost"):
             registry, repository = first, others
-    valid = _REPOSITORY.fullmatch(repository) and (not registry or _HOST.fullmatch(registry)) and (not colon or _TAG.fullmatch(tag))
+    valid = (
+        _REPOSITORY.fullmatch(repository)
+        and (not registry or _HOST.fullmatch(registry))
+        and (not colon or _TAG.fullmatch(tag))
+    )
     if not valid or ((at or digest) and not _DIGEST.fullmatch(digest)):
         raise _invalid(text, where)
     return ImageReference("" if registry in DOCKER_HUB else registry, repository, tag, digest, user)
@@ -134,12 +165,20 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
     if image.other:
         needed = _ONLY_IN[image.other.partition(":")[0]]
         if needed != place:
-            raise UserError(f"only {needed} reads such a name", f"{where}{image.other}", f"give HOST/PATH:TAG, or use --on {needed}")
+            raise UserError(
+                f"only {needed} reads such a name",
+                f"{where}{image.other}",
+                f"give HOST/PATH:TAG, or use --on {needed}",
+            )
         return image.other
     if image.path:
         return _write_path(image.path, place, where)
     if image.user and place != "pyxis":
-        raise UserError("only pyxis reads a user in an image's name", f"{where}{image.user}@{image.registry}#{image.repository}", f"leave out {image.user!r} and '@', and log in with {'apptainer registry login' if place == 'apptainer' else 'docker login'}")
+        raise UserError(
+            "only pyxis reads a user in an image's name",
+            f"{where}{image.user}@{image.registry}#{image.repository}",
+            f"leave out {image.user!r} and '@', and log in with {'apptainer registry login' if place == 'apptainer' else 'docker login'}",
+        )
     tag, digest = f":{image.tag}" if image.tag else "", f"@{image.digest}" if image.digest else ""
     whole = f"{image.registry}/{image.repository}" if image.registry else image.repository
     if place == "pyxis":
@@ -153,13 +192,23 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
 
 def _write_path(path: str, place: str, where: str) -> str:
     if place in ("docker", "jobset"):
-        raise UserError(f"{place} takes an image of a registry, and this is a path", f"{where}{path}", "give HOST/PATH:TAG")
+        raise UserError(
+            f"{place} takes an image of a registry, and this is a path",
+            f"{where}{path}",
+            "give HOST/PATH:TAG",
+        )
     if path.startswith("~"):
-        raise UserError("no place reads '~' as the home folder", f"{where}{path}", "give the whole path")
+        raise UserError(
+            "no place reads '~' as the home folder", f"{where}{path}", "give the whole path"
+        )
     if place == "apptainer":
         return path
     if path.endswith(_SQUASH):
-        raise UserError("pyxis starts squash files (.sqsh) only", f"{where}{path}", "convert it with enroot import, give HOST/PATH:TAG, or use --on apptainer")
+        raise UserError(
+            "pyxis starts squash files (.sqsh) only",
+            f"{where}{path}",
+            "convert it with enroot import, give HOST/PATH:TAG, or use --on apptainer",
+        )
     return path if path.startswith((".", "/")) else f"./{path}"
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 PORT = 29400
 _JOB, _CONTAINER = "node", "rosetta"
-_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the names of pods, which begin with it, have 63 characters at most
+_LABEL = re.compile(
+    r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?"
+)  # the names of pods, which begin with it, have 63 characters at most
 _CLAIM = re.compile(r"pvc:([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)(/[^:]*)?")
 _RESTARTS = 10
 
@@ -29,7 +31,12 @@ def render(run: Run, options: Options) -> Rendering:
     Raises:
       UserError: there is no image, the name is none that Kubernetes takes, or a mount cannot be.
     """
-    kubectl = ["kubectl", "create", *([f"--namespace={options.namespace}"] if options.namespace else []), "--filename=-"]
+    kubectl = [
+        "kubectl",
+        "create",
+        *([f"--namespace={options.namespace}"] if options.namespace else []),
+        "--filename=-",
+    ]
     return Rendering(kubectl, document=document(run, options), hidden=rendering.variables(run))
 
 
@@ -37,34 +44,99 @@ def document(run: Run, options: Options) -> dict[str, Any]:
     """Return the JobSet."""
     name = rendering.job_name(run, options)
     if not _LABEL.fullmatch(name):
-        raise UserError("Kubernetes takes no such name", f"--job-name={name}", "give up to 40 small letters, digits and dashes, the first of them a letter")
-    job: dict[str, Any] = {"parallelism": run.nodes, "completions": run.nodes, "completionMode": "Indexed", "backoffLimit": 0}
+        raise UserError(
+            "Kubernetes takes no such name",
+            f"--job-name={name}",
+            "give up to 40 small letters, digits and dashes, the first of them a letter",
+        )
+    job: dict[str, Any] = {
+        "parallelism": run.nodes,
+        "completions": run.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+    }
     spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
     if options.requeue:
         # A run that ended early goes on without counting; one that failed, as often as that.
-        job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": _CONTAINER, "operator": "In", "values": [status.EARLY]}}]}
-        spec["failurePolicy"] = {"maxRestarts": _RESTARTS, "rules": [{"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]}]}
-    spec["replicatedJobs"] = [{"name": _JOB, "replicas": 1, "template": {"spec": {**job, "template": {"spec": _pod(run, options, name)}}}}]
+        job["podFailurePolicy"] = {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": _CONTAINER,
+                        "operator": "In",
+                        "values": [status.EARLY],
+                    },
+                }
+            ]
+        }
+        spec["failurePolicy"] = {
+            "maxRestarts": _RESTARTS,
+            "rules": [
+                {
+                    "name": "early",
+                    "action": "RestartJobSetAndIgnoreMaxRestarts",
+                    "onJobFailureReasons": ["PodFailurePolicy"],
+                }
+            ],
+        }
+    spec["replicatedJobs"] = [
+        {
+            "name": _JOB,
+            "replicas": 1,
+            "template": {"spec": {**job, "template": {"spec": _pod(run, options, name)}}},
+        }
+    ]
     space = {"namespace": options.namespace} if options.namespace else {}
-    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name, **space}, "spec": spec}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, **space},
+        "spec": spec,
+    }
 
 
 def _pod(run: Run, options: Options, name: str) -> dict[str, Any]:
-    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [{"name": "shm", "emptyDir": {"medium": "Memory"}}]  # noqa: S108 (the default of 64 MiB kills NCCL)
+    mounts, volumes = (
+        [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 (the default of 64 MiB kills NCCL)
+        [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    )
     for index, (outside, inside) in enumerate(run.mounts):
         mount, volume = _mount(f"mount-{index}", outside, inside)
         mounts.append(mount)
         volumes.append(volume)
     command = docker.spawned(run)
     if run.nodes > 1:  # which pod it is, Kubernetes tells rosetta spawn in JOB_COMPLETION_INDEX
-        command = ["rosetta", "spawn", f"--nodes={run.nodes}", f"--per-node={rendering.per_node(run)}", f"--coordinator={name}-{_JOB}-0-0.{name}:{PORT}", "--", *run.entry]
-    gpus = {} if rendering.on_cpu(run) else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
+        command = [
+            "rosetta",
+            "spawn",
+            f"--nodes={run.nodes}",
+            f"--per-node={rendering.per_node(run)}",
+            f"--coordinator={name}-{_JOB}-0-0.{name}:{PORT}",
+            "--",
+            *run.entry,
+        ]
+    gpus = (
+        {}
+        if rendering.on_cpu(run)
+        else {"resources": {"limits": {"nvidia.com/gpu": run.gpus_per_node}}}
+    )
     container = {
-        "name": _CONTAINER, "image": rendering.image(options, "jobset"), "command": [_literal(word) for word in command],
-        "env": [_variable(key, value, options) for key, value in rendering.variables(run).items()], **gpus,
-        "ports": [{"containerPort": PORT}], "volumeMounts": mounts, "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-    }  # fmt: skip
-    return {"restartPolicy": "Never", "terminationGracePeriodSeconds": options.warning, "containers": [container], "volumes": volumes}
+        "name": _CONTAINER,
+        "image": rendering.image(options, "jobset"),
+        "command": [_literal(word) for word in command],
+        "env": [_variable(key, value, options) for key, value in rendering.variables(run).items()],
+        **gpus,
+        "ports": [{"containerPort": PORT}],
+        "volumeMounts": mounts,
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    }
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": options.warning,
+        "containers": [container],
+        "volumes": volumes,
+    }
 
 
 def _variable(name: str, value: str, options: Options) -> dict[str, Any]:
@@ -77,12 +149,19 @@ def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[s
     """A folder of the node, or pvc:CLAIM[/FOLDER] of a persistent volume."""
     claim = _CLAIM.fullmatch(outside)
     if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
-        raise UserError("Kubernetes cannot mount it", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it")
+        raise UserError(
+            "Kubernetes cannot mount it",
+            f"mount {outside}:{inside}",
+            "write /OUTSIDE:/INSIDE or pvc:CLAIM[/FOLDER]:/INSIDE, without a colon in it",
+        )
     mount = {"name": name, "mountPath": inside}
     if not claim:
         return mount, {"name": name, "hostPath": {"path": outside}}
     folder = (claim[3] or "").strip("/")
-    return {**mount, **({"subPath": folder} if folder else {})}, {"name": name, "persistentVolumeClaim": {"claimName": claim[1]}}
+    return {**mount, **({"subPath": folder} if folder else {})}, {
+        "name": name,
+        "persistentVolumeClaim": {"claimName": claim[1]},
+    }
 
 
 def _literal(text: str) -> str:

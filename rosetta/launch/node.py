@@ -25,9 +25,22 @@ GRACE = 60.0  # seconds from the first that fails to the end of those that do no
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 # Of an allocation that we are started in, which is not our processes'.
 SLURM = (
-    "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_STEP_NUM_NODES",
-    "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE",
-)  # fmt: skip
+    "SLURM_JOB_ID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+)
 
 
 @dataclass(frozen=True)
@@ -48,12 +61,22 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 0 <= self.node < self.nodes:
-            raise UserError(f"it is none of {self.nodes} nodes", f"--node {self.node}", f"give a number from 0 to {self.nodes - 1}")
+            raise UserError(
+                f"it is none of {self.nodes} nodes",
+                f"--node {self.node}",
+                f"give a number from 0 to {self.nodes - 1}",
+            )
         host, _, port = self.coordinator.rpartition(":")
         if self.coordinator and not (host and port.isdigit() and 0 < int(port) < 65536):
-            raise UserError("it is no address", f"--coordinator={self.coordinator}", "write HOST:PORT")
+            raise UserError(
+                "it is no address", f"--coordinator={self.coordinator}", "write HOST:PORT"
+            )
         if self.nodes > 1 and not self.coordinator:
-            raise UserError(f"{self.nodes} nodes have to meet somewhere", "--coordinator", "name the first node, and a free port of it, to all of them: HOST:PORT")
+            raise UserError(
+                f"{self.nodes} nodes have to meet somewhere",
+                "--coordinator",
+                "name the first node, and a free port of it, to all of them: HOST:PORT",
+            )
 
 
 def environments(layout: Layout, around: Mapping[str, str]) -> list[dict[str, str]]:
@@ -66,14 +89,32 @@ def environments(layout: Layout, around: Mapping[str, str]) -> list[dict[str, st
     host = meeting.rpartition(":")[0]
     shared = {
         "JAX_COORDINATOR_ADDRESS": meeting,
-        "SLURM_JOB_ID": str(zlib.crc32(meeting.encode())),  # the same for all, and another one for each run
-        "SLURM_NTASKS": str(total), "SLURM_JOB_NUM_NODES": str(layout.nodes), "SLURM_NNODES": str(layout.nodes), "SLURM_STEP_NUM_NODES": str(layout.nodes),
-        "SLURM_STEP_NODELIST": host, "SLURM_JOB_NODELIST": host, "SLURM_NODEID": str(layout.node), "SLURM_STEP_TASKS_PER_NODE": f"{layout.per_node}(x{layout.nodes})",
-    }  # fmt: skip
-    return [{**plain, **shared, "SLURM_LOCALID": str(local), "SLURM_PROCID": str(layout.node * layout.per_node + local)} for local in range(layout.per_node)]
+        "SLURM_JOB_ID": str(
+            zlib.crc32(meeting.encode())
+        ),  # the same for all, and another one for each run
+        "SLURM_NTASKS": str(total),
+        "SLURM_JOB_NUM_NODES": str(layout.nodes),
+        "SLURM_NNODES": str(layout.nodes),
+        "SLURM_STEP_NUM_NODES": str(layout.nodes),
+        "SLURM_STEP_NODELIST": host,
+        "SLURM_JOB_NODELIST": host,
+        "SLURM_NODEID": str(layout.node),
+        "SLURM_STEP_TASKS_PER_NODE": f"{layout.per_node}(x{layout.nodes})",
+    }
+    return [
+        {
+            **plain,
+            **shared,
+            "SLURM_LOCALID": str(local),
+            "SLURM_PROCID": str(layout.node * layout.per_node + local),
+        }
+        for local in range(layout.per_node)
+    ]
 
 
-def run(argv: Sequence[str], layout: Layout, around: Mapping[str, str], grace: float = GRACE) -> int:
+def run(
+    argv: Sequence[str], layout: Layout, around: Mapping[str, str], grace: float = GRACE
+) -> int:
     """Run this node's processes to their end; return the status of the first that failed, as a shell tells it, or 0. A single one takes our place.
 
     Args:
@@ -118,12 +159,20 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
             rank = running.pop(process)
             code = os.waitstatus_to_exitcode(ended)
             code = code if code >= 0 else 128 - code
-            if line := None if status else kill_notice.describe_kill(f"process {first + rank}", code, kills):
+            if (
+                line := None
+                if status
+                else kill_notice.describe_kill(f"process {first + rank}", code, kills)
+            ):
                 print(f"rosetta: {line}", file=sys.stderr, flush=True)
             if code and not status:
                 status, deadline = code, time.monotonic() + grace
                 if running:
-                    print(f"rosetta: process {first + rank} ended with status {code}; so do the others", file=sys.stderr, flush=True)
+                    print(
+                        f"rosetta: process {first + rank} ended with status {code}; so do the others",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 if code != EARLY:  # else the others are about to end so too
                     _send(running, signal.SIGTERM)
     return status
@@ -140,7 +189,9 @@ def _send(running: Mapping[int, int], number: signal.Signals) -> None:
         os.kill(process, number)  # it is there: we have not waited for it
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str], mask: set[int] | set[signal.Signals]) -> int:
+def _start(
+    argv: Sequence[str], environment: Mapping[str, str], mask: set[int] | set[signal.Signals]
+) -> int:
     """Start a process in a session of its own: what a terminal sends to us reaches it once, by us."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -168,7 +219,11 @@ def _program(name: str, around: Mapping[str, str]) -> str:
     if found is None and name == "rosetta" and lock.path().is_file():
         found = which(str(lock.path().parent / "bin" / name))
     if found is None:
-        raise UserError("there is no such program on PATH", name, "put the bin of a baked environment first on PATH, or run it in an image: --on docker --image IMAGE")
+        raise UserError(
+            "there is no such program on PATH",
+            name,
+            "put the bin of a baked environment first on PATH, or run it in an image: --on docker --image IMAGE",
+        )
     return found
 
 

@@ -48,12 +48,16 @@ class Report:
     def scalars(self) -> dict[str, float]:
         """Return what is drawn over the steps, of what is known."""
         names = ("loss", "mfu", "input_wait", "tokens_per_second")
-        found = {name: getattr(self, name) for name in names} | {name: self.more.get(name) for name in ("goodput",)}
+        found = {name: getattr(self, name) for name in names} | {
+            name: self.more.get(name) for name in ("goodput",)
+        }
         return {name: value for name, value in found.items() if value is not None}
 
     def json(self) -> dict[str, Any]:
         """Return it for programs."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("more", "said")} | dict(self.more)
+        found = {
+            name: value for name, value in asdict(self).items() if name not in ("more", "said")
+        } | dict(self.more)
         return {name: finite(value) for name, value in found.items()}
 
     def line(self) -> str:
@@ -92,13 +96,22 @@ class Work:
 
 
 def report(
-    work_: Work, step: int, total: int | None, steps: int, seconds: float, waited: float, loss: float | None, more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ())
+    work_: Work,
+    step: int,
+    total: int | None,
+    steps: int,
+    seconds: float,
+    waited: float,
+    loss: float | None,
+    more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ()),
 ) -> Report:
     """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data; `more` and what is said of it are Report's."""
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
     used = peaks.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
-    return Report(step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more)
+    return Report(
+        step, total, loss, rate, rate * work_.tokens, used, min(waited / seconds, 1.0), left, *more
+    )
 
 
 def tell(line: str) -> None:
@@ -111,7 +124,9 @@ def tell(line: str) -> None:
 def say(line: str) -> None:
     """Print a line on stderr, and where that is a log on the terminal. That whoever read it has gone, as a `tee` at Ctrl-C, ends no run."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{redact.redact(line)}\n")  # in one piece: print writes the line's end apart, and logs of other threads come between
+        sys.stderr.write(
+            f"{redact.redact(line)}\n"
+        )  # in one piece: print writes the line's end apart, and logs of other threads come between
         sys.stderr.flush()
     tell(line)
 
@@ -120,7 +135,9 @@ class Reporter:
     """Says reports where people look, and appends them to FOLDER/progress.jsonl. Only the first process of a run has one."""
 
     def __init__(self, folder: str | None) -> None:
-        self._file = None if folder is None or "://" in folder else os.path.join(folder, "progress.jsonl")
+        self._file = (
+            None if folder is None or "://" in folder else os.path.join(folder, "progress.jsonl")
+        )
 
     def say(self, found: Report) -> None:
         """Print a report, and append it as one JSON object. Where that cannot be written, this is said once and the run goes on."""

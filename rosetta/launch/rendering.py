@@ -46,7 +46,9 @@ class Rendering:
         """Return it as JSON without secrets."""
         mask = Mask({**self.env, **self.hidden})
         found = {"argv": [mask.word(word) for word in self.argv], "env": mask.variables(self.env)}
-        return found if self.document is None else {**found, "document": mask.document(self.document)}
+        return (
+            found if self.document is None else {**found, "document": mask.document(self.document)}
+        )
 
     def text(self) -> str:
         """Return it as a shell would be told, without secrets; a document for standard input instead of the command that reads it."""
@@ -97,9 +99,13 @@ def variables(run: Run) -> dict[str, str]:
         found["XLA_FLAGS"] = xlaflags.joined(xlaflags.written(run.xla_flags))
     for name, value in found.items():
         if not _VARIABLE.fullmatch(name):
-            raise UserError(f"{name!r} is no variable's name", "env", "write letters, digits and underscores")
+            raise UserError(
+                f"{name!r} is no variable's name", "env", "write letters, digits and underscores"
+            )
         if "\0" in value:
-            raise UserError("it holds a zero byte", name, "take it out: no environment can hold one")
+            raise UserError(
+                "it holds a zero byte", name, "take it out: no environment can hold one"
+            )
     if any("\0" in word for word in run.entry):
         raise UserError("it holds a zero byte", "entry", "take it out: no argument can hold one")
     return found
@@ -118,14 +124,22 @@ def per_node(run: Run) -> int:
 def image(options: Options, place: str) -> str:
     """Return the image's name as a place reads it; UserError where there is none, or the place has no way to name it."""
     if not options.image:
-        raise UserError("it takes an image", f"--on {place}", "name one: --image IMAGE, or CONTAINER=IMAGE in the environment")
+        raise UserError(
+            "it takes an image",
+            f"--on {place}",
+            "name one: --image IMAGE, or CONTAINER=IMAGE in the environment",
+        )
     where = "--image="
-    return image_reference.write_image(image_reference.read_image(options.image, where), place, where)
+    return image_reference.write_image(
+        image_reference.read_image(options.image, where), place, where
+    )
 
 
 def job_name(run: Run, options: Options) -> str:
     """Return the job's name: the one that was given, else the framework's and the model's."""
-    return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip("-")
+    return options.name or re.sub(r"[^a-z0-9]+", "-", f"{run.framework}-{run.model}".lower()).strip(
+        "-"
+    )
 
 
 def plain_mounts(run: Run, where: str) -> list[str]:
@@ -137,6 +151,9 @@ def plain_mounts(run: Run, where: str) -> list[str]:
     for pair in run.mounts:
         for path in pair:
             if not path.startswith("/") or any(mark in path for mark in ",:"):
-                raise UserError(f"{path!r} cannot be mounted there", where, "give absolute paths without commas and colons; a link may have another name")
+                raise UserError(
+                    f"{path!r} cannot be mounted there",
+                    where,
+                    "give absolute paths without commas and colons; a link may have another name",
+                )
     return [":".join(pair) for pair in run.mounts]
-

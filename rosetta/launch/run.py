@@ -22,13 +22,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRY_RUN = "--dry-run"
-CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # set, empty included, they are the user's own choice
+CACHE = (
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_ENABLE_COMPILATION_CACHE",
+)  # set, empty included, they are the user's own choice
 # What of the environment is decided on the way from settings to command line, none of which is a secret.
 DECIDED = (
-    "XLA_FLAGS", "JAX_PLATFORMS", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", CACHE[0], "JAX_LOCAL_DEVICE_IDS", "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "CUDA_DEVICE_MAX_CONNECTIONS", "JAX_ENABLE_PGLE", "JAX_COMPILATION_CACHE_EXPECT_PGLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO",
-    "TFDS_DATA_DIR", "VOCAB_PATH", "DATA", "EVAL_DATA", "ENABLE_TE", "ENABLE_FP8",
-)  # fmt: skip
+    "XLA_FLAGS",
+    "JAX_PLATFORMS",
+    "PYTHONPATH",
+    "CUDA_VISIBLE_DEVICES",
+    CACHE[0],
+    "JAX_LOCAL_DEVICE_IDS",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "JAX_ENABLE_PGLE",
+    "JAX_COMPILATION_CACHE_EXPECT_PGLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "TFDS_DATA_DIR",
+    "VOCAB_PATH",
+    "DATA",
+    "EVAL_DATA",
+    "ENABLE_TE",
+    "ENABLE_FP8",
+)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -44,7 +63,9 @@ class Command:
     refused: UserError | None = None
 
 
-def asked(*checks: Callable[[], tuple[str, ...]], refused: UserError | None = None) -> tuple[tuple[str, ...], UserError | None]:
+def asked(
+    *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
+) -> tuple[tuple[str, ...], UserError | None]:
     """Return what checks of this machine say, and the first refusal, which is a line, too: a dry run may be on another machine than the run.
 
     Args:
@@ -68,7 +89,11 @@ def python(environment: Mapping[str, str]) -> str:
     """
     found = environment.get("PYTHON") or sys.executable
     if not shutil.which(found, path=environment.get("PATH")):
-        raise UserError("it is no program", f"PYTHON={found}", "name the Python of a baked environment, or unset it")
+        raise UserError(
+            "it is no program",
+            f"PYTHON={found}",
+            "name the Python of a baked environment, or unset it",
+        )
     return found
 
 
@@ -77,8 +102,14 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
 
     Not with several processes: one that finds its program would not take part in the tuning that the others, which do not, share out among all.
     """
-    ours = environment.get("ROSETTA_HOME") or (f"{environment['HOME']}/.rosetta" if home.usable(environment) else None)
-    return {CACHE[0]: f"{ours}/compiled"} if ours and processes == 1 and not any(name in environment for name in CACHE) else {}
+    ours = environment.get("ROSETTA_HOME") or (
+        f"{environment['HOME']}/.rosetta" if home.usable(environment) else None
+    )
+    return (
+        {CACHE[0]: f"{ours}/compiled"}
+        if ours and processes == 1 and not any(name in environment for name in CACHE)
+        else {}
+    )
 
 
 def execute(wanted: Command) -> NoReturn:
@@ -132,7 +163,9 @@ def _child(wanted: Command) -> int:
         except OSError as error:
             print(f"rosetta: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
         os._exit(status.USER)
-    before = {number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS}
+    before = {
+        number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS
+    }
     try:
         _, ended = os.waitpid(child, 0)
     finally:
@@ -145,7 +178,14 @@ def _child(wanted: Command) -> int:
     return code
 
 
-def script(name: str, words: Sequence[str], command: Callable[[list[str]], list[Command]], docs: str, *, passed_on: bool = False) -> int:
+def script(
+    name: str,
+    words: Sequence[str],
+    command: Callable[[list[str]], list[Command]],
+    docs: str,
+    *,
+    passed_on: bool = False,
+) -> int:
     """Run a script with its words; --dry-run among them, it only says what it would run.
 
     Args:
@@ -161,18 +201,32 @@ def script(name: str, words: Sequence[str], command: Callable[[list[str]], list[
         return _script(name, words, command, docs, passed_on=passed_on)
 
 
-def _script(name: str, words: Sequence[str], command: Callable[[list[str]], list[Command]], docs: str, *, passed_on: bool) -> int:
+def _script(
+    name: str,
+    words: Sequence[str],
+    command: Callable[[list[str]], list[Command]],
+    docs: str,
+    *,
+    passed_on: bool,
+) -> int:
     try:
         unknown = {word for word in words if word.startswith("--")} - {DRY_RUN}
         if unknown and not passed_on:
-            raise UserError(f"there is no {min(unknown)}", f"{name}.sh", f"its one option is {DRY_RUN}; {docs} of rosetta has the words and variables")
+            raise UserError(
+                f"there is no {min(unknown)}",
+                f"{name}.sh",
+                f"its one option is {DRY_RUN}; {docs} of rosetta has the words and variables",
+            )
         wanted = command([word for word in words if word != DRY_RUN])
         if DRY_RUN not in words:
             one_after_the_other(wanted)
         found = [shown(each) for each in wanted]
         status.say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
     except ModuleNotFoundError as error:
-        print(f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE", file=sys.stderr)
+        print(
+            f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE",
+            file=sys.stderr,
+        )
         return status.USER
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
         code, failure = status.failure(error, "settings")
@@ -183,7 +237,12 @@ def _script(name: str, words: Sequence[str], command: Callable[[list[str]], list
 
 def shown(wanted: Command) -> dict[str, Any]:
     """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
-    found = {"argv": wanted.argv, "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env}, "log": str(wanted.log) if wanted.log else None, "said": list(wanted.lines)}
+    found = {
+        "argv": wanted.argv,
+        "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env},
+        "log": str(wanted.log) if wanted.log else None,
+        "said": list(wanted.lines),
+    }
     masked: dict[str, Any] = Mask(wanted.env).document(found)
     return masked
 

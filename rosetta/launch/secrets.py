@@ -25,7 +25,11 @@ class Mask:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         # A value that is as short as this would be found in words that mean something else.
-        self._values = sorted((value for name, value in environment.items() if len(value) > 3 and secret(name)), key=len, reverse=True)
+        self._values = sorted(
+            (value for name, value in environment.items() if len(value) > 3 and secret(name)),
+            key=len,
+            reverse=True,
+        )
 
     def word(self, text: str) -> str:
         """Return an argument or a line without its secrets. NAME=VALUE and --name=VALUE are told by their names."""
@@ -38,7 +42,10 @@ class Mask:
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""
-        return {name: HIDDEN if _NAME.fullmatch(name) else self.word(value) for name, value in environment.items()}
+        return {
+            name: HIDDEN if _NAME.fullmatch(name) else self.word(value)
+            for name, value in environment.items()
+        }
 
     def document(self, value: Any) -> Any:
         """Return a JSON document with all of its texts masked."""
@@ -46,4 +53,6 @@ class Mask:
             return self.word(value)
         if isinstance(value, dict):
             return {name: self.document(each) for name, each in value.items()}
-        return [self.document(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return (
+            [self.document(each) for each in value] if isinstance(value, (list, tuple)) else value
+        )

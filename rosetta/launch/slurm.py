@@ -35,7 +35,10 @@ def pyxis(run: Run, options: Options) -> Rendering:
       UserError: there is no image, or a mount's path has a comma or a colon.
     """
     env = rendering.variables(run)
-    words = [f"--container-image={rendering.image(options, 'pyxis')}", f"--container-env={','.join(env)}"]
+    words = [
+        f"--container-image={rendering.image(options, 'pyxis')}",
+        f"--container-env={','.join(env)}",
+    ]
     if run.mounts:
         words.append(f"--container-mounts={','.join(rendering.plain_mounts(run, '--on pyxis'))}")
     return _job(run, options, words, env)
@@ -60,11 +63,36 @@ def _job(run: Run, options: Options, words: list[str], env: dict[str, str]) -> R
     """Options of a job, the script, options of its step, these words, and the entry."""
     count = rendering.per_node(run)
     if run.entry[0].startswith("-"):
-        raise UserError("it would be read as an option of srun's", f"entry {run.entry[0]}", "name a program")
-    batch = ["sbatch", f"--job-name={rendering.job_name(run, options)}", f"--nodes={run.nodes}", f"--ntasks-per-node={count}", "--export=ALL", "--open-mode=append", f"--signal=B:USR1@{options.warning}"]
+        raise UserError(
+            "it would be read as an option of srun's", f"entry {run.entry[0]}", "name a program"
+        )
+    batch = [
+        "sbatch",
+        f"--job-name={rendering.job_name(run, options)}",
+        f"--nodes={run.nodes}",
+        f"--ntasks-per-node={count}",
+        "--export=ALL",
+        "--open-mode=append",
+        f"--signal=B:USR1@{options.warning}",
+    ]
     batch += ["--requeue" if options.requeue else "--no-requeue"]
     batch += [] if rendering.on_cpu(run) else [f"--gres=gpu:{run.gpus_per_node}"]
     batch += [] if options.shared else ["--exclusive", "--mem=0"]
-    batch += [f"--{name}={value}" for name in ("account", "partition", "time", "output") if (value := getattr(options, name))]
-    step = [f"--nodes={run.nodes}", f"--ntasks={run.processes}", f"--ntasks-per-node={count}", "--kill-on-bad-exit=0", f"--wait={WAIT}", "--export=ALL", "--cpu-bind=none"]
-    return Rendering([*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry], {**env, REQUEUE: str(int(options.requeue))})
+    batch += [
+        f"--{name}={value}"
+        for name in ("account", "partition", "time", "output")
+        if (value := getattr(options, name))
+    ]
+    step = [
+        f"--nodes={run.nodes}",
+        f"--ntasks={run.processes}",
+        f"--ntasks-per-node={count}",
+        "--kill-on-bad-exit=0",
+        f"--wait={WAIT}",
+        "--export=ALL",
+        "--cpu-bind=none",
+    ]
+    return Rendering(
+        [*batch, *options.extra, str(SCRIPT), *step, *words, *run.entry],
+        {**env, REQUEUE: str(int(options.requeue))},
+    )

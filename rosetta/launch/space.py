@@ -43,10 +43,18 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
     """
     if "://" in folder or not times:
         return ()
-    found = system.room(next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each)))
+    found = system.room(
+        next(each for each in (Path(folder), *Path(folder).parents) if os.path.isdir(each))
+    )
     if found is None or found.free >= one * times:
         return ()
     where, free = f"{name}={folder}", f"{shown(found.free)} are free"
     if found.free < one:
-        raise UserError(f"a checkpoint takes at least {shown(one)}, and {free}", where, f"make room, or name another {name}")
-    return (f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of {shown(one)}), and {free}: make room, keep fewer, or name another folder",)
+        raise UserError(
+            f"a checkpoint takes at least {shown(one)}, and {free}",
+            where,
+            f"make room, or name another {name}",
+        )
+    return (
+        f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of {shown(one)}), and {free}: make room, keep fewer, or name another folder",
+    )

@@ -43,7 +43,9 @@ def one_of(name: str, text: str, known: Sequence[str]) -> str:
 
 def fitting(*whole: int) -> str:
     """Return advice: the numbers that divide all of these."""
-    return "choose one of: " + ", ".join(str(each) for each in range(1, min(whole) + 1) if not any(number % each for number in whole))
+    return "choose one of: " + ", ".join(
+        str(each) for each in range(1, min(whole) + 1) if not any(number % each for number in whole)
+    )
 
 
 def positive(name: str, text: str, *, least: int = 1) -> int:
@@ -93,7 +95,15 @@ def above_zero(name: str, text: str, example: str) -> float:
     return number
 
 
-def setting(word: str, known: Sequence[str], where: str, example: str, *, shown: Mapping[str, str] | None = None, others: str = "what is for other programs goes into the environment") -> tuple[str, str]:
+def setting(
+    word: str,
+    known: Sequence[str],
+    where: str,
+    example: str,
+    *,
+    shown: Mapping[str, str] | None = None,
+    others: str = "what is for other programs goes into the environment",
+) -> tuple[str, str]:
     """Return the name and value of a NAME=VALUE word.
 
     Args:
@@ -111,7 +121,9 @@ def setting(word: str, known: Sequence[str], where: str, example: str, *, shown:
     if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         raise UserError(f"{word!r} is no setting", where, f"write NAME=VALUE, as in {example}")
     if name not in known:
-        near = [each for each in known if (shown or {}).get(each) == name or name.startswith(f"{each}_")] or difflib.get_close_matches(name, known, 1)
+        near = [
+            each for each in known if (shown or {}).get(each) == name or name.startswith(f"{each}_")
+        ] or difflib.get_close_matches(name, known, 1)
         advice = f"did you mean {near[0]}?" if near else f"it takes {' '.join(known)}"
         raise UserError(f"it has no variable {name}", where, f"{advice} ({others})")
     return name, value

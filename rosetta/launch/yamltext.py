@@ -8,7 +8,9 @@ from typing import Any
 from rosetta.errors import UserError
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9./-]*[a-z0-9]")
-_OTHER = re.compile(r"y|n|yes|no|on|off|true|false|null|inf|nan", re.IGNORECASE)  # what some reader has for a truth value, a number or nothing
+_OTHER = re.compile(
+    r"y|n|yes|no|on|off|true|false|null|inf|nan", re.IGNORECASE
+)  # what some reader has for a truth value, a number or nothing
 
 
 def written(found: dict[str, Any]) -> str:
@@ -20,7 +22,9 @@ def written(found: dict[str, Any]) -> str:
     try:
         import yaml  # noqa: PLC0415 (other renderings need none)
     except ModuleNotFoundError:
-        raise UserError("it is written by PyYAML, which is not there", "YAML", "install it: pip install pyyaml") from None
+        raise UserError(
+            "it is written by PyYAML, which is not there", "YAML", "install it: pip install pyyaml"
+        ) from None
 
     class Dumper(yaml.SafeDumper):
         pass

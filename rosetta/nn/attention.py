@@ -61,7 +61,9 @@ class Mask:
         if self.causal:
             parts.append((jnp.arange(queries)[:, None] >= jnp.arange(keys)[None, :])[None, None])
         if self.query_segments is not None:
-            parts.append(self.query_segments[:, None, :, None] == self.key_segments[:, None, None, :])
+            parts.append(
+                self.query_segments[:, None, :, None] == self.key_segments[:, None, None, :]
+            )
         if self.visible is not None:
             parts.append(self.visible)
         whole = None
@@ -79,7 +81,15 @@ class Mask:
 
 
 def unfit_for_cudnn(
-    *, dtype: Any, head_dim: int, queries: int, keys: int, mask: Mask, biased: bool, dropout: bool, float32_logits: bool
+    *,
+    dtype: Any,
+    head_dim: int,
+    queries: int,
+    keys: int,
+    mask: Mask,
+    biased: bool,
+    dropout: bool,
+    float32_logits: bool,
 ) -> str:
     """Say why cuDNN's fused attention cannot do a call, or nothing if it can.
 
@@ -99,7 +109,9 @@ def unfit_for_cudnn(
     return ""
 
 
-def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn") -> Any:
+def fused(
+    query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implementation: str = "cudnn"
+) -> Any:
     """Attention by jax.nn.dot_product_attention with T5's unscaled logits.
 
     Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], relative [1, heads, queries, keys] or None.
@@ -107,15 +119,32 @@ def fused(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, implem
     """
     rows = {}
     if mask.padded:  # cuDNN wants both lengths or none
-        rows = {"query_seq_lengths": limits.lengths(mask.queries, *query.shape[:2]), "key_value_seq_lengths": limits.lengths(mask.keys, *key.shape[:2])}
+        rows = {
+            "query_seq_lengths": limits.lengths(mask.queries, *query.shape[:2]),
+            "key_value_seq_lengths": limits.lengths(mask.keys, *key.shape[:2]),
+        }
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     return jax.nn.dot_product_attention(
-        query, key, value, bias=bias, scale=1.0, is_causal=mask.causal, implementation=implementation, **rows
+        query,
+        key,
+        value,
+        bias=bias,
+        scale=1.0,
+        is_causal=mask.causal,
+        implementation=implementation,
+        **rows,
     )
 
 
 def plain(
-    query: Any, key: Any, value: Any, *, bias: Any, float32_logits: bool, drop: Any, transposed: bool = False
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    bias: Any,
+    float32_logits: bool,
+    drop: Any,
+    transposed: bool = False,
 ) -> Any:
     """Attention from two matrix products and a softmax.
 
@@ -131,7 +160,9 @@ def plain(
     if bias is not None:
         logits = logits + bias.astype(logits.dtype)
     weights = drop(jax.nn.softmax(logits).astype(dtype))
-    return checkpoint_name(jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value), ATTENDED)
+    return checkpoint_name(
+        jnp.einsum("bhqk,kbhd->qbhd" if transposed else "bhqk,bkhd->bqhd", weights, value), ATTENDED
+    )
 
 
 def choose(asked: str, unfit: str) -> str:

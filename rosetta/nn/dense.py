@@ -51,8 +51,12 @@ class Kernel(nn.Module):
 
     @nn.compact
     def __call__(self) -> Part:
-        kernel = param_with_axes("kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes)
-        return Part(kernel, fp8.state(self) if self.fp8 != "off" else None, self.name or "", self.fp8)
+        kernel = param_with_axes(
+            "kernel", self.init, (self.inputs, self.outputs), jnp.float32, axes=self.axes
+        )
+        return Part(
+            kernel, fp8.state(self) if self.fp8 != "off" else None, self.name or "", self.fp8
+        )
 
 
 def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
@@ -60,15 +64,24 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
 
     Several parts are one GEMM over their joined kernels (rosetta.nn.fuse). Parts with FP8 state are multiplied in FP8, with a scale of their own each.
     """
-    with jax.named_scope("+".join(part.name for part in parts)):  # what profiles and rosetta.plan know the products by
+    with jax.named_scope(
+        "+".join(part.name for part in parts)
+    ):  # what profiles and rosetta.plan know the products by
         return _contract(jnp.asarray(x, dtype), parts, dtype)
 
 
 def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     if parts[0].state is not None:
         multiply = te.contract if parts[0].by == "te" else fp8.contract
-        outputs = multiply(x, [part.kernel for part in parts], [part.state for part in parts if part.state is not None], dtype)
+        outputs = multiply(
+            x,
+            [part.kernel for part in parts],
+            [part.state for part in parts if part.state is not None],
+            dtype,
+        )
         return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
     kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
-    whole = checkpoint_name(lax.dot_general(x, fuse.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))), PROJECTION)
+    whole = checkpoint_name(
+        lax.dot_general(x, fuse.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))), PROJECTION
+    )
     return tuple(fuse.part(whole, [kernel.shape[1] for kernel in kernels]))

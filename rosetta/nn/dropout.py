@@ -29,4 +29,8 @@ def draw(module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]) 
 
 def drop(x: Any, kept: Any, rate: float) -> Any:
     """Return x, scaled up where it is kept and zero where not; `kept` broadcasts to it, None keeps all as it is."""
-    return x if kept is None else jnp.where(kept, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
+    return (
+        x
+        if kept is None
+        else jnp.where(kept, x / jnp.asarray(1.0 - rate, x.dtype), jnp.zeros((), x.dtype))
+    )

@@ -18,7 +18,11 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         self.embedding = param_with_axes(
-            "embedding", nn.initializers.normal(stddev=1.0), (self.vocabulary, self.features), jnp.float32, axes=("vocab", "embed")
+            "embedding",
+            nn.initializers.normal(stddev=1.0),
+            (self.vocabulary, self.features),
+            jnp.float32,
+            axes=("vocab", "embed"),
         )
 
     def __call__(self, tokens: Any) -> Any:

@@ -45,8 +45,15 @@ def state(module: nn.Module) -> dict[str, Any]:
     found = {}
     for tensor in TENSORS:
         for name, size in ((f"{tensor}_scale", 1), (f"{tensor}{_HISTORY}", HISTORY)):
-            known, make = module.has_variable(COLLECTION, name) or module.is_initializing(), _first(name)
-            found[name] = module.variable(COLLECTION, name, make, (size,), jnp.float32).value if known else make((size,), jnp.float32)
+            known, make = (
+                module.has_variable(COLLECTION, name) or module.is_initializing(),
+                _first(name),
+            )
+            found[name] = (
+                module.variable(COLLECTION, name, make, (size,), jnp.float32).value
+                if known
+                else make((size,), jnp.float32)
+            )
     return found
 
 
@@ -58,21 +65,36 @@ def _first(name: str) -> Any:
 def fresh(states: Any) -> Any:
     """Return states that have seen nothing, in a tree of the shapes of others."""
     flat = flatten_dict(unfreeze(states))
-    return unflatten_dict({path: _first(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()})
+    return unflatten_dict(
+        {path: _first(path[-1])(leaf.shape, leaf.dtype) for path, leaf in flat.items()}
+    )
 
 
 def axes_of(states: Any) -> Any:
     """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters: none is ever sharded."""
     flat = flatten_dict(unfreeze(states))
-    return unflatten_dict({(*path[:-1], f"{path[-1]}_axes"): AxisMetadata(names=(None,) * leaf.ndim) for path, leaf in flat.items()})
+    return unflatten_dict(
+        {
+            (*path[:-1], f"{path[-1]}_axes"): AxisMetadata(names=(None,) * leaf.ndim)
+            for path, leaf in flat.items()
+        }
+    )
 
 
 def require(devices: Sequence[Any]) -> None:
     """UserError where a GPU among the devices has no FP8 (compute capability below OLDEST_WITH_FP8). CPUs compute it slowly, for tests."""
     for device in devices:
         capability = getattr(device, "compute_capability", None)
-        if device.platform == "gpu" and capability and tuple(map(int, capability.split("."))) < OLDEST_WITH_FP8:
-            raise UserError(f"{device.device_kind} (compute capability {capability}) has no FP8", "ENABLE_FP8", "switch FP8 off; it needs an Ada, Hopper or newer card")
+        if (
+            device.platform == "gpu"
+            and capability
+            and tuple(map(int, capability.split("."))) < OLDEST_WITH_FP8
+        ):
+            raise UserError(
+                f"{device.device_kind} (compute capability {capability}) has no FP8",
+                "ENABLE_FP8",
+                "switch FP8 off; it needs an Ada, Hopper or newer card",
+            )
 
 
 def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
@@ -96,21 +118,29 @@ def magnitudes(parts: Sequence[Any]) -> list[Any]:
     whole = fuse.join(parts)
     if len(parts) == 1 or whole.ndim == parts[0].ndim:
         return [jnp.max(jnp.abs(part)).astype(jnp.float32).reshape(1) for part in parts]
-    largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(jnp.float32)
+    largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(
+        jnp.float32
+    )
     return [largest[index : index + 1] for index in range(len(parts))]
 
 
-def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any) -> tuple[Any, ...]:
+def contract(
+    x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
+) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in `dtype` for each.
 
     Differentiated with respect to `states`, it gives what was seen: the scales used, and in each history's place the newest magnitude throughout.
     """
-    outputs: tuple[Any, ...] = _contract(jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states))
+    outputs: tuple[Any, ...] = _contract(
+        jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states)
+    )
     return outputs
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _contract(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]) -> tuple[Any, ...]:
+def _contract(
+    dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
+) -> tuple[Any, ...]:
     outputs: tuple[Any, ...] = _forward(dtype, x, kernels, states)[0]
     return outputs
 
@@ -123,7 +153,9 @@ def _largest(scales: list[Any]) -> Any:
     return functools.reduce(jnp.maximum, scales)
 
 
-def _dot(kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
+def _dot(
+    kind: str, dtype: Any, left: Any, right: Any, over: tuple[tuple[int, ...], tuple[int, ...]]
+) -> Any:
     with jax.named_scope(kind):
         # float16 ends at 65,504, below what factors up to 448 come to before they are scaled back.
         given = jnp.bfloat16 if dtype == jnp.float16 else dtype
@@ -135,16 +167,31 @@ def _rescaled(product: Any, left: Any, right: Any, dtype: Any) -> Any:
     return (product.astype(jnp.float32) * left * right).astype(dtype)
 
 
-def _forward(dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]) -> tuple[Any, Any]:
+def _forward(
+    dtype: Any, x: Any, kernels: tuple[Any, ...], states: tuple[dict[str, Any], ...]
+) -> tuple[Any, Any]:
     of_input = _largest(_scales(states, "input"))
     of_kernels = _scales(states, "kernel")
     narrow_input = quantise(x, of_input, FORWARD)
-    narrow_kernels = [quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)]
+    narrow_kernels = [
+        quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)
+    ]
     product = _dot("fprop", dtype, narrow_input, fuse.join(narrow_kernels), ((x.ndim - 1,), (0,)))
     parts = fuse.part(product, [kernel.shape[1] for kernel in kernels])
-    outputs = [_rescaled(part, of_input, scale, dtype) for part, scale in zip(parts, of_kernels, strict=True)]
+    outputs = [
+        _rescaled(part, of_input, scale, dtype)
+        for part, scale in zip(parts, of_kernels, strict=True)
+    ]
     seen = (magnitudes([x])[0], magnitudes(kernels))
-    return tuple(outputs), (narrow_input, kernels, states, of_input, of_kernels, seen, jnp.zeros((0,), x.dtype))
+    return tuple(outputs), (
+        narrow_input,
+        kernels,
+        states,
+        of_input,
+        of_kernels,
+        seen,
+        jnp.zeros((0,), x.dtype),
+    )
 
 
 def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, Any, Any]:
@@ -155,8 +202,18 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
     narrow_kernel = fuse.join([quantise(kernel, of_kernel, FORWARD) for kernel in kernels])
     leading = tuple(range(narrow_input.ndim - 1))
     outputs = tuple(range(len(leading), narrow.ndim))
-    of_x = _rescaled(_dot("dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))), of_gradient, of_kernel, dtype)
-    of_whole = _rescaled(_dot("wgrad", dtype, narrow_input, narrow, (leading, leading)), of_input, of_gradient, kernels[0].dtype)
+    of_x = _rescaled(
+        _dot("dgrad", dtype, narrow, narrow_kernel, (outputs, tuple(range(1, narrow_kernel.ndim)))),
+        of_gradient,
+        of_kernel,
+        dtype,
+    )
+    of_whole = _rescaled(
+        _dot("wgrad", dtype, narrow_input, narrow, (leading, leading)),
+        of_input,
+        of_gradient,
+        kernels[0].dtype,
+    )
     of_kernels_ = fuse.part(of_whole, [kernel.shape[1] for kernel in kernels])
     # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from nowhere.
     gradients_seen = [magnitudes([gradient])[0] for gradient in gradients]
@@ -164,10 +221,16 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
         {
             **{f"{tensor}_scale": before[f"{tensor}_scale"] for tensor in TENSORS},
             "input_amax_history": jnp.broadcast_to(input_seen, before["input_amax_history"].shape),
-            "kernel_amax_history": jnp.broadcast_to(kernel_seen, before["kernel_amax_history"].shape),
-            "output_grad_amax_history": jnp.broadcast_to(gradient_seen, before["output_grad_amax_history"].shape),
+            "kernel_amax_history": jnp.broadcast_to(
+                kernel_seen, before["kernel_amax_history"].shape
+            ),
+            "output_grad_amax_history": jnp.broadcast_to(
+                gradient_seen, before["output_grad_amax_history"].shape
+            ),
         }
-        for before, kernel_seen, gradient_seen in zip(states, kernels_seen, gradients_seen, strict=True)
+        for before, kernel_seen, gradient_seen in zip(
+            states, kernels_seen, gradients_seen, strict=True
+        )
     )
     return of_x.astype(like.dtype), tuple(of_kernels_), seen
 
@@ -191,16 +254,25 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
     paths = [path for path in before if path[-1].endswith(_HISTORY)]
     # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel; hence the barrier before they are read.
-    newest = [jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths]  # an overflow must not stand in the way of the others
-    histories = [jnp.where(jnp.arange(value.shape[-1]) == step % value.shape[-1], value, before[path]) for path, value in zip(paths, newest, strict=True)]
+    newest = [
+        jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths
+    ]  # an overflow must not stand in the way of the others
+    histories = [
+        jnp.where(jnp.arange(value.shape[-1]) == step % value.shape[-1], value, before[path])
+        for path, value in zip(paths, newest, strict=True)
+    ]
     following = dict(zip(paths, lax.optimization_barrier(histories), strict=True))
     for shape in dict.fromkeys(history.shape for history in histories):
         alike = [path for path in paths if before[path].shape == shape]
         for start in range(0, len(alike), _GROUP):
             group = alike[start : start + _GROUP]
-            largest = jnp.max(jnp.stack([following[path] for path in group]), axis=-1, keepdims=True)
+            largest = jnp.max(
+                jnp.stack([following[path] for path in group]), axis=-1, keepdims=True
+            )
             for index, path in enumerate(group):
                 tensor = path[-1].removesuffix(_HISTORY)
                 scale = (*path[:-1], f"{tensor}_scale")
-                following[scale] = scale_of(largest[index], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD)
+                following[scale] = scale_of(
+                    largest[index], before[scale], BACKWARD if tensor == TENSORS[-1] else FORWARD
+                )
     return unflatten_dict({path: following[path] for path in before})

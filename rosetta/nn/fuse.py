@@ -30,6 +30,12 @@ def part(whole: Any, widths: Sequence[int]) -> list[Any]:
     if len(widths) == 1:
         return [whole]
     if len(set(widths)) == 1:
-        return [lax.index_in_dim(whole, index, axis=whole.ndim - 2, keepdims=False) for index in range(len(widths))]
+        return [
+            lax.index_in_dim(whole, index, axis=whole.ndim - 2, keepdims=False)
+            for index in range(len(widths))
+        ]
     ends = [sum(widths[: index + 1]) for index in range(len(widths))]
-    return [lax.slice_in_dim(whole, end - width, end, axis=whole.ndim - 1) for end, width in zip(ends, widths, strict=True)]
+    return [
+        lax.slice_in_dim(whole, end - width, end, axis=whole.ndim - 1)
+        for end, width in zip(ends, widths, strict=True)
+    ]

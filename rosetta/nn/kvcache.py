@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from flax import linen as nn
 
 
-def keep(module: nn.Module, key: Any, value: Any, relative: Any, *, prefill_lengths: Any = None) -> tuple[Any, Any, Any, Mask | None]:
+def keep(
+    module: nn.Module, key: Any, value: Any, relative: Any, *, prefill_lengths: Any = None
+) -> tuple[Any, Any, Any, Mask | None]:
     """Bring new keys and values into the module's cache; return what the new queries attend to.
 
     Shapes: key and value [batch, new, heads, depth]; relative [1, heads, length, length] or None. The cache holds `cached_key` and
@@ -45,4 +47,9 @@ def keep(module: nn.Module, key: Any, value: Any, relative: Any, *, prefill_leng
     if relative is not None:
         relative = jnp.moveaxis(jnp.take(relative[0], at, axis=1), 1, 0)[:, :, None, :]
     seen = (jnp.arange(length)[None, :] <= at[:, None])[:, None, None, :]
-    return jnp.moveaxis(keys.value, 3, 1), jnp.moveaxis(values.value, 3, 1), relative, Mask(visible=seen)
+    return (
+        jnp.moveaxis(keys.value, 3, 1),
+        jnp.moveaxis(values.value, 3, 1),
+        relative,
+        Mask(visible=seen),
+    )

@@ -23,4 +23,8 @@ def unfit(*, dtype: Any, mask: Mask) -> str:
 
 def lengths(valid: Any, batch: int, length: int) -> Any:
     """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length where padding is at its end; all for None."""
-    return jnp.full((batch,), length, jnp.int32) if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
+    return (
+        jnp.full((batch,), length, jnp.int32)
+        if valid is None
+        else jnp.sum(valid, axis=-1, dtype=jnp.int32)
+    )

@@ -28,7 +28,9 @@ def _backward(dtype: str, kept: Any, given: Any) -> tuple[Any, Any]:
     hidden, kernel = kept
     narrow, leading = given.astype(dtype), tuple(range(hidden.ndim - 1))
     of_hidden = jnp.dot(narrow, kernel.astype(dtype).T, preferred_element_type=jnp.float32)
-    of_kernel = jnp.tensordot(hidden.astype(dtype), narrow, (leading, leading), preferred_element_type=jnp.float32)
+    of_kernel = jnp.tensordot(
+        hidden.astype(dtype), narrow, (leading, leading), preferred_element_type=jnp.float32
+    )
     return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype)
 
 

@@ -35,7 +35,9 @@ class Terms:
     @property
     def entropy(self) -> float:
         high = 1.0 - self.label_smoothing
-        return -(high * math.log(high) + (self.vocabulary - 1) * self.low * math.log(self.low + 1e-20))
+        return -(
+            high * math.log(high) + (self.vocabulary - 1) * self.low * math.log(self.low + 1e-20)
+        )
 
     @property
     def width(self) -> int:
@@ -47,13 +49,21 @@ def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
 
     Slice n holds every `chunks`-th token from n on: where tensor parallelism splits the vocabulary, each device has its share of each slice.
     """
-    padded = jnp.pad(jnp.asarray(kernel, terms.dtype), ((0, 0), (0, terms.width * terms.chunks - terms.vocabulary)))
-    return padded.reshape(kernel.shape[0], terms.width, terms.chunks).transpose(2, 0, 1), jnp.arange(terms.chunks)
+    padded = jnp.pad(
+        jnp.asarray(kernel, terms.dtype),
+        ((0, 0), (0, terms.width * terms.chunks - terms.vocabulary)),
+    )
+    return padded.reshape(kernel.shape[0], terms.width, terms.chunks).transpose(
+        2, 0, 1
+    ), jnp.arange(terms.chunks)
 
 
 def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any]:
     """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for, int32 [width]; beyond the vocabulary is nothing."""
-    logits = jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32) * terms.scale
+    logits = (
+        jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32)
+        * terms.scale
+    )
     return logits, jnp.arange(terms.width) * terms.chunks + number
 
 
@@ -68,20 +78,36 @@ def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[A
         masked = jnp.where(real, logits, -jnp.inf)
         here = jnp.max(masked, axis=-1)
         found = words[jnp.argmax(masked, axis=-1)]
-        best = jnp.where(here > highest, found, jnp.where(here == highest, jnp.minimum(best, found), best))
+        best = jnp.where(
+            here > highest, found, jnp.where(here == highest, jnp.minimum(best, found), best)
+        )
         top = jnp.maximum(highest, here)
         total = total * jnp.exp(highest - top) + jnp.sum(jnp.exp(masked - top[:, None]), axis=-1)
         hit = hit + jnp.sum(jnp.where(words[None, :] == targets[:, None], logits, 0.0), axis=-1)
-        return (top, total, hit, everything + jnp.sum(jnp.where(real, logits, 0.0), axis=-1), best), None
+        return (
+            top,
+            total,
+            hit,
+            everything + jnp.sum(jnp.where(real, logits, 0.0), axis=-1),
+            best,
+        ), None
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
-    start = (jnp.full(targets.shape, -jnp.inf, jnp.float32), zeros, zeros, zeros, jnp.zeros(targets.shape, jnp.int32))
+    start = (
+        jnp.full(targets.shape, -jnp.inf, jnp.float32),
+        zeros,
+        zeros,
+        zeros,
+        jnp.zeros(targets.shape, jnp.int32),
+    )
     (highest, total, hit, everything, best), _ = jax.lax.scan(body, start, _slices(kernel, terms))
     return highest + jnp.log(total), hit, everything, best
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def chunked_cross_entropy(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any]:
+def chunked_cross_entropy(
+    hidden: Any, kernel: Any, targets: Any, terms: Terms
+) -> tuple[Any, Any, Any]:
     """Cross entropy of each token.
 
     Args:
@@ -117,13 +143,21 @@ def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
         part, number = inputs
         logits, words = _logits(hidden, part, number, terms)
         hit = words[None, :] == targets[:, None]
-        gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[:, None] * jnp.where(hit, high, terms.low)
-        gradient = jnp.asarray(jnp.where(words < terms.vocabulary, gradient, 0.0) * terms.scale, terms.dtype)
+        gradient = by_softmax[:, None] * jnp.exp(logits - total[:, None]) - of_loss[
+            :, None
+        ] * jnp.where(hit, high, terms.low)
+        gradient = jnp.asarray(
+            jnp.where(words < terms.vocabulary, gradient, 0.0) * terms.scale, terms.dtype
+        )
         into_hidden = jnp.dot(gradient, part.T, preferred_element_type=jnp.float32)
-        into_part = jnp.dot(jnp.asarray(hidden, terms.dtype).T, gradient, preferred_element_type=jnp.float32)
+        into_part = jnp.dot(
+            jnp.asarray(hidden, terms.dtype).T, gradient, preferred_element_type=jnp.float32
+        )
         return carry + into_hidden, into_part
 
-    of_hidden, parts = jax.lax.scan(body, jnp.zeros(hidden.shape, jnp.float32), _slices(kernel, terms))
+    of_hidden, parts = jax.lax.scan(
+        body, jnp.zeros(hidden.shape, jnp.float32), _slices(kernel, terms)
+    )
     of_kernel = parts.transpose(1, 2, 0).reshape(hidden.shape[1], -1)[:, : terms.vocabulary]
     return of_hidden.astype(hidden.dtype), of_kernel.astype(kernel.dtype), None
 

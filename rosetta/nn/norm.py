@@ -21,5 +21,7 @@ class RMSNorm(nn.Module):
         x = jnp.asarray(x, jnp.float32)
         power = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
         normed = jnp.asarray(x * lax.rsqrt(power + self.epsilon), self.dtype)
-        scale = param_with_axes("scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",))
+        scale = param_with_axes(
+            "scale", nn.initializers.ones, (x.shape[-1],), jnp.float32, axes=("embed",)
+        )
         return normed * jnp.asarray(scale, self.dtype)

@@ -20,8 +20,12 @@ def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest:
     exact = half // 2
     # float32 and its epsilon, as models that exist were trained: a distance on a boundary must fall where it fell there.
     span: np.ndarray = np.arange(exact, farthest + 1, dtype=np.float32)
-    grown = (np.log(span / exact + np.finfo(np.float32).eps) / np.log(farthest / exact) * (half - exact)).astype(np.int32)
-    of_each = np.concatenate([np.arange(exact), np.minimum(exact + grown, half - 1)])  # the bucket of each distance up to the farthest
+    grown = (
+        np.log(span / exact + np.finfo(np.float32).eps) / np.log(farthest / exact) * (half - exact)
+    ).astype(np.int32)
+    of_each = np.concatenate(
+        [np.arange(exact), np.minimum(exact + grown, half - 1)]
+    )  # the bucket of each distance up to the farthest
     apart = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
     ahead = half * (distance > 0) if bidirectional else 0
     found: np.ndarray = (ahead + of_each[np.minimum(apart, farthest)]).astype(np.int32)
@@ -39,10 +43,20 @@ class RelativeBias(nn.Module):
     @nn.compact
     def __call__(self, queries: int, keys: int, *, bidirectional: bool) -> Any:
         # Distances 0 .. keys-1, then one that does not occur, then 1-queries .. -1: the order in which `spread` reads them.
-        distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(np.int32)
-        where = bucket(distance, bidirectional=bidirectional, buckets=self.buckets, farthest=self.farthest)
+        distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(
+            np.int32
+        )
+        where = bucket(
+            distance, bidirectional=bidirectional, buckets=self.buckets, farthest=self.farthest
+        )
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
-        table = param_with_axes("rel_embedding", init, (self.heads, self.buckets), jnp.float32, axes=("heads", "relpos_buckets"))
+        table = param_with_axes(
+            "rel_embedding",
+            init,
+            (self.heads, self.buckets),
+            jnp.float32,
+            axes=("heads", "relpos_buckets"),
+        )
         one_hot = jnp.asarray(where[None, :] == np.arange(self.buckets)[:, None], self.dtype)
         # A sum over the buckets, of which one counts: neither a gather, whose gradient would be a scatter, nor a GEMM.
         each = jnp.sum(jnp.asarray(table, self.dtype)[:, :, None] * one_hot[None], axis=1)

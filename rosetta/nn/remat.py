@@ -26,6 +26,8 @@ def policy(name: str) -> Callable[..., bool]:
 
     def keep(primitive: Any, *avals: Any, **parameters: Any) -> Any:
         # The forward of cuDNN's attention: its output and the softmax statistics its backward wants.
-        return "dot_product_attention_fwd" in primitive.name or named(primitive, *avals, **parameters)
+        return "dot_product_attention_fwd" in primitive.name or named(
+            primitive, *avals, **parameters
+        )
 
     return keep

@@ -46,7 +46,9 @@ def require() -> Any:
     except (ImportError, OSError, RuntimeError) as problem:
         reason = str(problem).strip().splitlines()
         raise UserError(
-            f"cannot be loaded ({reason[0] if reason else type(problem).__name__})", _WHERE, "use a machine with an NVIDIA driver, or set ENABLE_TE=0"
+            f"cannot be loaded ({reason[0] if reason else type(problem).__name__})",
+            _WHERE,
+            "use a machine with an NVIDIA driver, or set ENABLE_TE=0",
         ) from problem
     return found
 
@@ -64,10 +66,24 @@ def _placed(te: Any) -> Any:
 
     It stays so after this call, since the backward pass is traced later.
     """
-    there = {axis for axis in (*mesh.AXES, mesh.PAX_MODEL) if te.sharding.is_mesh_available() and _has(te, axis)}
+    there = {
+        axis
+        for axis in (*mesh.AXES, mesh.PAX_MODEL)
+        if te.sharding.is_mesh_available() and _has(te, axis)
+    }
     # Of two axes that a batch lies over, the faster one is what it calls fully sharded data parallelism's.
-    batch = {"dp_resource": mesh.REPLICA, "fsdp_resource": mesh.DATA} if mesh.REPLICA in there else {"dp_resource": mesh.DATA}
-    axes = {resource: axis for resource, axis in (batch | {"tp_resource": mesh.PAX_MODEL if mesh.PAX_MODEL in there else mesh.MODEL}).items() if axis in there}
+    batch = (
+        {"dp_resource": mesh.REPLICA, "fsdp_resource": mesh.DATA}
+        if mesh.REPLICA in there
+        else {"dp_resource": mesh.DATA}
+    )
+    axes = {
+        resource: axis
+        for resource, axis in (
+            batch | {"tp_resource": mesh.PAX_MODEL if mesh.PAX_MODEL in there else mesh.MODEL}
+        ).items()
+        if axis in there
+    }
     _guard.close()
     _guard.enter_context(te.sharding.global_shard_guard(te.sharding.MeshResource(**axes)))
     return te
@@ -81,7 +97,9 @@ def unfit(rows: int, inputs: int, outputs: Sequence[int]) -> str:
     return "projections of different widths in one product" if len(set(outputs)) > 1 else ""
 
 
-def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any) -> tuple[Any, ...]:
+def contract(
+    x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
+) -> tuple[Any, ...]:
     """As rosetta.nn.fp8.contract, by Transformer Engine; what it cannot take is multiplied by XLA, to the same numbers, and a line says so.
 
     Several kernels are one [inputs, n, outputs], with one scale for all: the largest magnitude over them enters the history of each.
@@ -95,7 +113,9 @@ def contract(x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]]
     lent = {tensor: _lent(*_histories(held, tensor)) for tensor in fp8.TENSORS}
     # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be rounded twice.
     whole = _typed(fuse.join(kernels))
-    product = te.dense.dense(x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent))
+    product = te.dense.dense(
+        x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent)
+    )
     return tuple(fuse.part(product, [kernel.shape[1] for kernel in kernels]))
 
 
@@ -105,7 +125,10 @@ def _typed(kernel: Any) -> Any:
     return kernel
 
 
-_typed.defvjp(lambda kernel: (kernel, jnp.zeros((0,), kernel.dtype)), lambda like, gradient: (gradient.astype(like.dtype),))
+_typed.defvjp(
+    lambda kernel: (kernel, jnp.zeros((0,), kernel.dtype)),
+    lambda like, gradient: (gradient.astype(like.dtype),),
+)
 
 
 def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
@@ -115,12 +138,20 @@ def _quantizers(te: Any, lent: Mapping[str, tuple[Any, Any]]) -> Any:
     made = {}
     for theirs, ours in (("x", "input"), ("kernel", "kernel"), ("grad", "output_grad")):
         scale, history = lent[ours]
-        made[theirs] = te.quantize.QuantizeMeta(margin=0.0, amax_compute_algo=largest, scale=scale, amax_history=history)
-    return te.quantize.QuantizerFactory.create_set(fp8_recipe=recipe, quantize_meta_set=te.quantize.QuantizeMetaSet(**made))
+        made[theirs] = te.quantize.QuantizeMeta(
+            margin=0.0, amax_compute_algo=largest, scale=scale, amax_history=history
+        )
+    return te.quantize.QuantizerFactory.create_set(
+        fp8_recipe=recipe, quantize_meta_set=te.quantize.QuantizeMetaSet(**made)
+    )
 
 
-def _histories(states: Sequence[Mapping[str, Any]], tensor: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return tuple(each[f"{tensor}_scale"] for each in states), tuple(each[f"{tensor}_amax_history"] for each in states)
+def _histories(
+    states: Sequence[Mapping[str, Any]], tensor: str
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return tuple(each[f"{tensor}_scale"] for each in states), tuple(
+        each[f"{tensor}_amax_history"] for each in states
+    )
 
 
 @jax.custom_vjp
@@ -153,11 +184,24 @@ def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
         route.say("attention by XLA instead of Transformer Engine", reason)
         return "xla"
     if dropout:
-        route.say("attention's dropout by Transformer Engine", "it drops single weights, where T5 drops a key for all queries of a row")
+        route.say(
+            "attention's dropout by Transformer Engine",
+            "it drops single weights, where T5 drops a key for all queries of a row",
+        )
     return "te"
 
 
-def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dropout_rate: float, deterministic: bool, transposed: bool) -> Any:
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    relative: Any,
+    mask: Mask,
+    dropout_rate: float,
+    deterministic: bool,
+    transposed: bool,
+) -> Any:
     """Attention by Transformer Engine's DotProductAttention with T5's unscaled logits, called within a flax module.
 
     Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads or a divisor, depth], or with `transposed` the length first and
@@ -170,8 +214,15 @@ def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dr
         raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
     te = _placed(require())
     along, across = (0, 1) if transposed else (1, 0)
-    counts = [limits.lengths(valid, each.shape[across], each.shape[along]) for each, valid in ((query, mask.queries), (key, mask.keys))]
-    kind = ("padding_causal" if mask.causal else "padding") if mask.padded else ("causal" if mask.causal else "no_mask")
+    counts = [
+        limits.lengths(valid, each.shape[across], each.shape[along])
+        for each, valid in ((query, mask.queries), (key, mask.keys))
+    ]
+    kind = (
+        ("padding_causal" if mask.causal else "padding")
+        if mask.padded
+        else ("causal" if mask.causal else "no_mask")
+    )
     module = te.flax.DotProductAttention(
         head_dim=query.shape[-1],
         num_attention_heads=query.shape[-2],
@@ -186,9 +237,15 @@ def attention(query: Any, key: Any, value: Any, *, relative: Any, mask: Mask, dr
     described = te.attention.SequenceDescriptor.from_seqlens(tuple(counts))
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="(?s).*unfused attention")  # how it says that there is no kernel, before it goes on without
+        warnings.filterwarnings(
+            "error", message="(?s).*unfused attention"
+        )  # how it says that there is no kernel, before it goes on without
         try:
             return module(query, key, value, described, bias, deterministic=deterministic)
         except UserWarning as problem:
             shape = f"{query.shape[along]} queries, {key.shape[along]} keys, heads of {query.shape[-1]}, {kind}"
-            raise UserError(f"Transformer Engine has no fused attention for {shape}", "ATTENTION", "set it to cudnn or xla") from problem
+            raise UserError(
+                f"Transformer Engine has no fused attention for {shape}",
+                "ATTENTION",
+                "set it to cudnn or xla",
+            ) from problem

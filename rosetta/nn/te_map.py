@@ -51,11 +51,29 @@ def entries(kind: str, *, fused: bool, activations: int) -> tuple[Entry, ...]:
         raise ValueError(f"kind is {kind!r}, none of {KINDS}")
     own = "attention" if kind == "encoder" else "self_attention"
     called = "self_attention" if kind == "decoder" else "attention"
-    found = [*_attention(own, called, f"pre_{own}_layer_norm/scale", ("query", "key", "value") if fused else (), "qkv")]
+    found = [
+        *_attention(
+            own,
+            called,
+            f"pre_{own}_layer_norm/scale",
+            ("query", "key", "value") if fused else (),
+            "qkv",
+        )
+    ]
     if kind == "decoder":
         name = "encoder_decoder_attention"
-        found += _attention(name, name, "pre_cross_attention_layer_norm/scale", ("key", "value") if fused else (), "kv")
-    inner = ("mlp/wi/kernel",) if activations == 1 else tuple(f"mlp/wi_{index}/kernel" for index in range(activations))
+        found += _attention(
+            name,
+            name,
+            "pre_cross_attention_layer_norm/scale",
+            ("key", "value") if fused else (),
+            "kv",
+        )
+    inner = (
+        ("mlp/wi/kernel",)
+        if activations == 1
+        else tuple(f"mlp/wi_{index}/kernel" for index in range(activations))
+    )
     return (
         *found,
         Entry("mlp/scale", ("pre_mlp_layer_norm/scale",), "d"),
@@ -64,10 +82,17 @@ def entries(kind: str, *, fused: bool, activations: int) -> tuple[Entry, ...]:
     )
 
 
-def _attention(ours: str, theirs: str, scale: str, together: Sequence[str], name: str) -> Iterator[Entry]:
+def _attention(
+    ours: str, theirs: str, scale: str, together: Sequence[str], name: str
+) -> Iterator[Entry]:
     yield Entry(f"{theirs}/{name if 'query' in together else 'query'}/scale", (scale,), "d")
     if together:
-        yield Entry(f"{theirs}/{name}/kernel", tuple(f"{ours}/{each}/kernel" for each in together), "dw", stacked=True)
+        yield Entry(
+            f"{theirs}/{name}/kernel",
+            tuple(f"{ours}/{each}/kernel" for each in together),
+            "dw",
+            stacked=True,
+        )
     for each in ("query", "key", "value"):
         if each not in together:
             yield Entry(f"{theirs}/{each}/kernel", (f"{ours}/{each}/kernel",), "dw")
@@ -88,7 +113,14 @@ def stack(matrices: Sequence[Any]) -> Any:
     return _library(matrices[0]).stack(matrices, axis=-2)
 
 
-def layer_to_te(layer: Mapping[str, Any], kind: str, *, fused: bool = True, layer_axis: int | None = None, where: str = "") -> dict[str, Any]:
+def layer_to_te(
+    layer: Mapping[str, Any],
+    kind: str,
+    *,
+    fused: bool = True,
+    layer_axis: int | None = None,
+    where: str = "",
+) -> dict[str, Any]:
     """Return Transformer Engine's parameters of a layer.
 
     Args:
@@ -107,18 +139,32 @@ def layer_to_te(layer: Mapping[str, Any], kind: str, *, fused: bool = True, laye
     sizes: dict[str, tuple[int, str]] = {}
     found = {}
     for entry in plan:
-        parts = [_checked(flat[name], entry.dims, layer_axis, sizes, _joined(where, name)) for name in entry.ours]
+        parts = [
+            _checked(flat[name], entry.dims, layer_axis, sizes, _joined(where, name))
+            for name in entry.ours
+        ]
         found[entry.theirs] = _back(stack(parts) if entry.stacked else parts[0], layer_axis)
     return _nested(found)
 
 
-def layer_from_te(layer: Mapping[str, Any], kind: str, *, fused: bool = True, layer_axis: int | None = None, where: str = "") -> dict[str, Any]:
+def layer_from_te(
+    layer: Mapping[str, Any],
+    kind: str,
+    *,
+    fused: bool = True,
+    layer_axis: int | None = None,
+    where: str = "",
+) -> dict[str, Any]:
     """Return upstream's parameters of a layer of Transformer Engine's; the inverse of layer_to_te, with the same arguments and errors."""
     flat = _flat(layer, where)
     inner = flat.get("mlp/wi_kernel")
     ndim = 3 if layer_axis is None else 4
     if inner is None or inner.ndim != ndim:
-        raise UserError("is missing" if inner is None else f"has shape {tuple(inner.shape)}", _joined(where, "mlp/wi_kernel"), _PUT_RIGHT)
+        raise UserError(
+            "is missing" if inner is None else f"has shape {tuple(inner.shape)}",
+            _joined(where, "mlp/wi_kernel"),
+            _PUT_RIGHT,
+        )
     plan = entries(kind, fused=fused, activations=inner.shape[-2])
     _same_names(flat, {entry.theirs for entry in plan}, where)
     sizes: dict[str, tuple[int, str]] = {}
@@ -131,12 +177,16 @@ def layer_from_te(layer: Mapping[str, Any], kind: str, *, fused: bool = True, la
     return _nested(found)
 
 
-def to_te(tree: Mapping[str, Any], *, fused: bool = True, layer_axis: int | None = None) -> dict[str, Any]:
+def to_te(
+    tree: Mapping[str, Any], *, fused: bool = True, layer_axis: int | None = None
+) -> dict[str, Any]:
     """Return upstream's whole tree with every layer as Transformer Engine has it; all else is as it was. See layer_to_te."""
     return _layers(tree, layer_to_te, fused=fused, layer_axis=layer_axis)
 
 
-def from_te(tree: Mapping[str, Any], *, fused: bool = True, layer_axis: int | None = None) -> dict[str, Any]:
+def from_te(
+    tree: Mapping[str, Any], *, fused: bool = True, layer_axis: int | None = None
+) -> dict[str, Any]:
     """Return the inverse of to_te."""
     return _layers(tree, layer_from_te, fused=fused, layer_axis=layer_axis)
 
@@ -145,9 +195,13 @@ def _layers(tree: Mapping[str, Any], change: Any, **how: Any) -> dict[str, Any]:
     found: dict[str, Any] = dict(tree)
     for part in ("encoder", "decoder"):
         children = tree.get(part, {})
-        kind = "encoder" if part == "encoder" else "decoder" if "encoder" in tree else "decoder_only"
+        kind = (
+            "encoder" if part == "encoder" else "decoder" if "encoder" in tree else "decoder_only"
+        )
         changed = {
-            name: change(child, kind, where=f"{part}/{name}", **how) if isinstance(child, Mapping) and "mlp" in child else child
+            name: change(child, kind, where=f"{part}/{name}", **how)
+            if isinstance(child, Mapping) and "mlp" in child
+            else child
             for name, child in children.items()
         }
         if children:
@@ -161,26 +215,48 @@ def _activations(flat: Mapping[str, Any]) -> int:
 
 def _same_names(flat: Mapping[str, Any], wanted: set[str], where: str) -> None:
     for name in sorted(wanted ^ set(flat)):
-        raise UserError("is missing" if name in wanted else "has no counterpart", _joined(where, name), _PUT_RIGHT)
+        raise UserError(
+            "is missing" if name in wanted else "has no counterpart",
+            _joined(where, name),
+            _PUT_RIGHT,
+        )
 
 
-def _checked(leaf: Any, dims: str, layer_axis: int | None, sizes: dict[str, tuple[int, str]], name: str) -> Any:
+def _checked(
+    leaf: Any, dims: str, layer_axis: int | None, sizes: dict[str, tuple[int, str]], name: str
+) -> Any:
     """Return the leaf with its layers first, if it has any, after comparing its shape with those seen before; a digit is a size itself."""
     expected = len(dims) + (layer_axis is not None)
     if leaf.ndim != expected:
         why = " (Adafactor's factored moments cannot be mapped)" if leaf.ndim < expected else ""
-        raise UserError(f"has shape {tuple(leaf.shape)}, not {expected} dimensions{why}", name, _PUT_RIGHT)
+        raise UserError(
+            f"has shape {tuple(leaf.shape)}, not {expected} dimensions{why}", name, _PUT_RIGHT
+        )
     if layer_axis is not None:
         leaf = _library(leaf).moveaxis(leaf, min(layer_axis, leaf.ndim - 1), 0)
-    for dim, size in zip(("layers", *dims) if layer_axis is not None else dims, leaf.shape, strict=True):
-        known, first = (int(dim), "Transformer Engine's layout") if dim.isdigit() else sizes.setdefault(dim, (size, name))
+    for dim, size in zip(
+        ("layers", *dims) if layer_axis is not None else dims, leaf.shape, strict=True
+    ):
+        known, first = (
+            (int(dim), "Transformer Engine's layout")
+            if dim.isdigit()
+            else sizes.setdefault(dim, (size, name))
+        )
         if size != known:
-            raise UserError(f"has {size} where {first} has {known} (shape {tuple(leaf.shape)})", name, _PUT_RIGHT)
+            raise UserError(
+                f"has {size} where {first} has {known} (shape {tuple(leaf.shape)})",
+                name,
+                _PUT_RIGHT,
+            )
     return leaf
 
 
 def _back(leaf: Any, layer_axis: int | None) -> Any:
-    return leaf if layer_axis is None else _library(leaf).moveaxis(leaf, 0, min(layer_axis, leaf.ndim - 1))
+    return (
+        leaf
+        if layer_axis is None
+        else _library(leaf).moveaxis(leaf, 0, min(layer_axis, leaf.ndim - 1))
+    )
 
 
 def _library(leaf: Any) -> Any:
@@ -199,7 +275,11 @@ def _flat(tree: Mapping[str, Any], where: str, before: str = "") -> dict[str, An
         if isinstance(child, Mapping):
             found |= _flat(child, where, path)
         elif not hasattr(child, "shape") or not hasattr(child, "ndim"):
-            raise UserError(f"is a {type(child).__name__}, not an array", _joined(where, path), f"{_PUT_RIGHT}; Adafactor's factored moments cannot be mapped")
+            raise UserError(
+                f"is a {type(child).__name__}, not an array",
+                _joined(where, path),
+                f"{_PUT_RIGHT}; Adafactor's factored moments cannot be mapped",
+            )
         else:
             found[path] = child
     return found

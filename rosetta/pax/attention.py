@@ -28,7 +28,16 @@ class _TransformerEngine(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any) -> Any:
-        return te.attention(query, key, value, relative=relative, mask=_CAUSAL, dropout_rate=self.dropout_rate, deterministic=self.deterministic, transposed=False)
+        return te.attention(
+            query,
+            key,
+            value,
+            relative=relative,
+            mask=_CAUSAL,
+            dropout_rate=self.dropout_rate,
+            deterministic=self.deterministic,
+            transposed=False,
+        )
 
 
 class _Fused(base_layer.BaseLayer):
@@ -54,10 +63,19 @@ class _Fused(base_layer.BaseLayer):
             route.say("attention by XLA instead of Transformer Engine", reason)
             return "xla"
         depth = self.dim_per_head or self.hidden_dim // self.num_heads
-        how = {"head_dim": depth, "queries": queries, "keys": keys, "biased": relative is not None, "dropout": dropout, "float32_logits": False}
+        how = {
+            "head_dim": depth,
+            "queries": queries,
+            "keys": keys,
+            "biased": relative is not None,
+            "dropout": dropout,
+            "float32_logits": False,
+        }
         if self.implementation == "xla":
             how["dtype"] = jnp.bfloat16  # any will do
-        return attention.choose("cudnn", reason or attention.unfit_for_cudnn(**{"dtype": dtype, "mask": _CAUSAL, **how}))
+        return attention.choose(
+            "cudnn", reason or attention.unfit_for_cudnn(**{"dtype": dtype, "mask": _CAUSAL, **how})
+        )
 
     def _unfit(self, relative: Any) -> str:
         if self.packed:
@@ -75,21 +93,34 @@ class _Fused(base_layer.BaseLayer):
     def _attend(self, who: str, query: Any, key: Any, value: Any, relative: Any) -> Any:
         """Attend with scaled queries [batch, length, heads, depth] to keys and values [batch, length, heads or a divisor, depth]."""
         if who == "te":
-            made = _TransformerEngine(self.atten_dropout_prob, self.do_eval or not self.atten_dropout_prob, parent=None)
+            made = _TransformerEngine(
+                self.atten_dropout_prob, self.do_eval or not self.atten_dropout_prob, parent=None
+            )
             keys = {} if made.deterministic else {"dropout": self.next_prng_key()}
             found = made.apply({}, query, key, value, relative, rngs=keys)
         else:
-            found = attention.fused(query, key, value, relative=relative, mask=_CAUSAL, implementation=self.implementation)
+            found = attention.fused(
+                query,
+                key,
+                value,
+                relative=relative,
+                mask=_CAUSAL,
+                implementation=self.implementation,
+            )
         return self._shard_blnh(checkpoint_name(found, "context"))
 
 
 class DotProductAttention(attentions.DotProductAttention, _Fused):
     """praxis' DotProductAttention."""
 
-    def _dot_atten(self, query: Any, key: Any, value: Any, atten_mask: Any, relative_bias: Any = None) -> tuple[Any, Any]:
+    def _dot_atten(
+        self, query: Any, key: Any, value: Any, atten_mask: Any, relative_bias: Any = None
+    ) -> tuple[Any, Any]:
         who = self._who(query.shape[1], key.shape[1], query.dtype, relative_bias)
         if who == "xla":
-            found: tuple[Any, Any] = super()._dot_atten(query, key, value, atten_mask, relative_bias)
+            found: tuple[Any, Any] = super()._dot_atten(
+                query, key, value, atten_mask, relative_bias
+            )
             return found
         query, key, value = (self._shard_blnh(each) for each in (query, key, value))
         query = self._scale_query(query)
@@ -102,7 +133,13 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
     """praxis' MultiQueryDotProductAttention: fewer heads of keys and values than of queries. No key or value is repeated."""
 
     def __call__(
-        self, query_vec: Any, key_vec: Any, value_vec: Any, atten_mask: Any, query_segment_pos: Any = None, key_segment_pos: Any = None
+        self,
+        query_vec: Any,
+        key_vec: Any,
+        value_vec: Any,
+        atten_mask: Any,
+        query_segment_pos: Any = None,
+        key_segment_pos: Any = None,
     ) -> tuple[Any, Any]:
         """As the base class, whose decoding with a cache it leaves alone; the second value, the weights, is None where a kernel keeps them.
 
@@ -116,17 +153,24 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         """
         who = self._asked(query_vec.shape[1], key_vec.shape[1])
         if who == "xla":
-            found: tuple[Any, Any] = super().__call__(query_vec, key_vec, value_vec, atten_mask, query_segment_pos, key_segment_pos)
+            found: tuple[Any, Any] = super().__call__(
+                query_vec, key_vec, value_vec, atten_mask, query_segment_pos, key_segment_pos
+            )
             return found
         query = self._heads("query", query_vec, query_segment_pos, turned=True)
-        key, value = self._heads("key", key_vec, key_segment_pos, turned=True), self._heads("value", value_vec, None)
+        key, value = (
+            self._heads("key", key_vec, key_segment_pos, turned=True),
+            self._heads("value", value_vec, None),
+        )
         encoded = self._attend(who, self._scale_query(query), key, value, None)
         return checkpoint_name(self._shard_bld(self.post(encoded)), "out_proj"), None
 
     def _heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
         """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads, depth], turned by position where asked to."""
         # No device may hold a part of the features only, or the sum for the kernel's gradient goes over devices once more.
-        x = base_layer.maybe_shard(x, [None] * x.ndim, self.mesh_axis_names, unconstrained_dims=range(x.ndim - 1))
+        x = base_layer.maybe_shard(
+            x, [None] * x.ndim, self.mesh_axis_names, unconstrained_dims=range(x.ndim - 1)
+        )
         made = checkpoint_name(getattr(self, name)(x), f"{name}_proj")
         if made.ndim == x.ndim:  # a single head has no dimension of its own
             made = made[..., None, :]
@@ -137,8 +181,18 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
     def _asked(self, queries: int, keys: int) -> str:
         if self.is_mutable_collection(base_layer.DECODE_CACHE):
             return "xla"
-        return self._who(queries, keys, self.fprop_dtype, None, "relative positions with shared keys" if self.relative_bias_tpl is not None else "")
+        return self._who(
+            queries,
+            keys,
+            self.fprop_dtype,
+            None,
+            "relative positions with shared keys" if self.relative_bias_tpl is not None else "",
+        )
 
     def _shard_heads(self, x: Any) -> Any:
         """Lay keys or values [batch, length, heads, depth] over the mesh; a single head is no axis to split."""
-        return self._shard_blnh(x) if self.num_kv_heads > 1 else self._shard_blh(x[..., 0, :])[..., None, :]
+        return (
+            self._shard_blnh(x)
+            if self.num_kv_heads > 1
+            else self._shard_blh(x[..., 0, :])[..., None, :]
+        )

@@ -54,53 +54,100 @@ def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_c
     if native or asked:
         _able(given, cards, on_cpu=on_cpu, native=native, notes=notes)
     env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(asked and with_te))}
-    if with_te and given.llama:  # the script's own values: they leave room for communication beside layer norms
-        env |= {name: given.variables.get(name) or "4" for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")}
+    if (
+        with_te and given.llama
+    ):  # the script's own values: they leave room for communication beside layer norms
+        env |= {
+            name: given.variables.get(name) or "4"
+            for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
+        }
     hyper = {"USE_FP8": "True"} if asked and not with_te else {}
-    return Choice(env, {**hyper, **_attention(given, cards, flags, on_cpu=on_cpu, with_te=with_te, notes=notes)}, tuple(notes))
+    return Choice(
+        env,
+        {**hyper, **_attention(given, cards, flags, on_cpu=on_cpu, with_te=with_te, notes=notes)},
+        tuple(notes),
+    )
 
 
-def _te(given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]) -> bool:
+def _te(
+    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+) -> bool:
     if given.variables.get("ENABLE_TE"):
         asked = on(given.variables, "ENABLE_TE")
         if asked and native:
-            raise UserError("XLA's own FP8 needs Transformer Engine off", "--fdl.USE_FP8=True", "set ENABLE_TE=0, or ENABLE_FP8=1 for Transformer Engine's")
+            raise UserError(
+                "XLA's own FP8 needs Transformer Engine off",
+                "--fdl.USE_FP8=True",
+                "set ENABLE_TE=0, or ENABLE_FP8=1 for Transformer Engine's",
+            )
         if asked:
             te.require()
             if on_cpu:
                 raise UserError("it needs an NVIDIA card", "Transformer Engine", "set ENABLE_TE=0")
         return asked
-    able = not on_cpu and te.version() is not None and bool(cards) and all(each.capability >= card.CUDNN for each in cards)
+    able = (
+        not on_cpu
+        and te.version() is not None
+        and bool(cards)
+        and all(each.capability >= card.CUDNN for each in cards)
+    )
     if not able or native or given.llama:
         return False
     notes.append("Transformer Engine is on (ENABLE_TE=0 turns it off)")
     return True
 
 
-def _able(given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]) -> None:
+def _able(
+    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+) -> None:
     lacking = [each.name for each in cards if each.capability < card.FP8]
     where = "--fdl.USE_FP8=True" if native else "ENABLE_FP8=1"
     if lacking and not on_cpu:
-        raise UserError(f"{lacking[0]} has no FP8", where, "leave it out; FP8 needs an Ada, Hopper or newer card")
+        raise UserError(
+            f"{lacking[0]} has no FP8",
+            where,
+            "leave it out; FP8 needs an Ada, Hopper or newer card",
+        )
     if given.precision and given.precision != "bfloat16":
-        raise UserError("with FP8 all else is in bfloat16", f"PREC={given.precision}", f"set PREC=bfloat16, or leave out {where}")
+        raise UserError(
+            "with FP8 all else is in bfloat16",
+            f"PREC={given.precision}",
+            f"set PREC=bfloat16, or leave out {where}",
+        )
     if on_cpu:
         notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
 
 
-def _attention(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_cpu: bool, with_te: bool, notes: list[str]) -> dict[str, str]:
+def _attention(
+    given: Settings,
+    cards: Sequence[Card],
+    flags: Sequence[str],
+    *,
+    on_cpu: bool,
+    with_te: bool,
+    notes: list[str],
+) -> dict[str, str]:
     """ATTENTION as a hyper-parameter; nothing where the experiment's own, XLA's, is what there is."""
     if "ATTENTION" in given.hyper:
         return {}
     if asked := given.variables.get("ATTENTION"):
         return {"ATTENTION": fdl.literal(one_of("ATTENTION", asked, checks.ATTENTION))}
-    refused = xlaflags.value(flags, _FMHA) == "false" or (with_te and given.variables.get("NVTE_FUSED_ATTN") == "0")
-    able = not on_cpu and given.precision != "float32" and bool(cards) and all(each.capability >= card.CUDNN for each in cards)
+    refused = xlaflags.value(flags, _FMHA) == "false" or (
+        with_te and given.variables.get("NVTE_FUSED_ATTN") == "0"
+    )
+    able = (
+        not on_cpu
+        and given.precision != "float32"
+        and bool(cards)
+        and all(each.capability >= card.CUDNN for each in cards)
+    )
     if not able or "USE_CUDNN_FLASH_ATTENTION" in given.hyper:
         return {}
     if refused:
         return {"ATTENTION": '"xla"'}
     if xla.small(given.config):
-        notes.append("attention is XLA's: the 126M model was seen to diverge with a fused one (ATTENTION=cudnn sets it)")
+        notes.append(
+            "attention is XLA's: the 126M model was seen to diverge with a fused one (ATTENTION=cudnn sets it)"
+        )
         return {"ATTENTION": '"xla"'}
     return {"ATTENTION": '"te"' if with_te else '"cudnn"'}

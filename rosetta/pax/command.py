@@ -22,11 +22,19 @@ SCRIPTS = {
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
     about = "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts (docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any hyper-parameter"
-    entry = commands.add_parser("pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA")
+    entry = commands.add_parser(
+        "pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA"
+    )
     entry.add_argument("what", choices=tuple(SCRIPTS))
     entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
-    entry.add_argument("--profile", metavar="A:B", help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)")
-    entry.add_argument("--dry-run", action="store_true", help="check everything, print what would run, run nothing")
+    entry.add_argument(
+        "--profile",
+        metavar="A:B",
+        help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+    )
+    entry.add_argument(
+        "--dry-run", action="store_true", help="check everything, print what would run, run nothing"
+    )
     entry.set_defaults(flags_first=True)
 
 
@@ -37,14 +45,36 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from rosetta.pax import launch, settings  # noqa: PLC0415
 
     hyper = [word for word in args.settings if word.startswith("fdl.")]
-    given = (words.setting(word, settings.VARIABLES, f"rosetta pax {args.what}", "CONFIG=Synthetic126M", others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment") for word in args.settings if word not in hyper)
-    environment = {**os.environ, **dict(given), **({"PROFILE_STEPS": args.profile} if args.profile else {})}
-    environment["ROSETTA_FDL"] = " ".join([environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)])
+    given = (
+        words.setting(
+            word,
+            settings.VARIABLES,
+            f"rosetta pax {args.what}",
+            "CONFIG=Synthetic126M",
+            others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment",
+        )
+        for word in args.settings
+        if word not in hyper
+    )
+    environment = {
+        **os.environ,
+        **dict(given),
+        **({"PROFILE_STEPS": args.profile} if args.profile else {}),
+    }
+    environment["ROSETTA_FDL"] = " ".join(
+        [environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)]
+    )
     if not environment.get("PYTHON") and find_spec("paxml") is None:
-        raise UserError("this environment has no paxml", "rosetta pax", "use an image or environment of the distribution pax")
+        raise UserError(
+            "this environment has no paxml",
+            "rosetta pax",
+            "use an image or environment of the distribution pax",
+        )
     door = lock.path().parent / "bin" / "python"
     if door.is_file():
-        environment.setdefault("PYTHON", str(door))  # it also finds what pip put beside a read-only environment
+        environment.setdefault(
+            "PYTHON", str(door)
+        )  # it also finds what pip put beside a read-only environment
     wanted = launch.commands(SCRIPTS[args.what], [], environment)
     if not args.dry_run:
         run.one_after_the_other(wanted)

@@ -80,25 +80,49 @@ class Dataset(base_experiment.BaseExperiment):
         name = self.VOCAB or os.environ.get("VOCAB_PATH")
         if not name:
             if kinds != {"cache"}:
-                raise UserError("there is no vocabulary, and text is to be tokenised", f"DATA={data}", NO_VOCABULARY)
+                raise UserError(
+                    "there is no vocabulary, and text is to be tokenised",
+                    f"DATA={data}",
+                    NO_VOCABULARY,
+                )
             if self.PACKED_INPUT:
-                raise UserError("packing looks for the vocabulary's end token", "PACKED_INPUT", NO_VOCABULARY)
+                raise UserError(
+                    "packing looks for the vocabulary's end token", "PACKED_INPUT", NO_VOCABULARY
+                )
             name = f"ids:{max(cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data))}"
         found = vocabulary.named(name, 0, causal=True)
         if found.size > size:
-            raise UserError(f"the vocabulary has {found.size} ids, the model {size}", found.name, f"set --fdl.VOCAB_SIZE={found.size}, or name the model's own vocabulary")
+            raise UserError(
+                f"the vocabulary has {found.size} ids, the model {size}",
+                found.name,
+                f"set --fdl.VOCAB_SIZE={found.size}, or name the model's own vocabulary",
+            )
         return found
 
     def _input(self, data: str, split: str, *, training: bool) -> Any:
         _tfds_folder()
         if not isinstance(self.MAX_SEQ_LEN, int) or self.MAX_SEQ_LEN < 2:
-            raise UserError(f"a row has {self.MAX_SEQ_LEN!r} tokens", "MAX_SEQ_LEN", "give 2 or more")
-        rows, hosts = inputs.dealt(self.PERCORE_BATCH_SIZE, jax.local_device_count(), jax.process_count())
+            raise UserError(
+                f"a row has {self.MAX_SEQ_LEN!r} tokens", "MAX_SEQ_LEN", "give 2 or more"
+            )
+        rows, hosts = inputs.dealt(
+            self.PERCORE_BATCH_SIZE, jax.local_device_count(), jax.process_count()
+        )
         vocab = self.vocabulary(data)
-        check(inputs.recipe(data=data, objective=self.objective, vocab=vocab, length=self.MAX_SEQ_LEN, split=split))
+        check(
+            inputs.recipe(
+                data=data,
+                objective=self.objective,
+                vocab=vocab,
+                length=self.MAX_SEQ_LEN,
+                split=split,
+            )
+        )
         batches = None if training or self.EVAL_BATCHES == -1 else int(self.EVAL_BATCHES)
         if batches is not None and batches < 1:
-            raise UserError(f"it is {self.EVAL_BATCHES}", "EVAL_BATCHES", "give 1 or more, or -1 for all")
+            raise UserError(
+                f"it is {self.EVAL_BATCHES}", "EVAL_BATCHES", "give 1 or more, or -1 for all"
+            )
         return pax_fiddle.Config(
             inputs.Input,
             name=self.names[0 if training else 1],
@@ -106,7 +130,9 @@ class Dataset(base_experiment.BaseExperiment):
             batch_size=rows,
             num_infeed_hosts=hosts,
             infeed_host_index=jax.process_index() % hosts,
-            input_random_seed=self.SEED if self.TRAIN_INPUT_RANDOM_SEED is None else self.TRAIN_INPUT_RANDOM_SEED,
+            input_random_seed=self.SEED
+            if self.TRAIN_INPUT_RANDOM_SEED is None
+            else self.TRAIN_INPUT_RANDOM_SEED,
             reset_for_eval=not training,
             eval_loop_num_batches=1 if training else -1,
             data=data,
@@ -127,13 +153,20 @@ class Dataset(base_experiment.BaseExperiment):
           UserError: data or vocabulary are not there, do not fit, or the batch cannot be dealt out.
         """
         read = self.eval_data()
-        return [self._input(self.train_data(), "train", training=True)] + ([self._input(*read, training=False)] if read else [])
+        return [self._input(self.train_data(), "train", training=True)] + (
+            [self._input(*read, training=False)] if read else []
+        )
 
     def get_input_specs_provider_params(self) -> Any:
         """Return the configuration of what tells Paxml the shapes of a batch: no data is read for it."""
         devices = jax.local_device_count()
         rows, _ = inputs.dealt(self.PERCORE_BATCH_SIZE, devices, jax.process_count())
-        return pax_fiddle.Config(inputs.Shapes, objective=self.objective, seq_len=self.MAX_SEQ_LEN, batch_size=-(-rows // devices) * devices)
+        return pax_fiddle.Config(
+            inputs.Shapes,
+            objective=self.objective,
+            seq_len=self.MAX_SEQ_LEN,
+            batch_size=-(-rows // devices) * devices,
+        )
 
 
 class SyntheticDataset(Dataset):
@@ -166,7 +199,9 @@ class LambadaDataset(Dataset):
     names = ("LambadaTrain", "LambadaValidation")
 
     def eval_data(self) -> tuple[str, str] | None:
-        return spec.describe(self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.train_data()), "test"
+        return spec.describe(
+            self.EVAL_DATA or os.environ.get("EVAL_DATA") or self.train_data()
+        ), "test"
 
     def datasets(self) -> list[Any]:
         return [self._input(*read, training=False)] if (read := self.eval_data()) else []
@@ -207,7 +242,9 @@ class BoolQDataset(Dataset):
         ids = found.encode(["yes", "no"])
         if any(len(one) != 1 for one in ids):
             what = f"it has {len(ids[0])} ids for yes and {len(ids[1])} for no: the accuracy compares one with one"
-            raise UserError(what, f"VOCAB={found.name}", "name a SentencePiece model that has a piece for each")
+            raise UserError(
+                what, f"VOCAB={found.name}", "name a SentencePiece model that has a piece for each"
+            )
         return int(ids[0][0]), int(ids[1][0])
 
 
@@ -217,7 +254,11 @@ def check(recipe: pipeline.Recipe) -> None:
     rule = objectives.named(recipe.objective, {"inputs": recipe.inputs, "targets": recipe.targets})
     for part in spec.parts(recipe.data):
         if part.spec.kind == "task":
-            raise UserError("SeqIO gives this data, rosetta.data does not", f"DATA={part.spec}", "name files, or a tfds: or hf: set")
+            raise UserError(
+                "SeqIO gives this data, rosetta.data does not",
+                f"DATA={part.spec}",
+                "name files, or a tfds: or hf: set",
+            )
         pipeline.check(part.spec, rule, recipe.vocabulary, recipe.split)
 
 
@@ -237,7 +278,13 @@ def _tfds_folder() -> None:
 def _has_split(data: str, split: str) -> bool:
     """Say whether every tfds set of the data has the split; that it is missing is said."""
     _tfds_folder()
-    lacking = [part.spec for part in spec.parts(data) if part.spec.kind == "tfds" and not part.spec.split and split not in tfds.splits(tfds.folder(part.spec.value))]
+    lacking = [
+        part.spec
+        for part in spec.parts(data)
+        if part.spec.kind == "tfds"
+        and not part.spec.split
+        and split not in tfds.splits(tfds.folder(part.spec.value))
+    ]
     for each in lacking:
         _say(f"data: {each} has no split {split}: nothing is evaluated")
     return not lacking

@@ -43,20 +43,29 @@ _BOOLQ = ("question", "passage", "label")
 SOURCES = {
     # Both addresses are those that upstream's and TensorFlow Datasets' own builders fetch.
     "lambada": Source(
-        "tfds:my_lambada/lm", "test", "https://raw.githubusercontent.com/cybertronai/bflm/master/lambada_test.jsonl",
+        "tfds:my_lambada/lm",
+        "test",
+        "https://raw.githubusercontent.com/cybertronai/bflm/master/lambada_test.jsonl",
         {"lambada/test.jsonl": ("", 5153, ("text",))},
     ),
     "boolq": Source(
-        "tfds:super_glue/boolq", "train", "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/BoolQ.zip",
-        {"boolq/train.jsonl": ("BoolQ/train.jsonl", 9427, _BOOLQ), "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3270, _BOOLQ)},
+        "tfds:super_glue/boolq",
+        "train",
+        "https://dl.fbaipublicfiles.com/glue/superglue/data/v2/BoolQ.zip",
+        {
+            "boolq/train.jsonl": ("BoolQ/train.jsonl", 9427, _BOOLQ),
+            "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3270, _BOOLQ),
+        },
     ),
-}  # fmt: skip
+}
 
 
 def found(name: str, root: str) -> dict[str, str]:
     """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder; nothing where there is none, or TFDS's copy."""
     source = SOURCES[name]
-    if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir() or not all(Path(root, file).is_file() for file in source.files):
+    if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir() or not all(
+        Path(root, file).is_file() for file in source.files
+    ):
         return {}
     files = [f"jsonl:{root}/{file}" for file in source.files]
     return {"DATA": files[0], "EVAL_DATA": files[-1]}
@@ -91,7 +100,11 @@ def _get(url: str) -> bytes:
             return bytes(answer.read())
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", None) or error
-        raise UserError(f"it cannot be fetched ({reason})", url, "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set DATA=jsonl:FILE") from None
+        raise UserError(
+            f"it cannot be fetched ({reason})",
+            url,
+            "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set DATA=jsonl:FILE",
+        ) from None
 
 
 def _text(data: bytes, inside: str, url: str) -> str:
@@ -101,17 +114,27 @@ def _text(data: bytes, inside: str, url: str) -> str:
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
             return opened.read(inside).decode("utf-8")
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-        raise UserError(f"what was fetched is not the data set ({type(error).__name__})", url, "try again, or fetch it elsewhere and set DATA=jsonl:FILE") from None
+        raise UserError(
+            f"what was fetched is not the data set ({type(error).__name__})",
+            url,
+            "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+        ) from None
 
 
 def _examine(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
     rows = text.splitlines()
     try:
-        whole = len(rows) == lines and all(field in json.loads(row) for row in (rows[0], rows[-1]) for field in fields)
+        whole = len(rows) == lines and all(
+            field in json.loads(row) for row in (rows[0], rows[-1]) for field in fields
+        )
     except (ValueError, TypeError):
         whole = False
     if not whole:
-        raise UserError(f"what was fetched is not the data set: {len(rows)} lines, not {lines} with {', '.join(fields)}", url, "try again, or fetch it elsewhere and set DATA=jsonl:FILE")
+        raise UserError(
+            f"what was fetched is not the data set: {len(rows)} lines, not {lines} with {', '.join(fields)}",
+            url,
+            "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
+        )
 
 
 def pile(root: str) -> str:
@@ -122,7 +145,11 @@ def pile(root: str) -> str:
     """
     folder = Path(root, "the_pile")
     if not folder.is_dir():
-        raise UserError("the Pile has been offline since October 2023 and there is no copy here", str(folder), f"set TFDS_DATA_DIR to a copy prepared earlier, or {INSTEAD}")
+        raise UserError(
+            "the Pile has been offline since October 2023 and there is no copy here",
+            str(folder),
+            f"set TFDS_DATA_DIR to a copy prepared earlier, or {INSTEAD}",
+        )
     os.environ["TFDS_DATA_DIR"] = root
     there = tfds.check(spec.parse("tfds:the_pile/lm"), "train")
     return f"{there['folder']}: {there['files']} files, {there['bytes']:,} bytes, {there['examples']:,} examples: complete as far as sizes and heads tell. Nothing to download"

@@ -51,10 +51,19 @@ class Einsum(base_layer.BaseLayer):
 
     def __call__(self, equation: str, x: Any, kernel: Any) -> Any:
         """Return einsum(equation, x, kernel) in fprop_dtype; `equation` is one of what `multiply` takes."""
-        return multiply(equation, x, kernel, {name: self.theta[name] for name in NAMES}, self.fprop_dtype, self.by)
+        return multiply(
+            equation,
+            x,
+            kernel,
+            {name: self.theta[name] for name in NAMES},
+            self.fprop_dtype,
+            self.by,
+        )
 
 
-def multiply(equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype: Any, by: str = "xla") -> Any:
+def multiply(
+    equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype: Any, by: str = "xla"
+) -> Any:
     """Return einsum(equation, x, kernel) in `dtype`, computed in FP8.
 
     The equation is of the form "ebi,ekio->ekbo", where each letter stands for none, one or several dimensions (e and k for one at most): e are
@@ -78,21 +87,34 @@ def multiply(equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype
     own = [letter for letter in out if letter not in left]
     parts = own[: out.index(rows[0])] if rows and not experts else []
     outputs = own[len(parts) :]
-    if left != [*experts, *rows, *over] or out != [*experts, *parts, *rows, *outputs] or len(experts) > 1 or len(parts) > 1:
+    if (
+        left != [*experts, *rows, *over]
+        or out != [*experts, *parts, *rows, *outputs]
+        or len(experts) > 1
+        or len(parts) > 1
+    ):
         raise ValueError(f"no product of activations and a kernel: {equation}")
 
     sizes = dict(zip(right, kernel.shape, strict=True))
     wide = [[sizes[letter] for letter in group] for group in (experts, parts, over, outputs)]
-    kernel = jnp.transpose(kernel, [right.index(letter) for group in (experts, parts, over, outputs) for letter in group])
+    kernel = jnp.transpose(
+        kernel,
+        [right.index(letter) for group in (experts, parts, over, outputs) for letter in group],
+    )
     kernel = kernel.reshape(*wide[0], *wide[1], math.prod(wide[2]), math.prod(wide[3]))
     before = x.shape[: len(experts) + len(rows)]
     x = jnp.asarray(x, dtype).reshape(*before, math.prod(wide[2]))
     if experts:
         if by == "te":
-            route.say("FP8 of experts by XLA instead of Transformer Engine", "its product takes one kernel")
+            route.say(
+                "FP8 of experts by XLA instead of Transformer Engine",
+                "its product takes one kernel",
+            )
 
         def one(x: Any, kernel: Any, state: Any) -> Any:
-            with jax.named_scope("expert"):  # else it is the product's own scope that gets vmap around its name
+            with jax.named_scope(
+                "expert"
+            ):  # else it is the product's own scope that gets vmap around its name
                 return fp8.contract(x, [kernel], [state], dtype)[0]
 
         product = jax.vmap(one)(x, kernel, _each(dict(state), kernel.shape[0]))
@@ -101,7 +123,12 @@ def multiply(equation: str, x: Any, kernel: Any, state: Mapping[str, Any], dtype
     if parts:
         count = kernel.shape[0]
         states = _each(dict(state), count)
-        products = contract(x, list(kernel), [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(count)], dtype)
+        products = contract(
+            x,
+            list(kernel),
+            [jax.tree.map(lambda leaf, index=index: leaf[index], states) for index in range(count)],
+            dtype,
+        )
         return jnp.stack(products).reshape(count, *before, *wide[3])
     return contract(x, [kernel], [state], dtype)[0].reshape(*before, *wide[3])
 

@@ -97,8 +97,12 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         task = super().task()
         task.model.fprop_dtype = getattr(jnp, checks.precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
-        task.train.enable_input_checkpointing = True  # a checkpoint says where in the data it stands
-        task.train.always_use_train_for_model_init = self.EVAL_TASK is None  # what only evaluates has no training data to look at
+        task.train.enable_input_checkpointing = (
+            True  # a checkpoint says where in the data it stands
+        )
+        task.train.always_use_train_for_model_init = (
+            self.EVAL_TASK is None
+        )  # what only evaluates has no training data to look at
         task.train.learner.optimizer = self.adam()
         self.shape(task)
         self._measured(task.model)
@@ -106,18 +110,34 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             return self.switched(task)
         plain = task.clone()
         task = self.switched(task)
-        restore.restored(task, self.CHECKPOINT_RESTORE_PATH, plain, self.get_input_specs_provider_params(), self.CHECKPOINT_IGNORE_RULES)
+        restore.restored(
+            task,
+            self.CHECKPOINT_RESTORE_PATH,
+            plain,
+            self.get_input_specs_provider_params(),
+            self.CHECKPOINT_IGNORE_RULES,
+        )
         return task
 
     def _typed(self) -> None:
         """Make what a command line gives as lists and texts what Praxis takes."""
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
             setattr(self, name, list(getattr(self, name) or (1, 1, 1)))
-        kinds = {name: kind for name, kind in vars(activations).items() if isinstance(kind, type) and issubclass(kind, activations.BaseActivation)}
+        kinds = {
+            name: kind
+            for name, kind in vars(activations).items()
+            if isinstance(kind, type) and issubclass(kind, activations.BaseActivation)
+        }
         if isinstance(self.ACTIVATION_CLS, str):
             self.ACTIVATION_CLS = kinds[one_of("ACTIVATION_CLS", self.ACTIVATION_CLS, list(kinds))]
         policies = {each.value: each for each in layers.AutodiffCheckpointType}
-        self.CHECKPOINT_POLICY = policies[one_of("CHECKPOINT_POLICY", getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY), list(policies))]
+        self.CHECKPOINT_POLICY = policies[
+            one_of(
+                "CHECKPOINT_POLICY",
+                getattr(self.CHECKPOINT_POLICY, "value", self.CHECKPOINT_POLICY),
+                list(policies),
+            )
+        ]
 
     def _measured(self, model: Any) -> None:
         """Set what evaluation reports beside the loss. A row that only fills up the last batch counts for nothing."""
@@ -126,7 +146,11 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
             return
         if "eval_task" not in fdl.get_callable(model).__dataclass_fields__:
             what = f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no praxis.contrib"
-            raise UserError(what, type(self).__name__, "use the pax distribution, not pax-1.4, or set EVAL_TASK=None")
+            raise UserError(
+                what,
+                type(self).__name__,
+                "use the pax distribution, not pax-1.4, or set EVAL_TASK=None",
+            )
         model.eval_task = self.EVAL_TASK
         if self.EVAL_TASK == "boolq":
             model.boolq_yn_tokens = np.array(self.answer_tokens())
@@ -151,17 +175,37 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         if self.LR_SCHEDULE == "constant":
             return pax_fiddle.Config(schedules.Constant)
         cosine = self.LR_SCHEDULE == "linear_rampup_cosine_decay"
-        kind, prefix = (schedules.LinearRampupCosineDecay, "LR_COS") if cosine else (schedules.LinearRampupExponentialDecay, "LR_LRED")
-        warmup, start, end, ratio, most = (getattr(self, f"{prefix}_{name}") for name in ("WARMUP", "DECAY_START", "DECAY_END", "MIN_RATIO", "MAX"))
-        return pax_fiddle.Config(kind, warmup_steps=warmup, decay_start=warmup + 1 if start is None else start, decay_end=end, min_ratio=ratio, max=most)
+        kind, prefix = (
+            (schedules.LinearRampupCosineDecay, "LR_COS")
+            if cosine
+            else (schedules.LinearRampupExponentialDecay, "LR_LRED")
+        )
+        warmup, start, end, ratio, most = (
+            getattr(self, f"{prefix}_{name}")
+            for name in ("WARMUP", "DECAY_START", "DECAY_END", "MIN_RATIO", "MAX")
+        )
+        return pax_fiddle.Config(
+            kind,
+            warmup_steps=warmup,
+            decay_start=warmup + 1 if start is None else start,
+            decay_end=end,
+            min_ratio=ratio,
+            max=most,
+        )
 
     def annotate(self, task: Any) -> None:
         """Lay weights and activations over the mesh, in place; anew where `shape` replaced layers."""
-        model_params.set_sharding_annotations_v1(task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE)
+        model_params.set_sharding_annotations_v1(
+            task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
+        )
 
     def differences(self) -> list[str]:
         """Return a line for each hyper-parameter that upstream's experiment of the same name has otherwise."""
-        return [each.line(ours) for each in self.DIFFERENCES if (ours := getattr(self, each.name)) != each.theirs]
+        return [
+            each.line(ours)
+            for each in self.DIFFERENCES
+            if (ours := getattr(self, each.name)) != each.theirs
+        ]
 
     def validate(self) -> None:
         """Check the experiment for the devices there are, and say what it does unlike upstream's; Paxml calls this before all else.

@@ -39,8 +39,14 @@ def split(text: str) -> tuple[dict[str, str], list[str]]:
         found = _WORD.fullmatch(word.strip())
         if found:
             hyper[found[1]] = literal(found[2])
-        elif not re.match(r"--[A-Za-z]\w*([= ]|$)", word.strip() + " "):  # no option of Paxml's has a dot in its name
-            raise UserError(f"{word.strip()!r} is no option", "ADDITIONAL_ARGS, ROSETTA_FDL", "write --fdl.NAME=VALUE, several of them with spaces between")
+        elif not re.match(
+            r"--[A-Za-z]\w*([= ]|$)", word.strip() + " "
+        ):  # no option of Paxml's has a dot in its name
+            raise UserError(
+                f"{word.strip()!r} is no option",
+                "ADDITIONAL_ARGS, ROSETTA_FDL",
+                "write --fdl.NAME=VALUE, several of them with spaces between",
+            )
         else:
             others += word.split() if "=" not in word.split()[0] else [word.strip()]
     return hyper, others

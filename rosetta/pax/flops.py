@@ -52,7 +52,10 @@ def forward(shape: Shape, length: int, rows: int) -> tuple[int, int]:
     d, head = shape.model_dims, shape.head_dim
     projections = shape.layers * 4 * d * head * (shape.heads + shape.kv_heads)
     dense = (shape.layers - shape.moe_layers) * 2 * shape.kernels * d * shape.hidden_dims
-    sparse = shape.moe_layers * (2 * d * shape.experts + shape.experts_per_token * 2 * shape.kernels * d * shape.moe_hidden_dims)
+    sparse = shape.moe_layers * (
+        2 * d * shape.experts
+        + shape.experts_per_token * 2 * shape.kernels * d * shape.moe_hidden_dims
+    )
     weights = projections + dense + sparse + 2 * d * shape.vocabulary
     attention = shape.layers * 4 * shape.heads * head * length
     return rows * length * weights, rows * length * attention
@@ -69,7 +72,10 @@ def of_task(task: Any) -> Shape:
     lm = task.model.lm_tpl
     stack, times = lm.stacked_transformer_tpl, 1
     if hasattr(stack, "pipeline_stage"):
-        stack, times = stack.pipeline_stage, stack.num_pipeline_stages * (getattr(stack, "circular_repeat", 1) or 1)
+        stack, times = (
+            stack.pipeline_stage,
+            stack.num_pipeline_stages * (getattr(stack, "circular_repeat", 1) or 1),
+        )
     if hasattr(stack, "block"):
         stack, times = stack.block, times * stack.x_times
     layer = stack.transformer_layer_params_tpl

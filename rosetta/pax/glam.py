@@ -20,7 +20,9 @@ class GLaM126M64E(GPT126M):
 
     NUM_EXPERTS = 64
     CAPACITY_FACTOR = 2.0  # tokens an expert takes, over their share if routing were even
-    GROUPS_PER_PART = 1  # of tokens that are routed together, of each part that data and fsdp make of the batch
+    GROUPS_PER_PART = (
+        1  # of tokens that are routed together, of each part that data and fsdp make of the batch
+    )
     LOAD_BALANCING_WEIGHT = 0.01
     Z_LOSS_WEIGHT = 0
     PERCORE_BATCH_SIZE: Any = 8
@@ -37,7 +39,11 @@ class GLaM126M64E(GPT126M):
         repeated = {"repeat": self.USE_REPEATED_LAYER}
         if "repeat" not in inspect.signature(glam.GlamUniTransformerLmHParams).parameters:
             if not self.USE_REPEATED_LAYER:
-                raise UserError("Praxis 1.4.0 only has GLaM with layers that repeat", "USE_REPEATED_LAYER=False", "set it to True, or use the pax distribution")
+                raise UserError(
+                    "Praxis 1.4.0 only has GLaM with layers that repeat",
+                    "USE_REPEATED_LAYER=False",
+                    "set it to True, or use the pax distribution",
+                )
             repeated = {}
         task.model.lm_tpl = glam.GlamUniTransformerLmHParams(
             name="glam_lm",
@@ -54,7 +60,11 @@ class GLaM126M64E(GPT126M):
             c_dim=None,
             capacity_factor=self.CAPACITY_FACTOR,
             # Tokens are routed within a group, on the devices of its part of the batch.
-            num_groups=self.GROUPS_PER_PART * math.prod(a * b for a, b in zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)),
+            num_groups=self.GROUPS_PER_PART
+            * math.prod(
+                a * b
+                for a, b in zip(self.ICI_MESH_SHAPE[:-1], self.DCN_MESH_SHAPE[:-1], strict=True)
+            ),
             moe_gating_func="top2",
             # The loss is added up over the layers of experts, half of all.
             moe_load_balance_loss_weight=self.LOAD_BALANCING_WEIGHT / (self.NUM_LAYERS / 2),
@@ -94,5 +104,9 @@ class GLaM64B64E(GLaM126M64E):
     DIFFERENCES = (
         _PACKED,
         Difference("MAX_SEQ_LEN", theirs=1024, why="the published run's length"),
-        Difference("GROUPS_PER_PART", theirs=1, why="what routes grows with a group's square: 17 GB an array at this length, too much for 80 GB cards"),
+        Difference(
+            "GROUPS_PER_PART",
+            theirs=1,
+            why="what routes grows with a group's square: 17 GB an array at this length, too much for 80 GB cards",
+        ),
     )

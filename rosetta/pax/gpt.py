@@ -51,7 +51,9 @@ class GPT126M(Experiment):
     LR_COS_DECAY_START: int | None = None
     LR_COS_DECAY_END = 500_000
 
-    DIFFERENCES: ClassVar[tuple[Difference, ...]] = (Difference("PACKED_INPUT", theirs=True, why="the published runs do not pack"),)
+    DIFFERENCES: ClassVar[tuple[Difference, ...]] = (
+        Difference("PACKED_INPUT", theirs=True, why="the published runs do not pack"),
+    )
 
     def task(self) -> Any:
         self.TRAINABLE_PE_MAX_SEQ_LEN = self.MAX_SEQ_LEN
@@ -61,7 +63,10 @@ class GPT126M(Experiment):
         size = self.VOCAB_SIZE
         if not self._padded():
             return super().differences()
-        return [*super().differences(), f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; checkpoints have {size}"]
+        return [
+            *super().differences(),
+            f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; checkpoints have {size}",
+        ]
 
     def _padded(self) -> bool:
         return bool(self.VOCAB_SIZE % softmax.MULTIPLE) and not self.SEPARATE_EMBEDDING
@@ -126,7 +131,11 @@ class GPT5B(GPT126M):
 
     DIFFERENCES = (
         *GPT126M.DIFFERENCES,
-        Difference("INPUT_DROPOUT_PROB", theirs=0.1, why="the published 5B has no dropout in its layers, and that of repeated layers' inputs is in each"),
+        Difference(
+            "INPUT_DROPOUT_PROB",
+            theirs=0.1,
+            why="the published 5B has no dropout in its layers, and that of repeated layers' inputs is in each",
+        ),
     )
 
 

@@ -39,27 +39,52 @@ def _classes() -> dict[str, _Class]:
         body = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
         constants = {name: value for node in body for name, value in _assigned(node)}
         # What a bare name means there: a class of this module, or of the one that it is imported from.
-        known = {each.name: f"{(node.module or '').rpartition('.')[2]}.{each.name}" for node in body if isinstance(node, ast.ImportFrom) for each in node.names}
+        known = {
+            each.name: f"{(node.module or '').rpartition('.')[2]}.{each.name}"
+            for node in body
+            if isinstance(node, ast.ImportFrom)
+            for each in node.names
+        }
         for node in body:
             if isinstance(node, ast.ClassDef):
                 bases = tuple(known.get(text, text) for text in map(ast.unparse, node.bases))
-                found[f"{module}.{node.name}"] = _Class(bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants)))
+                found[f"{module}.{node.name}"] = _Class(
+                    bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants))
+                )
                 known[node.name] = f"{module}.{node.name}"
-        found.update({f"{module}.{name}": _Class((known[value.id],), {}) for name, value in constants.items() if isinstance(value, ast.Name) and value.id in known})
+        found.update(
+            {
+                f"{module}.{name}": _Class((known[value.id],), {})
+                for name, value in constants.items()
+                if isinstance(value, ast.Name) and value.id in known
+            }
+        )
     return found
 
 
 def _target(node: ast.stmt) -> str:
-    target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+    target = (
+        node.targets[0]
+        if isinstance(node, ast.Assign)
+        else node.target
+        if isinstance(node, ast.AnnAssign)
+        else None
+    )
     return target.id if isinstance(target, ast.Name) else ""
 
 
 def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
-    if (name := _target(node)) and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+    if (
+        (name := _target(node))
+        and isinstance(node, (ast.Assign, ast.AnnAssign))
+        and node.value is not None
+    ):
         yield name, node.value
 
 
-def _stated(node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, Stated]]:
+def _stated(
+    node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]
+) -> Iterator[tuple[str, Stated]]:
     for each in node.body:
         for name, value in _assigned(each):
             if name.isupper() and name != "DIFFERENCES":
@@ -75,7 +100,13 @@ def names() -> list[str]:
 def of_class(path: Path, name: str) -> set[str]:
     """Return the hyper-parameters that a class of a Python file states itself, with or without a value."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return {found for node in body if isinstance(node, ast.ClassDef) and node.name == name for each in node.body if (found := _target(each)).isupper()}
+    return {
+        found
+        for node in body
+        if isinstance(node, ast.ClassDef) and node.name == name
+        for each in node.body
+        if (found := _target(each)).isupper()
+    }
 
 
 def read(config: str) -> dict[str, Stated]:
@@ -89,7 +120,10 @@ def read(config: str) -> dict[str, Stated]:
 def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
     """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else those that its classes state, see read and value."""
     stated = read(config)
-    return {**{name: value(stated, name) for name in stated}, **{name: fdl.value(text) for name, text in hyper.items()}}
+    return {
+        **{name: value(stated, name) for name in stated},
+        **{name: fdl.value(text) for name, text in hyper.items()},
+    }
 
 
 def _order(name: str) -> list[str]:

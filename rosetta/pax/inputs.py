@@ -40,16 +40,41 @@ def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
         own = -(-total // processes)
         hosts = total // own
     if own * hosts != total or (processes > 1 and own > devices and own % devices):
-        do = "give a whole number" if percore > 1 else f"give a multiple of 1/{devices}, or one row for several processes"
-        raise UserError(f"{total} rows cannot be dealt out to {processes} processes of {devices} devices", f"PERCORE_BATCH_SIZE={percore}", do)
+        do = (
+            "give a whole number"
+            if percore > 1
+            else f"give a multiple of 1/{devices}, or one row for several processes"
+        )
+        raise UserError(
+            f"{total} rows cannot be dealt out to {processes} processes of {devices} devices",
+            f"PERCORE_BATCH_SIZE={percore}",
+            do,
+        )
     return own, hosts
 
 
-def recipe(*, data: str, objective: str, vocab: vocabulary.Vocabulary, length: int, packed: bool = False, **more: Any) -> pipeline.Recipe:
+def recipe(
+    *,
+    data: str,
+    objective: str,
+    vocab: vocabulary.Vocabulary,
+    length: int,
+    packed: bool = False,
+    **more: Any,
+) -> pipeline.Recipe:
     """Return rosetta.data's recipe for rows of `length` tokens; `more` are other fields of it."""
     pairs = objective in spec.PAIRS
     answer = min(ANSWER_LENGTH, length // 2) if pairs else length
-    return pipeline.Recipe(data, objective, vocab.name, vocab.extra_ids, length - answer, answer, pack=packed and not pairs, **more)
+    return pipeline.Recipe(
+        data,
+        objective,
+        vocab.name,
+        vocab.extra_ids,
+        length - answer,
+        answer,
+        pack=packed and not pairs,
+        **more,
+    )
 
 
 class Input(base_input.BaseInput):
@@ -99,7 +124,13 @@ class Input(base_input.BaseInput):
             text_field=self.text_field,
         )
         hosts = self.num_infeed_hosts
-        self._batches = causal.Batches(made, self.batch_size * hosts, shard=self.infeed_host_index, shards=hosts, bos=self.bos_id)
+        self._batches = causal.Batches(
+            made,
+            self.batch_size * hosts,
+            shard=self.infeed_host_index,
+            shards=hosts,
+            bos=self.bos_id,
+        )
         self._step = 0
         self._loader = loader.Loader(self._batches) if self.is_training else None
         self._log = batchlog.BatchLog(self._batches) if self.is_training else None
@@ -109,7 +140,11 @@ class Input(base_input.BaseInput):
         if self.is_training:
             checks.enough(count, self._batches.batch, self.seq_len, self.data)
         if not self.is_training and count is None and self.eval_batches is None:
-            raise UserError("this data has no end to evaluate to", f"EVAL_DATA={self.data}", "set EVAL_BATCHES to a number of batches")
+            raise UserError(
+                "this data has no end to evaluate to",
+                f"EVAL_DATA={self.data}",
+                "set EVAL_BATCHES to a number of batches",
+            )
 
     @property
     def _count(self) -> int | None:
@@ -122,7 +157,9 @@ class Input(base_input.BaseInput):
             step = self._loader.step
             found = next(self._loader)
             self._log.note(step, found)
-            return py_utils.NestedMap(**found, eval_sample_weights=np.ones(self.batch_size, np.float32))
+            return py_utils.NestedMap(
+                **found, eval_sample_weights=np.ones(self.batch_size, np.float32)
+            )
         first = self._step * self._batches.batch
         if self._step == self.eval_batches or (self._count is not None and first >= self._count):
             raise StopIteration
@@ -136,7 +173,9 @@ class Input(base_input.BaseInput):
 
     def told(self, behind: int) -> dict[str, Any] | None:
         """Return what names this host's rows of the batch that was read so many before the last one, see pipeline.Batches.told."""
-        found: dict[str, Any] | None = self._batches.told(self._loader.step - 1 - (self._peek is not None) - behind)
+        found: dict[str, Any] | None = self._batches.told(
+            self._loader.step - 1 - (self._peek is not None) - behind
+        )
         return found
 
     def reset(self) -> None:
@@ -176,7 +215,10 @@ class Input(base_input.BaseInput):
         """Return the text of each row [batch, length] up to its length."""
         del key
         chosen = self._batches.recipe.vocabulary
-        return [chosen.decode(row[: int(length)]) for row, length in zip(np.atleast_2d(ids), np.atleast_1d(lengths), strict=True)]
+        return [
+            chosen.decode(row[: int(length)])
+            for row, length in zip(np.atleast_2d(ids), np.atleast_1d(lengths), strict=True)
+        ]
 
 
 class Shapes(base_input.BaseInputSpecsProvider):
@@ -193,8 +235,18 @@ class Shapes(base_input.BaseInputSpecsProvider):
 
     def get_input_specs(self) -> Any:
         """Return a NestedMap of jax.ShapeDtypeStruct."""
-        made = recipe(data="synthetic", objective=self.objective, vocab=vocabulary.Vocabulary("ids:4", 0), length=self.seq_len)
-        empty = rows.plain(np.zeros((self.batch_size, made.inputs), np.int32), np.zeros((self.batch_size, made.targets), np.int32))
+        made = recipe(
+            data="synthetic",
+            objective=self.objective,
+            vocab=vocabulary.Vocabulary("ids:4", 0),
+            length=self.seq_len,
+        )
+        empty = rows.plain(
+            np.zeros((self.batch_size, made.inputs), np.int32),
+            np.zeros((self.batch_size, made.targets), np.int32),
+        )
         found = causal.fields(empty, pack=False, bos=0, eos=vocabulary.EOS)
         found["eval_sample_weights"] = np.ones(self.batch_size, np.float32)
-        return py_utils.NestedMap({name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in found.items()})
+        return py_utils.NestedMap(
+            {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in found.items()}
+        )

@@ -43,7 +43,9 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     found = card.cards()
     platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
-    given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
+    given = settings.read(
+        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+    )
     experiment = preflight.experiment(given.config)
     preflight.hyper(given.config, given.hyper)
     env, notes = _devices(given, found, environment, on_cpu=on_cpu)
@@ -62,20 +64,38 @@ def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) 
     preflight.check_sizes(given, hyper)
     preflight.check_files(given, hyper)
     preflight.rows(given, hyper)
-    saves = given.script != "run_lambada_singlenode" and not (given.llama and on(given.variables, "EVAL_ONLY")) and weights.NO_CHECKPOINTS not in given.words
+    saves = (
+        given.script != "run_lambada_singlenode"
+        and not (given.llama and on(given.variables, "EVAL_ONLY"))
+        and weights.NO_CHECKPOINTS not in given.words
+    )
     folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
     more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
     said, refused = run.asked(
         lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
-        lambda: machine.check(env, found, platforms), lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else (),
+        lambda: machine.check(env, found, platforms),
+        lambda: weights.room(given.config, folder, hyper) if saves and not machine.off(env) else (),
         refused=no_gpu,
     )
-    lines = (_summary(given), *said, *used.lines, *chosen.notes, *notes, *more, *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []))
+    lines = (
+        _summary(given),
+        *said,
+        *used.lines,
+        *chosen.notes,
+        *notes,
+        *more,
+        *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []),
+    )
     start = [run.python(made), "-u", "-P", "-m", "rosetta.pax.train", f"--fdl_config={experiment}"]
     start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
     start += ["--eval_on_test"] if _evaluates_while_training(given, hyper) else []
-    start += ["--multiprocess_gpu"] if given.processes > 1 else []  # no address: JAX finds the coordinator by Slurm's own variables
-    return [Command(argv, made, log, () if index else lines, refused=None if index else refused) for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))]
+    start += (
+        ["--multiprocess_gpu"] if given.processes > 1 else []
+    )  # no address: JAX finds the coordinator by Slurm's own variables
+    return [
+        Command(argv, made, log, () if index else lines, refused=None if index else refused)
+        for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))
+    ]
 
 
 def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool:
@@ -85,11 +105,15 @@ def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool
     LLaMA's script evaluates by a program of its own.
     """
     asked = bool(given.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
-    is_set = any(word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in given.words)
+    is_set = any(
+        word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in given.words
+    )
     return asked and not given.llama and not given.evaluates_only and not is_set
 
 
-def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]) -> list[tuple[list[str], Path | None]]:
+def _runs(
+    given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]
+) -> list[tuple[list[str], Path | None]]:
     """Command lines and where each one's output goes; None: to where ours does."""
 
     def argv(job: str, mode: str, values: Mapping[str, object], *more: str) -> list[str]:
@@ -98,7 +122,9 @@ def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Ma
         if not on(given.variables, "WITH_NSYS"):
             return words
         output = f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_{given.variables.get('SLURM_PROCID', '0')}"
-        return nsys.command(words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train")
+        return nsys.command(
+            words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train"
+        )
 
     # Evaluation ends with this checkpoint, rather than wait for the training run's next one.
     last = {} if reads.get("step") is None else {"MAX_STEPS": reads["step"]}
@@ -112,7 +138,11 @@ def _runs(given: Settings, start: list[str], hyper: Mapping[str, str], reads: Ma
     restore = reads.get("restore")
     if on(given.variables, "EVAL_ONLY"):
         if not restore:
-            raise UserError("it is not given", "CHECKPOINT_RESTORE_PATH", "name the folder that holds checkpoints/checkpoint_N to evaluate, or set EVAL_ONLY=0")
+            raise UserError(
+                "it is not given",
+                "CHECKPOINT_RESTORE_PATH",
+                "name the folder that holds checkpoints/checkpoint_N to evaluate, or set EVAL_ONLY=0",
+            )
         return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
     trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
     return [(argv(job, "train", trained), log), (argv(job, "eval", hyper), log)]
@@ -129,11 +159,15 @@ def _log(given: Settings, name: str) -> Path | None:
 
 
 def _summary(given: Settings) -> str:
-    processes = f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
+    processes = (
+        f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
+    )
     return f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in {given.log_dir}"
 
 
-def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, str], *, on_cpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+def _devices(
+    given: Settings, found: list[card.Card], environment: Mapping[str, str], *, on_cpu: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
     """The environment in which each process has its devices."""
     if given.processes == 1:
         return devices.share(given, found, environment, on_cpu=on_cpu)
@@ -142,18 +176,36 @@ def _devices(given: Settings, found: list[card.Card], environment: Mapping[str, 
     if on_cpu:
         there = devices.devices(found, environment, on_cpu=True)
         if there != given.gpus_per_process:
-            raise UserError(f"XLA_FLAGS makes {there} CPU device(s) in each process", f"NUM_GPUS={given.gpus_per_process}", "make both the same")
+            raise UserError(
+                f"XLA_FLAGS makes {there} CPU device(s) in each process",
+                f"NUM_GPUS={given.gpus_per_process}",
+                "make both the same",
+            )
         return dict(environment), ()
     if len(found) < given.gpus_per_process:
-        raise UserError(f"{len(found)} GPU(s) are visible", f"NUM_GPUS={given.gpus_per_process}", f"give at most {len(found)}")
+        raise UserError(
+            f"{len(found)} GPU(s) are visible",
+            f"NUM_GPUS={given.gpus_per_process}",
+            f"give at most {len(found)}",
+        )
     # JAX takes one GPU a process under Slurm, unless it is told.
-    return {**environment, "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(given.gpus_per_process)))}, ()
+    return {
+        **environment,
+        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(given.gpus_per_process))),
+    }, ()
 
 
-def _environment(env: Mapping[str, str], given: Settings, chosen: Choice, used: Used) -> dict[str, str]:
+def _environment(
+    env: Mapping[str, str], given: Settings, chosen: Choice, used: Used
+) -> dict[str, str]:
     known = {**env, **used.env}
     known.pop("BASE_XLA_FLAGS", None)
-    return {**known, **_compiled(known, given), **chosen.env, "XLA_FLAGS": xlaflags.joined(used.flags)}
+    return {
+        **known,
+        **_compiled(known, given),
+        **chosen.env,
+        "XLA_FLAGS": xlaflags.joined(used.flags),
+    }
 
 
 def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
@@ -167,7 +219,13 @@ def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
 def main(argv: Sequence[str]) -> int:
     """Run a script: its name, then its words, see rosetta.launch.run.script."""
     script, *words = argv
-    return run.script(script, words, lambda given: commands(script, given, os.environ), "docs/pax-scripts.md", passed_on=True)
+    return run.script(
+        script,
+        words,
+        lambda given: commands(script, given, os.environ),
+        "docs/pax-scripts.md",
+        passed_on=True,
+    )
 
 
 if __name__ == "__main__":

@@ -28,33 +28,55 @@ class Learner(learners.Learner):
         super().__post_init__()
         fp8.require(jax.devices())
 
-    def update_states(self, grads: Any, states: Any, old_vars: Any, var_weight_hparams: Any) -> tuple[Any, Any]:
+    def update_states(
+        self, grads: Any, states: Any, old_vars: Any, var_weight_hparams: Any
+    ) -> tuple[Any, Any]:
         """As upstream's; FP8 state gets its next value where upstream's would get its gradient."""
         transformed, following = super().update_states(grads, states, old_vars, var_weight_hparams)
-        marked = [path for path, hparams in flatten_dict(var_weight_hparams).items() if _is_state(hparams)]
-        before, seen = ({path: flatten_dict(tree)[path] for path in marked} for tree in (old_vars, grads))
-        after = flatten_dict(fp8.advance(unflatten_dict(before), unflatten_dict(seen), _steps(states)))
+        marked = [
+            path for path, hparams in flatten_dict(var_weight_hparams).items() if _is_state(hparams)
+        ]
+        before, seen = (
+            {path: flatten_dict(tree)[path] for path in marked} for tree in (old_vars, grads)
+        )
+        after = flatten_dict(
+            fp8.advance(unflatten_dict(before), unflatten_dict(seen), _steps(states))
+        )
 
         def next_of(path: Any, leaf: Any) -> Any:
-            return after.get(tuple(getattr(key, "key", getattr(key, "name", None)) for key in path), leaf)
+            return after.get(
+                tuple(getattr(key, "key", getattr(key, "name", None)) for key in path), leaf
+            )
 
         return jax.tree_util.tree_map_with_path(next_of, transformed), following
 
     def apply_gradient(self, old_vars: Any, transformed_grads: Any, var_weight_hparams: Any) -> Any:
         """As upstream's, whose norms of the variables are here those of the parameters."""
-        masked = [_without_state(tree, var_weight_hparams) for tree in (old_vars, transformed_grads, var_weight_hparams)]
+        masked = [
+            _without_state(tree, var_weight_hparams)
+            for tree in (old_vars, transformed_grads, var_weight_hparams)
+        ]
         parameters = super().apply_gradient(*masked)
         for name, norm in summary_utils.l2_mean(parameters, prefix="vars", max_level=20).items():
             base_layer.add_global_summary(name, norm)
-        return jax.tree.map(lambda hparams, new, state: state if _is_state(hparams) else new, var_weight_hparams, parameters, transformed_grads)
+        return jax.tree.map(
+            lambda hparams, new, state: state if _is_state(hparams) else new,
+            var_weight_hparams,
+            parameters,
+            transformed_grads,
+        )
 
 
 def _is_state(hparams: Any) -> bool:
-    return isinstance(hparams, base_layer.WeightHParams) and base_layer.var_overwrite_with_gradient(hparams)
+    return isinstance(hparams, base_layer.WeightHParams) and base_layer.var_overwrite_with_gradient(
+        hparams
+    )
 
 
 def _without_state(tree: Any, hparams: Any) -> Any:
-    return jax.tree.map(lambda each, leaf: py_utils.BpropMaskedNode() if _is_state(each) else leaf, hparams, tree)
+    return jax.tree.map(
+        lambda each, leaf: py_utils.BpropMaskedNode() if _is_state(each) else leaf, hparams, tree
+    )
 
 
 def _steps(states: Any) -> Any:
@@ -62,7 +84,11 @@ def _steps(states: Any) -> Any:
     for path, leaf in jax.tree_util.tree_leaves_with_path(states):
         if getattr(path[-1], "key", getattr(path[-1], "name", "")) == "count":
             return jnp.max(leaf)
-    raise UserError("its state has no count of steps", "the optimizer", "choose one that has (Adam, Adafactor), or leave FP8 off")
+    raise UserError(
+        "its state has no count of steps",
+        "the optimizer",
+        "choose one that has (Adam, Adafactor), or leave FP8 off",
+    )
 
 
 class Microbatches(sgf.BaseStochasticGradient):
@@ -81,13 +107,25 @@ class Microbatches(sgf.BaseStochasticGradient):
     loss_name: str = "total_loss"
     by_weight: bool = True
 
-    def grad_fn(self, loss_fn: Callable[..., Any], mdl_vars_grad: Any, mdl_vars_nograd_and_inputs: tuple[Any, Any], prng_key: Any) -> tuple[tuple[Any, Any], Any]:
+    def grad_fn(
+        self,
+        loss_fn: Callable[..., Any],
+        mdl_vars_grad: Any,
+        mdl_vars_nograd_and_inputs: tuple[Any, Any],
+        prng_key: Any,
+    ) -> tuple[tuple[Any, Any], Any]:
         """Return ((loss, what goes with it), gradients) as upstream's StandardGradient does."""
         fixed, inputs = mdl_vars_nograd_and_inputs
         rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs)}
         if len(rows) != 1 or next(iter(rows)) % self.count:
-            raise UserError(f"a batch of {' or '.join(map(str, sorted(rows)))} rows does not divide into {self.count} microbatches", "NUM_MICROBATCHES", "give a divisor of the batch")
-        parts = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, self.count, *leaf.shape[1:]), 1, 0), inputs)
+            raise UserError(
+                f"a batch of {' or '.join(map(str, sorted(rows)))} rows does not divide into {self.count} microbatches",
+                "NUM_MICROBATCHES",
+                "give a divisor of the batch",
+            )
+        parts = jax.tree.map(
+            lambda leaf: jnp.moveaxis(leaf.reshape(-1, self.count, *leaf.shape[1:]), 1, 0), inputs
+        )
         keys = jax.random.split(prng_key, self.count)
 
         def weight(part: Any, key: Any) -> Any:
@@ -103,27 +141,41 @@ class Microbatches(sgf.BaseStochasticGradient):
 
         def body(total: Any, each: tuple[Any, Any]) -> tuple[Any, Any]:
             part, key = each
-            (loss, (portion, aux)), found = jax.value_and_grad(share, has_aux=True)(mdl_vars_grad, (fixed, part), key)
+            (loss, (portion, aux)), found = jax.value_and_grad(share, has_aux=True)(
+                mdl_vars_grad, (fixed, part), key
+            )
             return jax.tree_util.tree_map_with_path(_add, total, found), (loss, portion, aux)
 
         zeros = jax.tree.map(jnp.zeros_like, mdl_vars_grad)
         gradients, (losses, portions, auxes) = jax.lax.scan(body, zeros, (parts, keys))
         mean_loss, scalars, variables, summaries, per_example, metrics = auxes.aux_info
         if metrics:
-            raise UserError("a model with clu's metrics has none for a whole batch", "NUM_MICROBATCHES", "set it to 1")
+            raise UserError(
+                "a model with clu's metrics has none for a whole batch",
+                "NUM_MICROBATCHES",
+                "set it to 1",
+            )
         whole_info = (
             jnp.sum(mean_loss * portions),
             jax.tree.map(_mean, scalars, is_leaf=lambda each: isinstance(each, tuple)),
             jax.tree.map(lambda leaf: leaf[-1], variables),
             jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0).astype(leaf.dtype), summaries),
-            jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), per_example),
+            jax.tree.map(
+                lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), per_example
+            ),
             metrics,
         )
-        aux = sgf.GradAuxInfo(aux_info=whole_info, loss_weight=jax.tree.map(lambda leaf: leaf[-1], auxes.loss_weight))
+        aux = sgf.GradAuxInfo(
+            aux_info=whole_info, loss_weight=jax.tree.map(lambda leaf: leaf[-1], auxes.loss_weight)
+        )
         return (jnp.sum(losses), self.process_aux_info(aux)), gradients
 
     def _weight(self, aux: Any) -> Any:
-        return aux.aux_info[1][self.loss_name][1].astype(jnp.float32) if self.by_weight else jnp.float32(1)
+        return (
+            aux.aux_info[1][self.loss_name][1].astype(jnp.float32)
+            if self.by_weight
+            else jnp.float32(1)
+        )
 
 
 def _add(path: Any, total: Any, found: Any) -> Any:

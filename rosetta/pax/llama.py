@@ -47,11 +47,23 @@ class LLaMA7B(Experiment):
         lm.softmax_tpl = pax_fiddle.Config(layers.FullSoftmax, name="output", **ends)
         lm.softmax_tpl.feed_forward_tpl.has_bias = False
         lm.softmax_tpl.feed_forward_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
-        lm.separate_embedding_tpl = pax_fiddle.Config(layers.Embedding, name="tok_embeddings", **ends)
+        lm.separate_embedding_tpl = pax_fiddle.Config(
+            layers.Embedding, name="tok_embeddings", **ends
+        )
 
         layer = block(lm).transformer_layer_params_tpl
-        norm = pax_fiddle.Config(layers.RmsNorm, name="norm", direct_scale=True, epsilon=self.RMS_NORM_EPSILON, intermediate_dtype=jnp.float32)
-        lm.final_ln_tpl, layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl = norm, norm.clone(), norm.clone()
+        norm = pax_fiddle.Config(
+            layers.RmsNorm,
+            name="norm",
+            direct_scale=True,
+            epsilon=self.RMS_NORM_EPSILON,
+            intermediate_dtype=jnp.float32,
+        )
+        lm.final_ln_tpl, layer.ln_tpl, layer.tr_fflayer_tpl.ln_tpl = (
+            norm,
+            norm.clone(),
+            norm.clone(),
+        )
         layer.tr_fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.has_bias = False
         layer.tr_fflayer_tpl.fflayer_tpl.activation_tpl = pax_fiddle.Config(self.ACTIVATION_CLS)
@@ -61,12 +73,27 @@ class LLaMA7B(Experiment):
 
     def attention(self) -> Any:
         """Return the configuration of a layer's attention."""
-        common = {"use_bias": False, "internal_enable_query_scale": True, "use_rotary_position_emb": True, "rotary_position_emb_tpl": pax_fiddle.Config(LLaMARotaryEmbedding)}
+        common = {
+            "use_bias": False,
+            "internal_enable_query_scale": True,
+            "use_rotary_position_emb": True,
+            "rotary_position_emb_tpl": pax_fiddle.Config(LLaMARotaryEmbedding),
+        }
         if self.USE_MQA:
-            made = pax_fiddle.Config(multi_query_attention.MultiQueryDotProductAttention, num_kv_heads=self.NUM_KV_HEADS, combine_qkv=False, **common)
+            made = pax_fiddle.Config(
+                multi_query_attention.MultiQueryDotProductAttention,
+                num_kv_heads=self.NUM_KV_HEADS,
+                combine_qkv=False,
+                **common,
+            )
             made.proj_tpl.use_bias = False
             return made
-        made = pax_fiddle.Config(layers.DotProductAttention, internal_enable_per_dim_scale=False, combine_qkv=True, **common)
+        made = pax_fiddle.Config(
+            layers.DotProductAttention,
+            internal_enable_per_dim_scale=False,
+            combine_qkv=True,
+            **common,
+        )
         made.combined_qkv_proj_tpl.use_bias = False
         return made
 

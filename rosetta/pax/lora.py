@@ -30,16 +30,32 @@ class _Adapted(base_layer.BaseLayer):
     def _adapt(self, ahead: int = 0) -> None:
         """Create the kernels beside w, whose first `ahead` dimensions are parts; b is zero, so that nothing changes at first."""
         hparams = self._weight_hparams["w"]
-        parts, first, rest = hparams.shape[:ahead], hparams.shape[ahead], math.prod(hparams.shape[ahead + 1 :])
-        for name, size, init in (("lora_a", first, hparams.init), ("lora_b", rest, base_layer.WeightInit.Constant(0.0))):
+        parts, first, rest = (
+            hparams.shape[:ahead],
+            hparams.shape[ahead],
+            math.prod(hparams.shape[ahead + 1 :]),
+        )
+        for name, size, init in (
+            ("lora_a", first, hparams.init),
+            ("lora_b", rest, base_layer.WeightInit.Constant(0.0)),
+        ):
             self.create_variable(
                 name,
-                base_layer.WeightHParams(shape=[*parts, size, self.rank], init=init, mesh_shape=self.mesh_shape, tensor_split_dims_mapping=[None] * (ahead + 2)),
+                base_layer.WeightHParams(
+                    shape=[*parts, size, self.rank],
+                    init=init,
+                    mesh_shape=self.mesh_shape,
+                    tensor_split_dims_mapping=[None] * (ahead + 2),
+                ),
             )
 
     def _added(self, x: Any, *, turned: bool = False) -> Any:
         """Return (x a) b' of [..., first] as [..., rest], or with `turned` (x b) a' of [..., rest] as [..., first]; parts come first."""
-        into, out = (self.theta.lora_b, self.theta.lora_a) if turned else (self.theta.lora_a, self.theta.lora_b)
+        into, out = (
+            (self.theta.lora_b, self.theta.lora_a)
+            if turned
+            else (self.theta.lora_a, self.theta.lora_b)
+        )
         x = x.astype(into.dtype)
         if into.ndim == 2:
             return jnp.einsum("...r,or->...o", jnp.einsum("...i,ir->...r", x, into), out)
@@ -98,7 +114,10 @@ class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _Adapted
     def __call__(self, inputs: Any) -> tuple[Any, ...]:
         """Return queries, keys and values, [..., heads, depth] each, of [..., features]."""
         made = super().__call__(inputs)
-        return tuple(each + more.reshape(each.shape) for each, more in zip(made, self._added(inputs), strict=True))
+        return tuple(
+            each + more.reshape(each.shape)
+            for each, more in zip(made, self._added(inputs), strict=True)
+        )
 
 
 ADAPTED = {
@@ -117,5 +136,7 @@ def merge(params: Any) -> Any:
     if all(name in params for name in NAMES):
         first, second = (jnp.asarray(params[name], jnp.float32) for name in NAMES)
         added = first @ jnp.swapaxes(second, -1, -2)
-        kept["w"] = (jnp.asarray(params["w"], jnp.float32) + added.reshape(params["w"].shape)).astype(params["w"].dtype)
+        kept["w"] = (
+            jnp.asarray(params["w"], jnp.float32) + added.reshape(params["w"].shape)
+        ).astype(params["w"].dtype)
     return type(params)(kept)

@@ -22,7 +22,9 @@ class GatheredEinsum(base_ops.EinsumOp):
 
     def __call__(self, equation: str, *args: Any) -> Any:
         *others, parameter = args
-        return super().__call__(equation, *others, base_layer.maybe_shard(parameter, self.kept, self.mesh_axis_names))
+        return super().__call__(
+            equation, *others, base_layer.maybe_shard(parameter, self.kept, self.mesh_axis_names)
+        )
 
 
 def gathered_positions(model: Any) -> Any:

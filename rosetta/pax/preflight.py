@@ -23,17 +23,31 @@ if TYPE_CHECKING:
 
     from rosetta.pax.settings import Settings
 
-DOWNLOADS = {"Lambada": "lambada", "LLaMA": "boolq"}  # how experiments' names begin -> what they read
-BASES = (("base_experiment.py", "BaseExperiment"), ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"))  # Paxml's that our experiments are made of
+DOWNLOADS = {
+    "Lambada": "lambada",
+    "LLaMA": "boolq",
+}  # how experiments' names begin -> what they read
+BASES = (
+    ("base_experiment.py", "BaseExperiment"),
+    ("tasks/lm/model_params.py", "TransformerLmSpmdAdafactor"),
+)  # Paxml's that our experiments are made of
 CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
 
 def names() -> list[str]:
     """Return the experiments of rosetta.pax.configs, read from its text: importing it takes seconds."""
     tree = ast.parse((Path(__file__).parent / "configs.py").read_text(encoding="utf-8"))
-    found = {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+    found = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    }
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in found:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in found
+        ):
             found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return sorted(found)
 
@@ -46,12 +60,18 @@ def experiment(config: str) -> str:
     """
     if "." in config:
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", config):
-            raise UserError(f"it is {config!r}", "CONFIG", "name an experiment, or MODULE.CLASS of your own")
+            raise UserError(
+                f"it is {config!r}", "CONFIG", "name an experiment, or MODULE.CLASS of your own"
+            )
         return config
     known = names()
     if config not in known:
         near = difflib.get_close_matches(config, known, 1, 0.5)
-        raise UserError(f"there is no experiment {config!r}", "CONFIG", f"did you mean {near[0]}?" if near else f"choose one of: {' '.join(known)}")
+        raise UserError(
+            f"there is no experiment {config!r}",
+            "CONFIG",
+            f"did you mean {near[0]}?" if near else f"choose one of: {' '.join(known)}",
+        )
     return f"{MODULE}.{config}"
 
 
@@ -62,7 +82,11 @@ def hyper(config: str, given: Iterable[str]) -> None:
       UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and nothing is said.
     """
     paxml = importlib.util.find_spec("paxml")
-    if config.removeprefix(f"{MODULE}.") not in names() or paxml is None or not paxml.submodule_search_locations:
+    if (
+        config.removeprefix(f"{MODULE}.") not in names()
+        or paxml is None
+        or not paxml.submodule_search_locations
+    ):
         return
     known = set(hyperread.names())
     for file, base in BASES:
@@ -71,7 +95,11 @@ def hyper(config: str, given: Iterable[str]) -> None:
     for name in given:
         if name not in known and (name.isupper() or name.upper() in known):
             near = difflib.get_close_matches(name.upper(), known, n=1)
-            raise UserError("there is no such hyper-parameter", f"--fdl.{name}", f"did you mean {near[0]}?" if near else "see docs/pax.md for their names")
+            raise UserError(
+                "there is no such hyper-parameter",
+                f"--fdl.{name}",
+                f"did you mean {near[0]}?" if near else "see docs/pax.md for their names",
+            )
 
 
 def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
@@ -86,18 +114,38 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
     if not path and given.of_user:
         return "", ()
     if not path:
-        raise UserError(f"{given.config} has text to tokenise, and no vocabulary", "VOCAB_PATH", "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic experiment")
+        raise UserError(
+            f"{given.config} has text to tokenise, and no vocabulary",
+            "VOCAB_PATH",
+            "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic experiment",
+        )
     if "://" in path:
-        raise UserError("vocabularies are read from files", f"VOCAB_PATH={path}", "copy it first, and name the copy")
+        raise UserError(
+            "vocabularies are read from files",
+            f"VOCAB_PATH={path}",
+            "copy it first, and name the copy",
+        )
     if Path(path).is_dir():
         inside = sorted(Path(path).glob("*.model"))
         if len(inside) != 1:
-            raise UserError(f"it is a folder with {len(inside)} files *.model", f"VOCAB_PATH={path}", "name the SentencePiece model itself")
+            raise UserError(
+                f"it is a folder with {len(inside)} files *.model",
+                f"VOCAB_PATH={path}",
+                "name the SentencePiece model itself",
+            )
         return str(inside[0].absolute()), (f"the vocabulary is {inside[0]}",)
     if Path(path).is_file() and not Path(path).stat().st_size:
-        raise UserError("the vocabulary file is empty", f"VOCAB_PATH={path}", "copy it again, or name another SentencePiece model (rosetta vocab train makes one)")
+        raise UserError(
+            "the vocabulary file is empty",
+            f"VOCAB_PATH={path}",
+            "copy it again, or name another SentencePiece model (rosetta vocab train makes one)",
+        )
     if not Path(path).is_file():
-        raise UserError("there is no such vocabulary file", f"VOCAB_PATH={path}", "name a SentencePiece model (rosetta vocab train makes one)")
+        raise UserError(
+            "there is no such vocabulary file",
+            f"VOCAB_PATH={path}",
+            "name a SentencePiece model (rosetta vocab train makes one)",
+        )
     return str(Path(path).absolute()), ()
 
 
@@ -117,9 +165,17 @@ def data(given: Settings) -> dict[str, str]:
     if given.of_user and not folder:
         return found
     if not folder:
-        raise UserError(f"{given.config} has no data", "TFDS_DATA_DIR", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
+        raise UserError(
+            f"{given.config} has no data",
+            "TFDS_DATA_DIR",
+            "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
+        )
     if "://" not in folder and not Path(folder).is_dir():
-        raise UserError("there is no such folder", f"TFDS_DATA_DIR={folder}", "name the folder of prepared data sets, or text of your own: DATA=text:GLOB")
+        raise UserError(
+            "there is no such folder",
+            f"TFDS_DATA_DIR={folder}",
+            "name the folder of prepared data sets, or text of your own: DATA=text:GLOB",
+        )
     name = next((name for start, name in DOWNLOADS.items() if given.config.startswith(start)), None)
     return {**found, **(download.found(name, folders.absolute(folder)) if name else {})}
 
@@ -136,7 +192,9 @@ def check_sizes(given: Settings, hyper: Mapping[str, str]) -> None:
     Raises:
       UserError: one line; the run would fail with it after JAX has started.
     """
-    values = hyperread.known(given.config.removeprefix(f"{MODULE}."), {} if given.of_user else hyper)
+    values = hyperread.known(
+        given.config.removeprefix(f"{MODULE}."), {} if given.of_user else hyper
+    )
     known = {name: value for name, value in values.items() if value is not None}
     if given.of_user:
         known = {name: fdl.value(text) for name, text in hyper.items()}
@@ -181,9 +239,15 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
                 spec.files(part.spec)
                 continue
             # Other names after hf: are data sets of the Hugging Face Hub.
-            is_folder = part.spec.kind == "cache" or (part.spec.kind == "hf" and part.spec.value.startswith(("/", ".")))
+            is_folder = part.spec.kind == "cache" or (
+                part.spec.kind == "hf" and part.spec.value.startswith(("/", "."))
+            )
             if is_folder and not Path(part.spec.value).expanduser().exists():
-                raise UserError("there is no such folder", part.spec.value, "check the path: inside a container it is the mounted one")
+                raise UserError(
+                    "there is no such folder",
+                    part.spec.value,
+                    "check the path: inside a container it is the mounted one",
+                )
     except UserError as error:
         raise data_checks.name_variable(error, name) from None
 
@@ -219,21 +283,41 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
       UserError: files are missing, or hold fewer rows than a global batch.
     """
     config = given.config.removeprefix(f"{MODULE}.")
-    if given.synthetic or config not in names() or config.startswith(tuple(DOWNLOADS)) or importlib.util.find_spec("numpy") is None:
+    if (
+        given.synthetic
+        or config not in names()
+        or config.startswith(tuple(DOWNLOADS))
+        or importlib.util.find_spec("numpy") is None
+    ):
         return
     from rosetta.data import pipeline  # noqa: PLC0415 (NumPy)
 
     known = hyperread.known(config, hyper)
-    typed, length, field = known.get("DATA") or given.variables.get("DATA"), known.get("MAX_SEQ_LEN"), known.get("TEXT_FIELD")
+    typed, length, field = (
+        known.get("DATA") or given.variables.get("DATA"),
+        known.get("MAX_SEQ_LEN"),
+        known.get("TEXT_FIELD"),
+    )
     vocab = known.get("VOCAB") or given.variables.get("VOCAB_PATH") or given.variables.get("VOCAB")
-    if not isinstance(typed, (str, dict)) or not isinstance(length, int) or length < 2 or not isinstance(field, str) or vocab != "byte":
+    if (
+        not isinstance(typed, (str, dict))
+        or not isinstance(length, int)
+        or length < 2
+        or not isinstance(field, str)
+        or vocab != "byte"
+    ):
         return
     parts = spec.parts(typed)
     if len(parts) > 1 or parts[0].spec.kind not in ("text", "jsonl"):
         return
     data = spec.describe(typed)
     found = pipeline.sources(pipeline.Recipe(data, "lm", "byte", 0, 0, length, text_field=field))
-    checks.enough(getattr(found, "count", None), checks.batch(known.get("PERCORE_BATCH_SIZE"), given.gpus), length, data)
+    checks.enough(
+        getattr(found, "count", None),
+        checks.batch(known.get("PERCORE_BATCH_SIZE"), given.gpus),
+        length,
+        data,
+    )
 
 
 def newest(run: str) -> int | None:
@@ -257,7 +341,11 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
         return f"{run}/{CHECKPOINTS}", None
     step = newest(run)
     if step is None:
-        raise UserError("it holds no checkpoints/checkpoint_N", f"{name}={path}", "name the folder of a run that has saved one")
+        raise UserError(
+            "it holds no checkpoints/checkpoint_N",
+            f"{name}={path}",
+            "name the folder of a run that has saved one",
+        )
     return f"{run}/{CHECKPOINTS}", step
 
 
@@ -269,7 +357,9 @@ def of_script(given: Settings) -> Mapping[str, object]:
     """
     found: dict[str, object] = {}
     if given.llama and given.variables.get("CHECKPOINT_RESTORE_PATH"):
-        found["restore"], found["step"] = pretrained("CHECKPOINT_RESTORE_PATH", given.variables["CHECKPOINT_RESTORE_PATH"])
+        found["restore"], found["step"] = pretrained(
+            "CHECKPOINT_RESTORE_PATH", given.variables["CHECKPOINT_RESTORE_PATH"]
+        )
     if given.script == "run_lambada_singlenode":
         _, found["step"] = pretrained("LOG_DIR", given.log_dir)
     folders.writable(given.log_dir)

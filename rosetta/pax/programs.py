@@ -23,7 +23,10 @@ from rosetta.launch.peaks import peak_flops
 from rosetta.pax import flops
 
 EVALUATIONS = "evaluations.jsonl"
-ACCURACY = ("acc_strict", "boolq_acc")  # LAMBADA's whole last words, BoolQ's answers: what Praxis calls them
+ACCURACY = (
+    "acc_strict",
+    "boolq_acc",
+)  # LAMBADA's whole last words, BoolQ's answers: what Praxis calls them
 _FP8 = "overwrite_with_gradient"  # the collection of FP8's state, with or without an underscore
 
 
@@ -62,7 +65,15 @@ class TrainProgram(programs.SingleTaskTrainProgram):
     Rates are means since the last report, the loss the mean of its steps' losses; the first step after a start, which compiles, is in no rate.
     """
 
-    def setup(self, task: Any, train_input: Any, partitioner: Any, job_log_dir: Any, *args: Any, **kwargs: Any) -> None:
+    def setup(
+        self,
+        task: Any,
+        train_input: Any,
+        partitioner: Any,
+        job_log_dir: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         super().setup(task, train_input, partitioner, job_log_dir, *args, **kwargs)
         self._train_input = self._timed = Timed(train_input)
         self._reporter = progress.Reporter(str(job_log_dir)) if jax.process_index() == 0 else None
@@ -75,7 +86,13 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         self._state: Any = None  # after the last step that was begun
         self._next = -1
         source = healths.Source(self._told, self._scales)
-        self._health = healths.Health(str(job_log_dir), settings.read(os.environ), jax.process_index(), jax.process_count(), source)
+        self._health = healths.Health(
+            str(job_log_dir),
+            settings.read(os.environ),
+            jax.process_index(),
+            jax.process_count(),
+            source,
+        )
 
     def should_run(self, state: Any, step: int) -> bool:
         """Return whether a step follows, see upstream's; where the run is to end before its time, Paxml saves and ends as at its last step.
@@ -114,13 +131,21 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         return told and told(self._next - 1 - step)
 
     def _scales(self) -> dict[str, list[float]]:
-        found = jax.tree_util.tree_leaves_with_path(self._state.mdl_vars if self._state is not None else {})
+        found = jax.tree_util.tree_leaves_with_path(
+            self._state.mdl_vars if self._state is not None else {}
+        )
         named = {jax.tree_util.keystr(path): leaf for path, leaf in found}
-        return {name: np.asarray(leaf.addressable_data(0)).ravel().tolist() for name, leaf in named.items() if _FP8 in name and "scale" in name}
+        return {
+            name: np.asarray(leaf.addressable_data(0)).ravel().tolist()
+            for name, leaf in named.items()
+            if _FP8 in name and "scale" in name
+        }
 
     def run(self, state: Any, step: int) -> Any:
         """Train one step, see upstream's."""
-        if self._since is not None and not self._losses:  # evaluation or a checkpoint may have come between
+        if (
+            self._since is not None and not self._losses
+        ):  # evaluation or a checkpoint may have come between
             self._since, self._waited = time.monotonic(), self._timed.waited
             self._health.begin()
         ended = super().run(state, step)
@@ -134,7 +159,10 @@ class TrainProgram(programs.SingleTaskTrainProgram):
             self._counted += 1
         self._losses.append(ended.loss)
         last = self._task.train.num_train_steps
-        if ended.new_train_step % self._task.train.summary_interval_steps == 0 or ended.new_train_step >= last:
+        if (
+            ended.new_train_step % self._task.train.summary_interval_steps == 0
+            or ended.new_train_step >= last
+        ):
             self._report(ended.state, ended.new_train_step, last)
         return ended
 
@@ -151,17 +179,38 @@ class TrainProgram(programs.SingleTaskTrainProgram):
 
     def _of_step(self, state: Any) -> progress.Work:
         rows, length = self._train_unpadded_global_batch_size, (self._timed.shape or (0, 0))[1]
-        devices = list(self._partitioner.global_mesh.devices.flat) if self._partitioner.global_mesh is not None else jax.devices()
-        kind = "fp8" if any(_FP8 in name for name in state.mdl_vars) else jax.numpy.dtype(self._task.model.fprop_dtype or "float32").name
+        devices = (
+            list(self._partitioner.global_mesh.devices.flat)
+            if self._partitioner.global_mesh is not None
+            else jax.devices()
+        )
+        kind = (
+            "fp8"
+            if any(_FP8 in name for name in state.mdl_vars)
+            else jax.numpy.dtype(self._task.model.fprop_dtype or "float32").name
+        )
         amount = flops.train(flops.of_task(self._task), length, rows)
-        return progress.Work(amount, rows * length, len(devices), peak_flops(devices[0].device_kind, kind))
+        return progress.Work(
+            amount, rows * length, len(devices), peak_flops(devices[0].device_kind, kind)
+        )
 
-    def _say(self, step: int, last: int, losses: list[Any], counted: int, since: float, waited: float) -> None:
+    def _say(
+        self, step: int, last: int, losses: list[Any], counted: int, since: float, waited: float
+    ) -> None:
         loss = float(np.mean([_number(each) for each in losses]))  # waits for the steps
         if not counted or self._reporter is None or self._work is None:
             return
         seconds = time.monotonic() - since
-        found = progress.report(self._work, step, last, counted, seconds, waited, loss, self._health.report(step, seconds, waited / counted))
+        found = progress.report(
+            self._work,
+            step,
+            last,
+            counted,
+            seconds,
+            waited,
+            loss,
+            self._health.report(step, seconds, waited / counted),
+        )
         self._reporter.say(found)
         self._scalars(found, step)
         self._health.publish(step, found.scalars())
@@ -202,14 +251,23 @@ class EvalProgram(programs.SingleTaskEvalProgram):
         What there is for each example comes as NumPy's arrays: of JAX's, upstream drops the first dimension where a process has one device.
         """
         ended = super().eval_step(*args, **kwargs)
-        return dataclasses.replace(ended, per_example_out=jax.tree.map(lambda each: np.asarray(each.addressable_data(0)), ended.per_example_out))
+        return dataclasses.replace(
+            ended,
+            per_example_out=jax.tree.map(
+                lambda each: np.asarray(each.addressable_data(0)), ended.per_example_out
+            ),
+        )
 
     def run(self, state: Any, step: int) -> Any:
         """Evaluate once, see upstream's."""
         ended = super().run(state, step)
         if ended.eval_metrics is not None and jax.process_index() == 0:
-            found = evaluation(step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()})
-            line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else "")
+            found = evaluation(
+                step, self._name, {name: float(value) for name, value in ended.eval_metrics.items()}
+            )
+            line = f"step {step:,}  {self._name}  loss {found['loss']:.4f}" + (
+                f"  accuracy {100 * found['accuracy']:.2f} %" if "accuracy" in found else ""
+            )
             progress.say(line)
             _keep(str(self._job_log_dir), found)
         return ended
@@ -218,7 +276,13 @@ class EvalProgram(programs.SingleTaskEvalProgram):
 def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any]:
     """Return what is kept of an evaluation: Paxml's metrics by their names, of them the loss per weighted token, and the task's accuracy if it has one."""
     accuracy = next((metrics[name] for name in ACCURACY if name in metrics), None)
-    return {"step": step, "data": data, "loss": metrics["avg_xent"], **({} if accuracy is None else {"accuracy": accuracy}), **metrics}
+    return {
+        "step": step,
+        "data": data,
+        "loss": metrics["avg_xent"],
+        **({} if accuracy is None else {"accuracy": accuracy}),
+        **metrics,
+    }
 
 
 def _keep(folder: str, found: dict[str, Any]) -> None:
@@ -228,4 +292,6 @@ def _keep(folder: str, found: dict[str, Any]) -> None:
     try:
         progress.append(path, {name: progress.finite(value) for name, value in found.items()})
     except OSError as error:
-        print(f"rosetta: {path}: {error.strerror}: {json.dumps(found)}", file=sys.stderr, flush=True)
+        print(
+            f"rosetta: {path}: {error.strerror}: {json.dumps(found)}", file=sys.stderr, flush=True
+        )

@@ -37,7 +37,11 @@ def found(path: str) -> tuple[str, int | None]:
         folder = f"{folder}/checkpoints"
     kept = folders.steps(folder)
     if not kept or (step is not None and not folders.exists(path)):
-        raise UserError("there is no checkpoint_N", f"CHECKPOINT_RESTORE_PATH={path}", "name a run's folder, its folder `checkpoints`, or one checkpoint_N")
+        raise UserError(
+            "there is no checkpoint_N",
+            f"CHECKPOINT_RESTORE_PATH={path}",
+            "name a run's folder, its folder `checkpoints`, or one checkpoint_N",
+        )
     return folder, step
 
 
@@ -85,7 +89,12 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         if there is not None:
             model = variables(experiment.task(), experiment.get_input_specs_provider_params())
             if trains:
-                stored.same(there, model, own, f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)")
+                stored.same(
+                    there,
+                    model,
+                    own,
+                    f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)",
+                )
             else:
                 stored.same(_reached(there, model), model, own, wanted, _ADDED)
         return
@@ -97,13 +106,23 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         if there is not None:
             model = variables(rules.task_p, rules.input_specs_provider_p)
             do = f"{wanted}; or name another, or leave what differs as it is initialised by patterns in --fdl.CHECKPOINT_IGNORE_RULES"
-            stored.same(_reached(there, model), model, f"CHECKPOINT_RESTORE_PATH={checkpoint}", do, [*_ADDED, *rules.ignore_rules])
+            stored.same(
+                _reached(there, model),
+                model,
+                f"CHECKPOINT_RESTORE_PATH={checkpoint}",
+                do,
+                [*_ADDED, *rules.ignore_rules],
+            )
 
 
 def _reached(there: stored.Shapes, model: stored.Shapes) -> stored.Shapes:
     """What is there, without positions that the model's rows are too short for: they are never looked up, and Paxml leaves them out."""
     kept, needed = there.get(_POSITIONS, ()), model.get(_POSITIONS, ())
-    return {**there, _POSITIONS: needed} if kept[1:] == needed[1:] and kept[:1] > needed[:1] > () else there
+    return (
+        {**there, _POSITIONS: needed}
+        if kept[1:] == needed[1:] and kept[:1] > needed[:1] > ()
+        else there
+    )
 
 
 def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
@@ -122,11 +141,23 @@ def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
         stack.num_layers = 1
     made = pax_fiddle.instantiate(task)
     batch = trainer_lib.get_train_input_specs_for_model_init(made, pax_fiddle.instantiate(inputs))
-    state = made.create_train_state_unpadded_shapes(made.model.abstract_init_with_metadata(batch), discard_opt_states=True)
-    found = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state.mdl_vars, sep=".").items()}
-    return {name.replace(_FIRST, f".x_layers_{index}."): shape for name, shape in found.items() for index in range(count if _FIRST in name else 1)}
+    state = made.create_train_state_unpadded_shapes(
+        made.model.abstract_init_with_metadata(batch), discard_opt_states=True
+    )
+    found = {
+        name: tuple(leaf.shape) for name, leaf in flatten_dict(state.mdl_vars, sep=".").items()
+    }
+    return {
+        name.replace(_FIRST, f".x_layers_{index}."): shape
+        for name, shape in found.items()
+        for index in range(count if _FIRST in name else 1)
+    }
 
 
 def _alike(stack: Any) -> bool:
     """Whether a stack's layers all have the same variables."""
-    return fdl.get_callable(stack) is layers.StackedTransformer and not stack.moe_layers and not isinstance(stack.transformer_layer_params_tpl, (list, tuple))
+    return (
+        fdl.get_callable(stack) is layers.StackedTransformer
+        and not stack.moe_layers
+        and not isinstance(stack.transformer_layer_params_tpl, (list, tuple))
+    )

@@ -27,9 +27,17 @@ def finish() -> str | None:
 class Executor(executors.DefaultExecutor):
     """Upstream's, whose checkpointer asks the run's health first."""
 
-    def setup(self, jax_task: Any, job_log_dir: Any, checkpointer: Any, *args: Any, **kwargs: Any) -> None:
+    def setup(
+        self, jax_task: Any, job_log_dir: Any, checkpointer: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """See upstream's."""
-        super().setup(jax_task, job_log_dir, Checked(checkpointer, f"{job_log_dir}/checkpoints"), *args, **kwargs)
+        super().setup(
+            jax_task,
+            job_log_dir,
+            Checked(checkpointer, f"{job_log_dir}/checkpoints"),
+            *args,
+            **kwargs,
+        )
 
 
 class Checked:
@@ -37,28 +45,46 @@ class Checked:
 
     def __init__(self, inner: Any, folder: str) -> None:
         self._inner, self.folder = inner, folder
-        self._saves = saves.Saves(folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0)
+        self._saves = saves.Saves(
+            folder, settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
+        )
         _open.append(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def save_if_needed(self, step_i: int, partitioned_train_state: Any, *args: Any, **kwargs: Any) -> None:
+    def save_if_needed(
+        self, step_i: int, partitioned_train_state: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Save where upstream would, or where the time has come."""
         health = run.current()
         wanted = health is not None and health.wants_checkpoint(step_i)
         if not wanted and not self._inner.checkpoint_manager.should_save(step_i):
             return
         if wanted:
-            self.save_final(step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs))
+            self.save_final(
+                step_i, partitioned_train_state=partitioned_train_state, **_named(args, kwargs)
+            )
         else:
-            self._save(step_i, partitioned_train_state, lambda: self._inner.save_if_needed(step_i, partitioned_train_state, *args, **kwargs))
+            self._save(
+                step_i,
+                partitioned_train_state,
+                lambda: self._inner.save_if_needed(
+                    step_i, partitioned_train_state, *args, **kwargs
+                ),
+            )
 
     def save_final(self, step_i: int, *, partitioned_train_state: Any, **kwargs: Any) -> None:
         """Save a state, where there is no checkpoint of it."""
         latest = self._inner.checkpoint_manager.latest_step()
         if latest is None or latest < step_i:
-            self._save(step_i, partitioned_train_state, lambda: self._inner.save_final(step_i, partitioned_train_state=partitioned_train_state, **kwargs))
+            self._save(
+                step_i,
+                partitioned_train_state,
+                lambda: self._inner.save_final(
+                    step_i, partitioned_train_state=partitioned_train_state, **kwargs
+                ),
+            )
 
     def close(self) -> None:
         """Wait for the last save, and close; UserError where it found no room."""
@@ -86,6 +112,17 @@ class Checked:
 
 def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """save_if_needed's arguments by the names that save_final has for them."""
-    return {**dict(zip(("train_state_unpadded_shape_dtype_struct", "train_state_pspecs", "train_input_pipeline"), args, strict=False)), **kwargs}
-
-
+    return {
+        **dict(
+            zip(
+                (
+                    "train_state_unpadded_shape_dtype_struct",
+                    "train_state_pspecs",
+                    "train_input_pipeline",
+                ),
+                args,
+                strict=False,
+            )
+        ),
+        **kwargs,
+    }

@@ -23,18 +23,73 @@ POSITIONALS = {
     "run_pile_singlenode": _PILE,
     "run_pile_multinode": _PILE,
     "run_lambada_singlenode": _PILE,
-    "run_base_config_multinode": ("CONFIG", "PREC", "NUM_GPUS", "LOG_DIR", "TFDS_DATA_DIR", "VOCAB_PATH", "ADDITIONAL_ARGS"),
+    "run_base_config_multinode": (
+        "CONFIG",
+        "PREC",
+        "NUM_GPUS",
+        "LOG_DIR",
+        "TFDS_DATA_DIR",
+        "VOCAB_PATH",
+        "ADDITIONAL_ARGS",
+    ),
     "run_llama_boolq": (),
 }
-CONFIGS = {"run_pile_singlenode": "Pile126M", "run_pile_multinode": "Pile126M", "run_lambada_singlenode": "Lambada126M", "run_llama_boolq": "LLaMA7B"}
+CONFIGS = {
+    "run_pile_singlenode": "Pile126M",
+    "run_pile_multinode": "Pile126M",
+    "run_lambada_singlenode": "Lambada126M",
+    "run_llama_boolq": "LLaMA7B",
+}
 # Variables that are hyper-parameters by the same name, for every script.
-HYPER = ("PERCORE_BATCH_SIZE", "ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "MAX_STEPS", "MAX_SEQ_LEN", "LEARNING_RATE", "LR_SCHEDULE", "LR_COS_WARMUP", "USE_REPEATED_LAYER", "NUM_MICROBATCHES")
+HYPER = (
+    "PERCORE_BATCH_SIZE",
+    "ICI_MESH_SHAPE",
+    "DCN_MESH_SHAPE",
+    "MAX_STEPS",
+    "MAX_SEQ_LEN",
+    "LEARNING_RATE",
+    "LR_SCHEDULE",
+    "LR_COS_WARMUP",
+    "USE_REPEATED_LAYER",
+    "NUM_MICROBATCHES",
+)
 OTHERS = (
-    "TFDS_DATA_DIR", "VOCAB_PATH", "VOCAB", "DATA", "EVAL_DATA", "PREC", "NUM_GPUS", "LOG_DIR", "CONFIG", "ADDITIONAL_ARGS", "ROSETTA_FDL", "EVAL_ONLY", "USE_MULTIPROCESS",
-    "USE_LORA", "LORA_RANK", "LORA_TARGET_LAYERS", "CHECKPOINT_RESTORE_PATH", "ENABLE_TE", "ENABLE_FP8", "NVTE_FUSED_ATTN", "ATTENTION", "BASE_XLA_FLAGS", "XLA_FLAGS",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "PYTHON", "NSYS", "JAX_COMPILATION_CACHE_DIR", "WITH_NSYS", "ROSETTA_BATCH_LOG",
-    "ROSETTA_PRESET", "ROSETTA_WITH", "ROSETTA_SITE", "ROSETTA_DOCTOR",
-)  # fmt: skip
+    "TFDS_DATA_DIR",
+    "VOCAB_PATH",
+    "VOCAB",
+    "DATA",
+    "EVAL_DATA",
+    "PREC",
+    "NUM_GPUS",
+    "LOG_DIR",
+    "CONFIG",
+    "ADDITIONAL_ARGS",
+    "ROSETTA_FDL",
+    "EVAL_ONLY",
+    "USE_MULTIPROCESS",
+    "USE_LORA",
+    "LORA_RANK",
+    "LORA_TARGET_LAYERS",
+    "CHECKPOINT_RESTORE_PATH",
+    "ENABLE_TE",
+    "ENABLE_FP8",
+    "NVTE_FUSED_ATTN",
+    "ATTENTION",
+    "BASE_XLA_FLAGS",
+    "XLA_FLAGS",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "JAX_PLATFORMS",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTHON",
+    "NSYS",
+    "JAX_COMPILATION_CACHE_DIR",
+    "WITH_NSYS",
+    "ROSETTA_BATCH_LOG",
+    "ROSETTA_PRESET",
+    "ROSETTA_WITH",
+    "ROSETTA_SITE",
+    "ROSETTA_DOCTOR",
+)
 _LORA = ("LORA_RANK", "LORA_TARGET_LAYERS")  # what USE_LORA=1 reads besides
 VARIABLES = (*HYPER, *OTHERS, *health.VARIABLES)
 
@@ -86,7 +141,9 @@ class Settings:
     @property
     def evaluates_only(self) -> bool:
         """Does the run train nothing?"""
-        return self.script == "run_lambada_singlenode" or (self.llama and on(self.variables, "EVAL_ONLY"))
+        return self.script == "run_lambada_singlenode" or (
+            self.llama and on(self.variables, "EVAL_ONLY")
+        )
 
     @property
     def synthetic(self) -> bool:
@@ -102,12 +159,21 @@ def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> 
     """
     names = POSITIONALS[script]
     if len(words) > len(names):
-        hint = f"give {' '.join(names)}" if names else "settings come from the environment: CONFIG, LOG_DIR, USE_LORA, ..."
+        hint = (
+            f"give {' '.join(names)}"
+            if names
+            else "settings come from the environment: CONFIG, LOG_DIR, USE_LORA, ..."
+        )
         raise UserError(f"got {len(words)} arguments", f"{script}.sh", hint)
-    return {**environment, **{name: word for name, word in zip(names, words) if word not in ("", "None")}}  # noqa: B905 (Python 3.9)
+    return {
+        **environment,
+        **{name: word for name, word in zip(names, words) if word not in ("", "None")},  # noqa: B905 (Python 3.9)
+    }
 
 
-def read(script: str, words: Sequence[str], environment: Mapping[str, str], devices: int) -> Settings:
+def read(
+    script: str, words: Sequence[str], environment: Mapping[str, str], devices: int
+) -> Settings:
     """Read a script's settings.
 
     Args:
@@ -123,17 +189,42 @@ def read(script: str, words: Sequence[str], environment: Mapping[str, str], devi
     health.read(variables)
     health.check_process_variables(variables)
     _check_digits(variables)
-    single = script.endswith("singlenode") or (script == "run_llama_boolq" and not on(variables, "USE_MULTIPROCESS"))
+    single = script.endswith("singlenode") or (
+        script == "run_llama_boolq" and not on(variables, "USE_MULTIPROCESS")
+    )
     nodes, processes, each = _devices(variables, devices, single=single)
-    hyper, more = fdl.split(variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", ""))
-    precision = one_of("PREC", variables["PREC"], checks.PRECISIONS) if variables.get("PREC") else None if script == "run_llama_boolq" else checks.PRECISIONS[0]
+    hyper, more = fdl.split(
+        variables.get("ADDITIONAL_ARGS", "") + " " + variables.get("ROSETTA_FDL", "")
+    )
+    precision = (
+        one_of("PREC", variables["PREC"], checks.PRECISIONS)
+        if variables.get("PREC")
+        else None
+        if script == "run_llama_boolq"
+        else checks.PRECISIONS[0]
+    )
     found = Settings(
-        script=script, config=variables.get("CONFIG") or CONFIGS.get(script, ""), nodes=nodes, processes=processes, gpus=each * processes, gpus_per_process=each,
-        precision=precision, log_dir=absolute(variables.get("LOG_DIR") or ("/tmp/llama" if script == "run_llama_boolq" else "test_logdir")),  # noqa: S108 (documented)
-        hyper={}, words=tuple(more), variables=variables,
-    )  # fmt: skip
+        script=script,
+        config=variables.get("CONFIG") or CONFIGS.get(script, ""),
+        nodes=nodes,
+        processes=processes,
+        gpus=each * processes,
+        gpus_per_process=each,
+        precision=precision,
+        log_dir=absolute(
+            variables.get("LOG_DIR")
+            or ("/tmp/llama" if script == "run_llama_boolq" else "test_logdir")  # noqa: S108 (documented)
+        ),
+        hyper={},
+        words=tuple(more),
+        variables=variables,
+    )
     if not found.config:
-        raise UserError("it is not given", "CONFIG", "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word")
+        raise UserError(
+            "it is not given",
+            "CONFIG",
+            "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word",
+        )
     if found.llama:
         _refuse_unread_lora(variables)
     else:
@@ -149,22 +240,39 @@ def _check_digits(variables: Mapping[str, str]) -> None:
         text = variables.get(name, "").strip()
         is_number = type(fdl.value(text)) in (int, float, complex)
         if is_number and parse_decimal(text.lstrip("-"), exponent=True) is None:
-            raise UserError(f"it is {text!r}", name, "give a number in decimal digits, as in 10 or 1e-4")
+            raise UserError(
+                f"it is {text!r}", name, "give a number in decimal digits, as in 10 or 1e-4"
+            )
 
 
 def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tuple[int, int, int]:
     """Nodes, processes, and the GPUs of each process: all of its node's, or one."""
     per_node = positive("NUM_GPUS", variables["NUM_GPUS"]) if variables.get("NUM_GPUS") else None
     processes = 1 if single else positive("SLURM_NTASKS", variables.get("SLURM_NTASKS") or "1")
-    nodes = 1 if single else positive("SLURM_JOB_NUM_NODES", variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1")
+    nodes = (
+        1
+        if single
+        else positive(
+            "SLURM_JOB_NUM_NODES",
+            variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1",
+        )
+    )
     if processes == 1:
         return 1, 1, per_node or devices
     if processes % nodes:
-        raise UserError(f"Slurm started {processes} processes on {nodes} nodes", f"SLURM_NTASKS={processes}", "start as many on each: srun --ntasks-per-node")
+        raise UserError(
+            f"Slurm started {processes} processes on {nodes} nodes",
+            f"SLURM_NTASKS={processes}",
+            "start as many on each: srun --ntasks-per-node",
+        )
     on_each = processes // nodes
     per_node = per_node or (devices if on_each == 1 else on_each)
     if on_each not in (1, per_node):
-        raise UserError(f"Slurm started {on_each} processes on each node", f"NUM_GPUS={per_node}", "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts a node's")
+        raise UserError(
+            f"Slurm started {on_each} processes on each node",
+            f"NUM_GPUS={per_node}",
+            "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts a node's",
+        )
     return nodes, processes, per_node // on_each
 
 
@@ -173,10 +281,16 @@ def _hyper(found: Settings) -> dict[str, str]:
     hyper = {"FPROP_DTYPE": fdl.literal(found.precision)} if found.precision else {}
     here = found.gpus // found.nodes
     if found.script.startswith(("run_pile", "run_lambada")):
-        hyper |= {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{found.nodes},1,1]", "PERCORE_BATCH_SIZE": "4"}
+        hyper |= {
+            "ICI_MESH_SHAPE": f"[{here},1,1]",
+            "DCN_MESH_SHAPE": f"[{found.nodes},1,1]",
+            "PERCORE_BATCH_SIZE": "4",
+        }
     if found.llama:
         hyper |= _llama(found.variables, found.lora, here, found.nodes)
-    typed = {name: fdl.literal(found.variables[name]) for name in HYPER if found.variables.get(name)}
+    typed = {
+        name: fdl.literal(found.variables[name]) for name in HYPER if found.variables.get(name)
+    }
     return {**hyper, **typed}
 
 
@@ -185,19 +299,39 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
     common = {"PERCORE_BATCH_SIZE": "2", "MAX_SEQ_LEN": "4096", "USE_REPEATED_LAYER": "False"}
     if not lora:
         mesh = {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{nodes},1]"}
-        return {**common, **mesh, "LEARNING_RATE": "1e-6", "LR_SCHEDULE": '"linear_rampup_cosine_decay"', "MAX_STEPS": "1000", "LR_COS_WARMUP": "500"}
-    layers = one_of("LORA_TARGET_LAYERS", variables.get("LORA_TARGET_LAYERS") or "all", checks.ADAPTED)
+        return {
+            **common,
+            **mesh,
+            "LEARNING_RATE": "1e-6",
+            "LR_SCHEDULE": '"linear_rampup_cosine_decay"',
+            "MAX_STEPS": "1000",
+            "LR_COS_WARMUP": "500",
+        }
+    layers = one_of(
+        "LORA_TARGET_LAYERS", variables.get("LORA_TARGET_LAYERS") or "all", checks.ADAPTED
+    )
     rank = positive("LORA_RANK", variables.get("LORA_RANK") or "32")
     mesh = {"ICI_MESH_SHAPE": f"[{here},1,1]", "DCN_MESH_SHAPE": f"[{nodes},1,1]"}
     switch = {"USE_LORA": "True", "LORA_RANK": str(rank), "LORA_TARGET_LAYERS": fdl.literal(layers)}
-    return {**common, **mesh, **switch, "LEARNING_RATE": "1e-4", "LR_SCHEDULE": '"constant"', "MAX_STEPS": "600"}
+    return {
+        **common,
+        **mesh,
+        **switch,
+        "LEARNING_RATE": "1e-4",
+        "LR_SCHEDULE": '"constant"',
+        "MAX_STEPS": "600",
+    }
 
 
 def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
     """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not set."""
     name = next((name for name in _LORA if variables.get(name)), None)
     if name and not on(variables, "USE_LORA"):
-        raise UserError("only a run with USE_LORA=1 reads it", f"{name}={variables[name]}", "set USE_LORA=1, or unset it")
+        raise UserError(
+            "only a run with USE_LORA=1 reads it",
+            f"{name}={variables[name]}",
+            "set USE_LORA=1, or unset it",
+        )
 
 
 def _of_llama_alone(variables: Mapping[str, str]) -> None:
@@ -206,13 +340,21 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
     values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
     if asked:
-        do = "unset it" if asked == "EVAL_ONLY" else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
+        do = (
+            "unset it"
+            if asked == "EVAL_ONLY"
+            else f"unset it, or give the hyper-parameter: --fdl.{asked}=VALUE in ROSETTA_FDL"
+        )
         raise UserError("only run_llama_boolq reads it", f"{asked}={variables[asked]}", do)
 
 
 def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
     """Check mesh and batch, as far as they are given here; the experiment's own are checked when it is there."""
-    values: dict[str, Any] = {name: fdl.value(hyper[name]) for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE") if name in hyper}
+    values: dict[str, Any] = {
+        name: fdl.value(hyper[name])
+        for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE")
+        if name in hyper
+    }
     split = 1
     if "ICI_MESH_SHAPE" in values and "DCN_MESH_SHAPE" in values:
         split = math.prod(checks.mesh(SimpleNamespace(**values), gpus)[:2])

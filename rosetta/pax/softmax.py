@@ -40,7 +40,9 @@ class PaddedEinsum(base_ops.EinsumOp):
 
 def _filled(array: Any, axis: int) -> Any:
     size = array.shape[axis]
-    return jnp.pad(array, [(0, padded(size) - size if each == axis else 0) for each in range(array.ndim)])
+    return jnp.pad(
+        array, [(0, padded(size) - size if each == axis else 0) for each in range(array.ndim)]
+    )
 
 
 class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
@@ -51,19 +53,25 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
         return super().get_logits(inputs, input_ids)[..., : self.num_classes]
 
     @nn.nowrap
-    def _compute_xent(self, inputs: Any, class_ids: Any = None, class_probabilities: Any = None) -> tuple[Any, Any, Any, Any]:
+    def _compute_xent(
+        self, inputs: Any, class_ids: Any = None, class_probabilities: Any = None
+    ) -> tuple[Any, Any, Any, Any]:
         """Return (cross entropy [...], best id [...], logits and log probabilities [..., vocabulary]).
 
         The loss stays at the padded size: cutting the logits for it would write them once more, 1.2 GB for 6 rows of 2,048 tokens.
         """
         if class_ids is None or self.label_smoothing_prob or self.bi_tempered_loss_tpl:
-            found: tuple[Any, Any, Any, Any] = super()._compute_xent(inputs, class_ids, class_probabilities)
+            found: tuple[Any, Any, Any, Any] = super()._compute_xent(
+                inputs, class_ids, class_probabilities
+            )
             return found
         known = jnp.arange(padded(self.num_classes)) < self.num_classes
         logits = jnp.where(known, super().get_logits(inputs).astype(jnp.float32), _NEVER)
         best = jax.lax.stop_gradient(jnp.argmax(logits, axis=-1))
         log_probs = jax.nn.log_softmax(logits)
-        loss = -jnp.sum(log_probs * jax.nn.one_hot(class_ids[..., 0], known.size, dtype=jnp.float32), axis=-1)
+        loss = -jnp.sum(
+            log_probs * jax.nn.one_hot(class_ids[..., 0], known.size, dtype=jnp.float32), axis=-1
+        )
         return loss, best, logits[..., : self.num_classes], log_probs[..., : self.num_classes]
 
 
@@ -71,6 +79,8 @@ def over_padded(softmax: Any) -> Any:
     """Return the configuration of a shared embedding softmax without biases, over a padded vocabulary."""
     made = pax_fiddle.Config(SharedEmbeddingSoftmax)
     made.copy_fields_from(softmax)
-    made.einsum_tpl = pax_fiddle.Config(PaddedEinsum, summed=True)  # of the embedding, by one-hot rows
+    made.einsum_tpl = pax_fiddle.Config(
+        PaddedEinsum, summed=True
+    )  # of the embedding, by one-hot rows
     made.feed_forward_tpl.linear_tpl.einsum_tpl = pax_fiddle.Config(PaddedEinsum)
     return made

@@ -46,7 +46,11 @@ def shapes(checkpoint: str) -> Shapes | None:
         found = json.loads(path.read_text()).get("train_state_metadata")
         return None if found is None else dict(_flat("", found["mdl_vars"]))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"it cannot be read ({type(error).__name__})", place, "restore the file, or move this checkpoint away and take another") from None
+        raise UserError(
+            f"it cannot be read ({type(error).__name__})",
+            place,
+            "restore the file, or move this checkpoint away and take another",
+        ) from None
 
 
 def _flat(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -80,7 +84,11 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
         if any(re.search(pattern, name) for name in names) != wanted:
             has = "has no" if wanted else "has"
             do = f'go on with the switches it was begun with, or begin another folder with --fdl.CHECKPOINT_RESTORE_PATH="{folder}"'
-            raise UserError(f"{folders.split(checkpoint)[1]} {has} {what}, and the run would {'have some' if wanted else 'have none'}", folder, do)
+            raise UserError(
+                f"{folders.split(checkpoint)[1]} {has} {what}, and the run would {'have some' if wanted else 'have none'}",
+                folder,
+                do,
+            )
 
 
 def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()) -> None:
@@ -96,16 +104,38 @@ def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[st
     known = [re.compile(pattern) for pattern in ignored]
 
     def kept(names: Iterable[str]) -> list[str]:
-        return sorted(name for name in names if not any(pattern.match(name.replace(".", "/")) for pattern in known))
+        return sorted(
+            name
+            for name in names
+            if not any(pattern.match(name.replace(".", "/")) for pattern in known)
+        )
 
-    other = [f"has {name} in the shape {_shape(there[name])}, the model needs {_shape(model[name])}" for name in kept(there.keys() & model.keys()) if there[name] != model[name]]
-    missing = [f"has no {name}, the model needs it in the shape {_shape(model[name])}" for name in kept(model.keys() - there.keys())]
-    additional = [f"has {name} in the shape {_shape(there[name])}, the model has none" for name in kept(there.keys() - model.keys())]
-    first, *rest = [(line, kind) for kind, lines in (("in shape", other), ("missing", missing), ("additional", additional)) for line in lines] or [("", "")]
+    other = [
+        f"has {name} in the shape {_shape(there[name])}, the model needs {_shape(model[name])}"
+        for name in kept(there.keys() & model.keys())
+        if there[name] != model[name]
+    ]
+    missing = [
+        f"has no {name}, the model needs it in the shape {_shape(model[name])}"
+        for name in kept(model.keys() - there.keys())
+    ]
+    additional = [
+        f"has {name} in the shape {_shape(there[name])}, the model has none"
+        for name in kept(there.keys() - model.keys())
+    ]
+    first, *rest = [
+        (line, kind)
+        for kind, lines in (("in shape", other), ("missing", missing), ("additional", additional))
+        for line in lines
+    ] or [("", "")]
     if not first[0]:
         return
     kinds = Counter(kind for _, kind in rest)
-    more = f", and {len(rest)} more differ{'s' * (len(rest) == 1)} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})" if rest else ""
+    more = (
+        f", and {len(rest)} more differ{'s' * (len(rest) == 1)} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+        if rest
+        else ""
+    )
     raise UserError(f"it {first[0]}{more}", where, do)
 
 

@@ -83,7 +83,11 @@ class Switches:
         with_te = _asked("ENABLE_TE", self.ENABLE_TE)
         native, enabled = _asked("USE_FP8", self.USE_FP8), _asked("ENABLE_FP8", self.ENABLE_FP8)
         if native and with_te:
-            raise UserError("FP8 is by XLA and Transformer Engine is on", "USE_FP8=True", "set ENABLE_TE=0, or ENABLE_FP8=1 in place of USE_FP8 for Transformer Engine's")
+            raise UserError(
+                "FP8 is by XLA and Transformer Engine is on",
+                "USE_FP8=True",
+                "set ENABLE_TE=0, or ENABLE_FP8=1 in place of USE_FP8 for Transformer Engine's",
+            )
         rank = 0
         if _asked("USE_LORA", self.USE_LORA):
             rank = _count("LORA_RANK", self.LORA_RANK)
@@ -107,9 +111,15 @@ class Switches:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
         asked = one_of("ATTENTION", self.ATTENTION, checks.ATTENTION)
         if fused and asked != "cudnn":
-            raise UserError(f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out")
+            raise UserError(
+                f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out"
+            )
         if asked == "te" and kept_off:
-            raise UserError("NVTE_FUSED_ATTN is 0", "ATTENTION=te", "unset NVTE_FUSED_ATTN, or set ATTENTION to xla or cudnn")
+            raise UserError(
+                "NVTE_FUSED_ATTN is 0",
+                "ATTENTION=te",
+                "unset NVTE_FUSED_ATTN, or set ATTENTION to xla or cudnn",
+            )
         return asked
 
     def switched(self, task: Any) -> Any:
@@ -122,7 +132,11 @@ class Switches:
         if chosen == Chosen(adapted=chosen.adapted):
             return task
         if jax.__version_info__ < _OLDEST:
-            raise UserError(f"JAX {jax.__version__} of this line is too old for any", "the switches", "use the pax distribution, not pax-1.4, or leave them off")
+            raise UserError(
+                f"JAX {jax.__version__} of this line is too old for any",
+                "the switches",
+                "use the pax distribution, not pax-1.4, or leave them off",
+            )
         if "te" in (chosen.fp8, chosen.attention):
             te.require()
         stack = _stack(task.model.lm_tpl)
@@ -142,11 +156,19 @@ class Switches:
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError("the model is not causal", f"ATTENTION={by}", "set it to xla")
         if by == "cudnn" and checks.precision(model.fprop_dtype) == "float32":
-            raise UserError("cuDNN's attention is for bfloat16", "FPROP_DTYPE=float32", "set ATTENTION=xla, or FPROP_DTYPE=bfloat16")
+            raise UserError(
+                "cuDNN's attention is for bfloat16",
+                "FPROP_DTYPE=float32",
+                "set ATTENTION=xla, or FPROP_DTYPE=bfloat16",
+            )
         packed = bool(model.lm_tpl.packed_input and getattr(self, "PACKED_INPUT", True))
         for layer in _layers(stack):
             kind = fdl.get_callable(layer.tr_atten_tpl)
-            ours = attention.MultiQueryAttention if "num_kv_heads" in kind.__dataclass_fields__ else attention.DotProductAttention
+            ours = (
+                attention.MultiQueryAttention
+                if "num_kv_heads" in kind.__dataclass_fields__
+                else attention.DotProductAttention
+            )
             layer.tr_atten_tpl = _become(layer.tr_atten_tpl, ours, by=by, packed=packed)
 
 
@@ -166,14 +188,22 @@ def _count(name: str, value: Any) -> int:
 def block(lm: Any) -> Any:
     """Return the configuration of a language model's stack of layers: where layers repeat, of what is repeated."""
     stack = lm.stacked_transformer_tpl
-    return stack.block if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated) else stack
+    return (
+        stack.block
+        if issubclass(fdl.get_callable(stack), layers.StackedTransformerRepeated)
+        else stack
+    )
 
 
 def _stack(lm: Any) -> Any:
     """Return `block`; UserError where the switches are not for what it is."""
     stack = block(lm)
     if not issubclass(fdl.get_callable(stack), layers.StackedTransformer):
-        raise UserError(f"they are not for {fdl.get_callable(stack).__name__}", "the switches", "use layers in a row or repeated, without a pipeline")
+        raise UserError(
+            f"they are not for {fdl.get_callable(stack).__name__}",
+            "the switches",
+            "use layers in a row or repeated, without a pipeline",
+        )
     return stack
 
 
@@ -196,12 +226,20 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
     from rosetta.pax import lora  # noqa: PLC0415
 
     if chosen.adapted != "attention" and stack.moe_layers:
-        raise UserError("experts have no adaptation", f"LORA_TARGET_LAYERS={chosen.adapted}", "set it to attention")
+        raise UserError(
+            "experts have no adaptation",
+            f"LORA_TARGET_LAYERS={chosen.adapted}",
+            "set it to attention",
+        )
 
     def adapted(template: Any) -> Any:
         kind = lora.ADAPTED.get(fdl.get_callable(template))
         if kind is None:
-            raise UserError(f"there is no adaptation of {fdl.get_callable(template).__name__}", "USE_LORA=True", "leave it out")
+            raise UserError(
+                f"there is no adaptation of {fdl.get_callable(template).__name__}",
+                "USE_LORA=True",
+                "leave it out",
+            )
         return _become(template, kind, rank=chosen.rank)
 
     for layer in _layers(stack):
@@ -219,14 +257,21 @@ def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
     from rosetta.pax import einsum, experts, learner  # noqa: PLC0415
 
     for layer in _layers(stack):
-        projections = [getattr(layer.tr_atten_tpl, name) for name in _PROJECTIONS if hasattr(layer.tr_atten_tpl, name)]
+        projections = [
+            getattr(layer.tr_atten_tpl, name)
+            for name in _PROJECTIONS
+            if hasattr(layer.tr_atten_tpl, name)
+        ]
         for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
             template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
     if stack.moe_layers:
         stack.moe_layer_tpl = experts.in_fp8(stack.moe_layer_tpl, chosen.fp8)
     task.train.learner = _become(task.train.learner, learner.Learner)
     if chosen.rank:
-        task.train.learner.bprop_variable_inclusion = [*task.train.learner.bprop_variable_inclusion, einsum.PATTERN]
+        task.train.learner.bprop_variable_inclusion = [
+            *task.train.learner.bprop_variable_inclusion,
+            einsum.PATTERN,
+        ]
     task.train.variable_norm_summary = False  # it would count the state; our learner writes it
 
 
@@ -234,5 +279,12 @@ def _split(task: Any, count: int) -> None:
     from rosetta.pax import learner  # noqa: PLC0415
 
     softmax = task.model.lm_tpl.softmax_tpl
-    rows = getattr(softmax, "use_tgt_labels_size_as_loss_denominator", False)  # the loss is then a sum over a batch of one size
-    task.train.learner.stochastic_gradient = pax_fiddle.Config(learner.Microbatches, count=count, loss_name=task.train.learner.loss_name, by_weight=not rows)
+    rows = getattr(
+        softmax, "use_tgt_labels_size_as_loss_denominator", False
+    )  # the loss is then a sum over a batch of one size
+    task.train.learner.stochastic_gradient = pax_fiddle.Config(
+        learner.Microbatches,
+        count=count,
+        loss_name=task.train.learner.loss_name,
+        by_weight=not rows,
+    )

@@ -35,16 +35,30 @@ def main() -> None:
 
     from rosetta.pax import experiment, preflight, restore  # noqa: PLC0415
 
-    epath.DEFINE_path("evaluate_from", None, "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's")
+    epath.DEFINE_path(
+        "evaluate_from",
+        None,
+        "with --mode=eval: the folder of checkpoints to evaluate, when it is another run's",
+    )
     flags.mark_flag_as_required("job_log_dir")
     jax.config.config_with_absl()
-    begun = list[tuple[str, bool]]()  # the folder of checkpoints that it reads first, and whether it trains
+    begun = list[
+        tuple[str, bool]
+    ]()  # the folder of checkpoints that it reads first, and whether it trains
     run = program.run
 
     def prepared(experiment_config: Any, **more: Any) -> Any:
-        read_from = str(flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}")
+        read_from = str(
+            flags.FLAGS.evaluate_from or f"{flags.FLAGS.job_log_dir}/{preflight.CHECKPOINTS}"
+        )
         if flags.FLAGS.mode == "train":
-            run_lock.acquire_for_run(str(flags.FLAGS.job_log_dir), "LOG_DIR", os.environ, jax.process_index(), jax.process_count())
+            run_lock.acquire_for_run(
+                str(flags.FLAGS.job_log_dir),
+                "LOG_DIR",
+                os.environ,
+                jax.process_index(),
+                jax.process_count(),
+            )
         begun.append((read_from, flags.FLAGS.mode == "train"))
         _refuse_damaged(*begun[0])
         own = stored.newest(read_from)
@@ -79,7 +93,13 @@ def main() -> None:
         if os.environ.get("ROSETTA_DEBUG"):
             traceback.print_exc()
         words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
-        end.now(UserError(next(filter(None, str(error).splitlines()), type(error).__name__), " ".join(words), "mend the experiment's name or the hyper-parameter"))
+        end.now(
+            UserError(
+                next(filter(None, str(error).splitlines()), type(error).__name__),
+                " ".join(words),
+                "mend the experiment's name or the hyper-parameter",
+            )
+        )
 
 
 def _finish() -> str | None:
@@ -125,9 +145,13 @@ def _prepare(experiment: Any, program: Any, options: Any) -> None:
     if type(experiment).executor is base.executor and options.enable_checkpoint_saving:
         experiment.executor = saving.Executor
     if type(experiment).eval_programs is base.eval_programs:
-        experiment.eval_programs = lambda: [programs.EvalProgram(each) for each in experiment.eval_datasets()]
+        experiment.eval_programs = lambda: [
+            programs.EvalProgram(each) for each in experiment.eval_datasets()
+        ]
     if options.evaluate_from:
-        program.eval_lib.evaluate = functools.partial(program.eval_lib.evaluate, restore_checkpoint_dir=options.evaluate_from)
+        program.eval_lib.evaluate = functools.partial(
+            program.eval_lib.evaluate, restore_checkpoint_dir=options.evaluate_from
+        )
 
 
 if __name__ == "__main__":

@@ -21,14 +21,34 @@ def kernels(known: Mapping[str, object]) -> int | None:
     With d = MODEL_DIMS, w = DIMS_PER_HEAD x (NUM_HEADS + NUM_KV_HEADS), f = HIDDEN_DIMS, k kernels into and out of an MLP, E experts in every
     second of L layers: V d + L 2 d w + (L - M) k d f + M E k d f. Norms, biases, positions, routers and a softmax of its own are left out.
     """
-    d, hidden, layers, heads, vocabulary = (known.get(name) for name in ("MODEL_DIMS", "HIDDEN_DIMS", "NUM_LAYERS", "NUM_HEADS", "VOCAB_SIZE"))
-    if not (isinstance(d, int) and isinstance(hidden, int) and isinstance(layers, int) and isinstance(heads, int) and isinstance(vocabulary, int)):
+    d, hidden, layers, heads, vocabulary = (
+        known.get(name)
+        for name in ("MODEL_DIMS", "HIDDEN_DIMS", "NUM_LAYERS", "NUM_HEADS", "VOCAB_SIZE")
+    )
+    if not (
+        isinstance(d, int)
+        and isinstance(hidden, int)
+        and isinstance(layers, int)
+        and isinstance(heads, int)
+        and isinstance(vocabulary, int)
+    ):
         return None
-    head, shared, experts = known.get("DIMS_PER_HEAD"), known.get("NUM_KV_HEADS") if known.get("USE_MQA") else None, known.get("NUM_EXPERTS")
-    wide = (head if isinstance(head, int) else d // heads) * (heads + (shared if isinstance(shared, int) else heads))
+    head, shared, experts = (
+        known.get("DIMS_PER_HEAD"),
+        known.get("NUM_KV_HEADS") if known.get("USE_MQA") else None,
+        known.get("NUM_EXPERTS"),
+    )
+    wide = (head if isinstance(head, int) else d // heads) * (
+        heads + (shared if isinstance(shared, int) else heads)
+    )
     sparse = layers // 2 if isinstance(experts, int) else 0
     feed = (3 if known.get("USE_GATED_ACTIVATION") or sparse else 2) * d * hidden
-    return vocabulary * d + layers * 2 * d * wide + (layers - sparse) * feed + (sparse * experts * 2 * d * hidden if isinstance(experts, int) else 0)
+    return (
+        vocabulary * d
+        + layers * 2 * d * wide
+        + (layers - sparse) * feed
+        + (sparse * experts * 2 * d * hidden if isinstance(experts, int) else 0)
+    )
 
 
 def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
@@ -46,9 +66,14 @@ def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
     count, end = kernels(known), known.get("MAX_STEPS")
     if count is None or not isinstance(end, int):
         return ()
-    every, keep = (value if isinstance(value := known.get(name, usual), int) and value > 0 else None for name, usual in (("CHECKPOINT_EVERY_N_STEPS", _EVERY), ("CHECKPOINT_MAX_TO_KEEP", _KEEP)))
+    every, keep = (
+        value if isinstance(value := known.get(name, usual), int) and value > 0 else None
+        for name, usual in (("CHECKPOINT_EVERY_N_STEPS", _EVERY), ("CHECKPOINT_MAX_TO_KEEP", _KEEP))
+    )
     own = [] if "://" in folder else folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
     left = end - max(own, default=0)
     saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
     moments = 0 if known.get("USE_LORA") else space.ADAM
-    return space.check(folder, count * (1 + moments) * space.FLOAT, space.at_once(saves, keep, len(own)), "LOG_DIR")
+    return space.check(
+        folder, count * (1 + moments) * space.FLOAT, space.at_once(saves, keep, len(own)), "LOG_DIR"
+    )

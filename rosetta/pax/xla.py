@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 _SMALL = re.compile(r"126M(?!64E)")
 
 
-def used(given: Settings, environment: Mapping[str, str], cards: Sequence[Card], chosen: Choice | None, *, on_cpu: bool) -> Used:
+def used(
+    given: Settings,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    chosen: Choice | None,
+    *,
+    on_cpu: bool,
+) -> Used:
     """Return what a run gets of its preset, see presets.use.
 
     Args:
@@ -33,13 +40,28 @@ def used(given: Settings, environment: Mapping[str, str], cards: Sequence[Card],
       UserError: there is no such preset, or a file is wrong.
     """
     precision = "bf16" if chosen is None else _precision(given, chosen)
-    return use.use("pax", given.config, environment, cards, on_cpu=on_cpu, precision=precision, mesh=_mesh(given), devices=given.gpus)
+    return use.use(
+        "pax",
+        given.config,
+        environment,
+        cards,
+        on_cpu=on_cpu,
+        precision=precision,
+        mesh=_mesh(given),
+        devices=given.gpus,
+    )
 
 
 def _precision(given: Settings, chosen: Choice) -> str:
     if "True" in (given.hyper.get("USE_FP8"), chosen.hyper.get("USE_FP8")):
         return "fp8-xla"
-    return "fp8-te" if chosen.env.get("ENABLE_FP8") == "1" else "fp32" if given.precision == "float32" else "bf16"
+    return (
+        "fp8-te"
+        if chosen.env.get("ENABLE_FP8") == "1"
+        else "fp32"
+        if given.precision == "float32"
+        else "bf16"
+    )
 
 
 def _mesh(given: Settings) -> dict[str, list[int]]:
@@ -47,7 +69,9 @@ def _mesh(given: Settings) -> dict[str, list[int]]:
     stated = hyperread.read(given.config)
 
     def shape(name: str) -> list[int]:
-        found: Any = fdl.value(given.hyper[name]) if name in given.hyper else hyperread.value(stated, name)
+        found: Any = (
+            fdl.value(given.hyper[name]) if name in given.hyper else hyperread.value(stated, name)
+        )
         return list(found) if found else [1, 1, 1]
 
     return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}

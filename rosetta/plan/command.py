@@ -20,29 +20,65 @@ ROWS = 32128  # of the embedding of T5 1.1
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    entry = commands.add_parser("plan", parents=[common], help="compile a training step for a card that is not here, and say what it would do")
+    entry = commands.add_parser(
+        "plan",
+        parents=[common],
+        help="compile a training step for a card that is not here, and say what it would do",
+    )
     frameworks = entry.add_subparsers(dest="framework", required=True, metavar="FRAMEWORK")
     t5x = frameworks.add_parser("t5x", parents=[common], help="of a T5 size")
     t5x.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
     arguments.shape(t5x, size="large")
     t5x.add_argument("--gpus", type=arguments.positive, default=8, help="of all nodes (default 8)")
-    t5x.add_argument("--batch-per-gpu", type=arguments.positive, default=32, help="sequences (default 32)")
-    t5x.add_argument("--tp", type=arguments.positive, default=1, help="GPUs that share a model (default 1)")
-    t5x.add_argument("--fsdp", action="store_true", help="shard the optimizer's state over the data axis")
-    t5x.add_argument("--microbatches", type=arguments.positive, default=1, help="of a step (default 1)")
     t5x.add_argument(
-        "--with", dest="switches", nargs="+", action="extend", default=[], metavar="SWITCH=VALUE", help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ..."
+        "--batch-per-gpu", type=arguments.positive, default=32, help="sequences (default 32)"
+    )
+    t5x.add_argument(
+        "--tp", type=arguments.positive, default=1, help="GPUs that share a model (default 1)"
+    )
+    t5x.add_argument(
+        "--fsdp", action="store_true", help="shard the optimizer's state over the data axis"
+    )
+    t5x.add_argument(
+        "--microbatches", type=arguments.positive, default=1, help="of a step (default 1)"
+    )
+    t5x.add_argument(
+        "--with",
+        dest="switches",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SWITCH=VALUE",
+        help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ...",
     )
     pax = frameworks.add_parser("pax", parents=[common], help="of an experiment of Paxml")
-    pax.add_argument("config", metavar="CONFIG", help="an experiment of docs/pax.md, or MODULE.CLASS")
-    pax.add_argument("--gpus", type=arguments.positive, help="of all nodes (default: as many as the experiment's meshes have)")
     pax.add_argument(
-        "--with", dest="hyper", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="hyper-parameters: ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1] ..."
+        "config", metavar="CONFIG", help="an experiment of docs/pax.md, or MODULE.CLASS"
+    )
+    pax.add_argument(
+        "--gpus",
+        type=arguments.positive,
+        help="of all nodes (default: as many as the experiment's meshes have)",
+    )
+    pax.add_argument(
+        "--with",
+        dest="hyper",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="hyper-parameters: ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1] ...",
     )
     for framework in (t5x, pax):
-        framework.add_argument("--card", default=CARD, help=f"one of {', '.join(cards.CARDS)} (default {CARD})")
-        framework.add_argument("--gpus-per-node", type=arguments.positive, default=8, help="default 8")
-        framework.add_argument("--hlo", type=Path, metavar="FILE", help="also write the optimised HLO")
+        framework.add_argument(
+            "--card", default=CARD, help=f"one of {', '.join(cards.CARDS)} (default {CARD})"
+        )
+        framework.add_argument(
+            "--gpus-per-node", type=arguments.positive, default=8, help="default 8"
+        )
+        framework.add_argument(
+            "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO"
+        )
 
 
 def nodes(gpus: int, per_node: int) -> tuple[int, int]:
@@ -50,7 +86,11 @@ def nodes(gpus: int, per_node: int) -> tuple[int, int]:
     if gpus <= per_node:
         return 1, gpus
     if gpus % per_node:
-        raise UserError(f"it does not fill nodes of {per_node}", f"--gpus {gpus}", f"give a multiple of {per_node}, or --gpus-per-node")
+        raise UserError(
+            f"it does not fill nodes of {per_node}",
+            f"--gpus {gpus}",
+            f"give a multiple of {per_node}, or --gpus-per-node",
+        )
     return gpus // per_node, per_node
 
 
@@ -63,7 +103,9 @@ def switches(words: list[str]) -> dict[str, Any]:
     for word in words:
         name, _, text = word.partition("=")
         if name not in known or not text:
-            raise UserError(f"{word!r} is no switch", "--with", f"write SWITCH=VALUE, of {', '.join(known)}")
+            raise UserError(
+                f"{word!r} is no switch", "--with", f"write SWITCH=VALUE, of {', '.join(known)}"
+            )
         found[name] = _value(text)
         if isinstance(known[name], bool) and not isinstance(found[name], bool):
             raise UserError(f"it is {text!r}", f"--with {name}", "give true or false")
@@ -90,7 +132,11 @@ def hyper(words: list[str]) -> dict[str, object]:
     for word in words:
         name, _, text = word.partition("=")
         if not name.isidentifier() or not text:
-            raise UserError(f"{word!r} is no hyper-parameter", "--with", "write NAME=VALUE; see docs/pax.md for the names")
+            raise UserError(
+                f"{word!r} is no hyper-parameter",
+                "--with",
+                "write NAME=VALUE; see docs/pax.md for the names",
+            )
         found[name] = fdl.value(text)
     return found
 
@@ -123,12 +169,16 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     pax.prepare(args.config, args.card, chosen)
     made = pax.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)
-    _say(f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to ten minutes")
+    _say(
+        f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to ten minutes"
+    )
     planned = pax.plan(made, card=args.card, nodes=count, per_node=per_node)
     if hlo:
         folders.write(hlo, planned.compiled.text)
     found = planned.report()
-    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named(args.card), args.config, count * per_node)
+    found["run"] = cards.describe_fit(
+        found["memory"]["peak"], cards.named(args.card), args.config, count * per_node
+    )
     return found, pax.table(found)
 
 
@@ -138,14 +188,25 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     from rosetta.t5x import ginfiles, ginread, preflight, settings  # noqa: PLC0415
 
     count, per_node = nodes(args.gpus, args.gpus_per_node)
-    files = [ginfiles.model(args.family, args.size, "--family, --size"), f"{ginfiles.GIN}/runs/pretrain.gin"]
-    settings.arithmetic(args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches "))
+    files = [
+        ginfiles.model(args.family, args.size, "--family, --size"),
+        f"{ginfiles.GIN}/runs/pretrain.gin",
+    ]
+    settings.arithmetic(
+        args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches ")
+    )
     chosen = switches(args.switches)
     batch = args.gpus // args.tp * args.batch_per_gpu
     bound = {
-        "MODEL_DIR": "", "TRAIN_STEPS": 1, "DATA": "synthetic", "VOCAB": f"ids:{ROWS}", "DROPOUT_RATE": args.dropout, "BATCH_SIZE": batch,
-        "trainer.Trainer.num_microbatches": args.microbatches, **{f"network.T5Config.{name}": value for name, value in chosen.items()},
-    }  # fmt: skip
+        "MODEL_DIR": "",
+        "TRAIN_STEPS": 1,
+        "DATA": "synthetic",
+        "VOCAB": f"ids:{ROWS}",
+        "DROPOUT_RATE": args.dropout,
+        "BATCH_SIZE": batch,
+        "trainer.Trainer.num_microbatches": args.microbatches,
+        **{f"network.T5Config.{name}": value for name, value in chosen.items()},
+    }
     literals = {name: ginread.literal(value) for name, value in bound.items()}
     read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
     preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
@@ -153,14 +214,23 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     what = f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} for each {args.tp} GPU(s)"
     _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
     compiled = target.t5x(
-        files, [f"{name} = {value}" for name, value in literals.items()], card=args.card, nodes=count, per_node=per_node, tensor_parallel=args.tp,
-        batch=batch, lengths={"inputs": args.inputs, "targets": args.targets}, fsdp=args.fsdp,
-    )  # fmt: skip
+        files,
+        [f"{name} = {value}" for name, value in literals.items()],
+        card=args.card,
+        nodes=count,
+        per_node=per_node,
+        tensor_parallel=args.tp,
+        batch=batch,
+        lengths={"inputs": args.inputs, "targets": args.targets},
+        fsdp=args.fsdp,
+    )
     if hlo:
         folders.write(hlo, compiled.text)
     _say("reading the compiled step")
     found = report.report(compiled)
-    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named(args.card), what, args.gpus)
+    found["run"] = cards.describe_fit(
+        found["memory"]["peak"], cards.named(args.card), what, args.gpus
+    )
     return found, report.table(found)
 
 

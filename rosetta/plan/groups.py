@@ -12,7 +12,9 @@ import re
 
 _LIST = re.compile(r"replica_groups=\{(\{[\d,{}\s]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+,\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}")
+_MESH = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
+)
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
@@ -27,7 +29,11 @@ def groups(attributes: str) -> list[list[int]] | None:
         return [order[start : start + size] for start in range(0, count * size, size)]
     if found := _MESH.search(attributes):
         axes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", found[1])}
-        order = _arranged(_numbers(found[2]), _numbers(found[3] or "")) if found[2] else list(range(math.prod(axes.values())))
+        order = (
+            _arranged(_numbers(found[2]), _numbers(found[3] or ""))
+            if found[2]
+            else list(range(math.prod(axes.values())))
+        )
         return _along(axes, order, found[4])
     return None
 
@@ -66,12 +72,18 @@ def _arranged(shape: list[int], permutation: list[int]) -> list[int]:
     """0, 1, 2, ... in this shape, transposed, and in a row again."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     axes = permutation or list(range(len(shape)))
-    return [sum(index * strides[axis] for index, axis in zip(indices, axes, strict=True)) for indices in itertools.product(*(range(shape[axis]) for axis in axes))]
+    return [
+        sum(index * strides[axis] for index, axis in zip(indices, axes, strict=True))
+        for indices in itertools.product(*(range(shape[axis]) for axis in axes))
+    ]
 
 
 def _along(axes: dict[str, int], order: list[int], named: str) -> list[list[int]]:
     """Devices, in the order of a mesh, that differ along the named axes or parts of axes alone."""
-    inside = [(name, int(before or 1), int(size or axes[name])) for name, before, size in _AXIS.findall(named)]
+    inside = [
+        (name, int(before or 1), int(size or axes[name]))
+        for name, before, size in _AXIS.findall(named)
+    ]
     found: dict[tuple[int, ...], list[int]] = {}
     for place, indices in enumerate(itertools.product(*(range(size) for size in axes.values()))):
         where = dict(zip(axes, indices, strict=True))

@@ -12,9 +12,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BYTES = {
-    "pred": 1, "s4": 0.5, "u4": 0.5, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1, "f8e4m3": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
-    "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
-}  # fmt: skip
+    "pred": 1,
+    "s4": 0.5,
+    "u4": 0.5,
+    "s8": 1,
+    "u8": 1,
+    "f8e4m3fn": 1,
+    "f8e5m2": 1,
+    "f8e4m3": 1,
+    "s16": 2,
+    "u16": 2,
+    "bf16": 2,
+    "f16": 2,
+    "s32": 4,
+    "u32": 4,
+    "f32": 4,
+    "s64": 8,
+    "u64": 8,
+    "f64": 8,
+    "c64": 8,
+    "c128": 16,
+}
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _LINE = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|[^ ]+) ([\w\-]+)\((.*)$")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\([^{]*\) -> [^{]*)?\{\s*$")
@@ -49,8 +67,15 @@ class Instruction:
 
     def called(self) -> list[str]:
         """The computations it names."""
-        found = re.findall(r"(?:calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))", self.rest)
-        return [name for several, one in found for name in (re.findall(r"[\w.\-]+", several) if several else [one])]
+        found = re.findall(
+            r"(?:calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))",
+            self.rest,
+        )
+        return [
+            name
+            for several, one in found
+            for name in (re.findall(r"[\w.\-]+", several) if several else [one])
+        ]
 
 
 @dataclass
@@ -75,7 +100,11 @@ def parts(shape: str) -> list[str]:
     if not shape.startswith("("):
         return [shape]
     inside = shape[1:-1]
-    cuts = [-1, *(index for index, letter, depth in _depths(inside) if letter == "," and not depth), len(inside)]
+    cuts = [
+        -1,
+        *(index for index, letter, depth in _depths(inside) if letter == "," and not depth),
+        len(inside),
+    ]
     return [inside[begin + 1 : end].strip() for begin, end in itertools.pairwise(cuts)]
 
 
@@ -111,7 +140,9 @@ def _operands(text: str) -> tuple[tuple[str, ...], str]:
     """Split "a, %b), attribute=..." at the closing parenthesis; a parameter's only operand is its number."""
     end = next((index for index, _, depth in _depths(text) if depth < 0), 0)
     inside = text[:end]
-    return (inside,) if inside.isdigit() else tuple(re.findall(r"%([\w.\-]+)", inside)), text[end + 1 :]
+    return (inside,) if inside.isdigit() else tuple(re.findall(r"%([\w.\-]+)", inside)), text[
+        end + 1 :
+    ]
 
 
 def _depths(text: str) -> Iterator[tuple[int, str, int]]:

@@ -34,7 +34,12 @@ class Planned:
 
     def report(self) -> dict[str, Any]:
         """Return the figures, per device and step: rosetta.plan.report's, and `traffic`."""
-        return {**report.report(self.compiled), "traffic": traffic.report(hlo.parse(self.compiled.text), self.per_node, self.parameters)}
+        return {
+            **report.report(self.compiled),
+            "traffic": traffic.report(
+                hlo.parse(self.compiled.text), self.per_node, self.parameters
+            ),
+        }
 
 
 def table(found: dict[str, Any]) -> str:
@@ -51,9 +56,17 @@ def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
     Raises:
       UserError: this environment has no CUDA plugin, or no Pax.
     """
-    target.without_a_card(use.options("pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card))
+    target.without_a_card(
+        use.options(
+            "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
+        )
+    )
     if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
-        raise UserError("this environment has no Pax", "paxml", "use an environment or image of the pax distribution")
+        raise UserError(
+            "this environment has no Pax",
+            "paxml",
+            "use an environment or image of the pax distribution",
+        )
 
 
 def named(config: str, hyper: Mapping[str, object]) -> Any:
@@ -72,7 +85,11 @@ def named(config: str, hyper: Mapping[str, object]) -> Any:
     try:
         made = getattr(importlib.import_module(module), name)()
     except (ModuleNotFoundError, AttributeError) as error:
-        raise UserError(f"it cannot be had: {error}", config, "name an experiment of rosetta.pax.configs, or MODULE.CLASS of your own") from None
+        raise UserError(
+            f"it cannot be had: {error}",
+            config,
+            "name an experiment of rosetta.pax.configs, or MODULE.CLASS of your own",
+        ) from None
     for key, value in hyper.items():
         setattr(made, key, value)
     return made
@@ -117,22 +134,42 @@ def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traff
     with jax.default_device(jax.devices("cpu")[0]):
         described = experiment.task()
         task = pax_fiddle.instantiate(described)
-        layout = partitioning.PjitPartitioner(init_is_eval=False, reshard_inputs=True, task=task, device_mesh=mesh(described.model, cluster))
+        layout = partitioning.PjitPartitioner(
+            init_is_eval=False,
+            reshard_inputs=True,
+            task=task,
+            device_mesh=mesh(described.model, cluster),
+        )
         batch = batch_shapes(experiment, len(cluster))
         layout.setup(task, jax.random.PRNGKey(0), batch)
         state = layout.get_train_state_metadata()
         step, split = layout.partition(trainer_lib.train_step_single_learner, batch, is_eval=False)
 
         def placed(shape: Any, spec: Any) -> Any:
-            return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=NamedSharding(layout.global_mesh, spec))
+            return jax.ShapeDtypeStruct(
+                shape.shape, shape.dtype, sharding=NamedSharding(layout.global_mesh, spec)
+            )
 
         def place(shapes: Any, specs: Any) -> Any:
-            return jax.tree.map(lambda spec, shape: placed(shape, spec), specs, shapes, is_leaf=lambda each: isinstance(each, PartitionSpec))
+            return jax.tree.map(
+                lambda spec, shape: placed(shape, spec),
+                specs,
+                shapes,
+                is_leaf=lambda each: isinstance(each, PartitionSpec),
+            )
 
-        rows = trainer_lib.BaseStepFnStaticArgs(unpadded_global_batch_size=checks.batch(experiment.PERCORE_BATCH_SIZE, len(cluster)))
+        rows = trainer_lib.BaseStepFnStaticArgs(
+            unpadded_global_batch_size=checks.batch(experiment.PERCORE_BATCH_SIZE, len(cluster))
+        )
         key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)), PartitionSpec())
-        lowered = step.lower(place(state.padded_global_shapes, state.partition_specs), key, place(batch, split), rows)
-        return lowered, sizes(state.padded_global_shapes.mdl_vars, state.partition_specs.mdl_vars, dict(layout.global_mesh.shape))
+        lowered = step.lower(
+            place(state.padded_global_shapes, state.partition_specs), key, place(batch, split), rows
+        )
+        return lowered, sizes(
+            state.padded_global_shapes.mdl_vars,
+            state.partition_specs.mdl_vars,
+            dict(layout.global_mesh.shape),
+        )
 
 
 def devices(experiment: Any) -> int:
@@ -144,10 +181,15 @@ def mesh(model: Any, cluster: Sequence[Any]) -> Any:
     """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within nodes first, those across them around."""
     from jax.experimental import mesh_utils  # noqa: PLC0415
 
-    within, across = list(model.ici_mesh_shape), list(model.dcn_mesh_shape or [1] * len(model.ici_mesh_shape))
+    within, across = (
+        list(model.ici_mesh_shape),
+        list(model.dcn_mesh_shape or [1] * len(model.ici_mesh_shape)),
+    )
     if max(across) > 1:
         # Described devices say that they are one slice; their processes are the nodes.
-        return mesh_utils.create_hybrid_device_mesh(within, across, devices=cluster, process_is_granule=True)
+        return mesh_utils.create_hybrid_device_mesh(
+            within, across, devices=cluster, process_is_granule=True
+        )
     return mesh_utils.create_device_mesh(within, devices=cluster)
 
 
@@ -156,7 +198,11 @@ def batch_shapes(experiment: Any, count: int) -> Any:
     from rosetta.pax import checks, inputs  # noqa: PLC0415
 
     rows = checks.batch(experiment.PERCORE_BATCH_SIZE, count)
-    return inputs.Shapes(objective=getattr(experiment, "objective", "lm"), seq_len=experiment.MAX_SEQ_LEN, batch_size=-(-rows // count) * count).get_input_specs()
+    return inputs.Shapes(
+        objective=getattr(experiment, "objective", "lm"),
+        seq_len=experiment.MAX_SEQ_LEN,
+        batch_size=-(-rows // count) * count,
+    ).get_input_specs()
 
 
 def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Dimensions]:
@@ -175,11 +221,22 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
     from rosetta.pax import softmax  # noqa: PLC0415
 
     found = set[traffic.Dimensions]()
-    for shape, spec in zip(jax.tree.leaves(shapes), jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)), strict=True):
+    for shape, spec in zip(
+        jax.tree.leaves(shapes),
+        jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)),
+        strict=True,
+    ):
         whole = shape.shape
-        splits = [() if part is None else (part,) if isinstance(part, str) else tuple(part) for part in (*spec, *[None] * (len(whole) - len(spec)))]
+        splits = [
+            () if part is None else (part,) if isinstance(part, str) else tuple(part)
+            for part in (*spec, *[None] * (len(whole) - len(spec)))
+        ]
         kept = [
-            {each // math.prod(chosen) for each in (size, softmax.padded(size)) for chosen in itertools.product(*((1, axes[axis]) for axis in split))}
+            {
+                each // math.prod(chosen)
+                for each in (size, softmax.padded(size))
+                for chosen in itertools.product(*((1, axes[axis]) for axis in split))
+            }
             for size, split in zip(whole, splits, strict=True)
         ]
         for dimensions in itertools.product(*kept):

@@ -27,12 +27,19 @@ def report(compiled: Compiled) -> dict[str, Any]:
             name = f"{each.product} ({each.kind}, {' x '.join(each.dtypes)})"
             left[name] = left.get(name, 0.0) + each.flops * each.times
     return {
-        "memory": {"peak": compiled.peak, "arguments": compiled.arguments, "temporaries": compiled.temporaries},
+        "memory": {
+            "peak": compiled.peak,
+            "arguments": compiled.arguments,
+            "temporaries": compiled.temporaries,
+        },
         "kernels": sum(each.times for each in kernels),
         "bytes": sum(each.times * each.bytes for each in kernels),
         "gemm_flops": sum(each.times * each.flops for each in gemms),
         "attention_flops": work.attention_flops(program),
-        "gemms": {"fp8": sum(each.times for each in gemms if each.fp8), "other": sum(each.times for each in gemms if not each.fp8)},
+        "gemms": {
+            "fp8": sum(each.times for each in gemms if each.fp8),
+            "other": sum(each.times for each in gemms if not each.fp8),
+        },
         "flops_by_role": by_role,
         "not_fp8": left,
         "attention": work.attention(program),
@@ -45,7 +52,10 @@ def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
     """Alike collectives added up; `bytes_behind` are of those during which products or attention run."""
     summed: dict[tuple[str, str], dict[str, Any]] = {}
     for each in found:
-        entry = summed.setdefault((each.kind, each.dtype), {"kind": each.kind, "dtype": each.dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0})
+        entry = summed.setdefault(
+            (each.kind, each.dtype),
+            {"kind": each.kind, "dtype": each.dtype, "bytes": 0.0, "times": 0, "bytes_behind": 0.0},
+        )
         entry["bytes"] += each.bytes * each.times
         entry["times"] += each.times
         entry["bytes_behind"] += each.bytes * each.times if each.behind else 0.0
@@ -68,17 +78,35 @@ def _fit(found: dict[str, Any]) -> list[str]:
 def table(found: dict[str, Any]) -> str:
     """Return the figures for people."""
     memory = found["memory"]
-    attention = "an unknown number of" if found["attention_flops"] is None else f"{found['attention_flops'] / 1e12:.2f}"
+    attention = (
+        "an unknown number of"
+        if found["attention_flops"] is None
+        else f"{found['attention_flops'] / 1e12:.2f}"
+    )
     lines = [
         *_fit(found),
         f"memory       {memory['peak'] / GIGA:.1f} GB at most ({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} of temporaries)",
         f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
         f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",
-        *(f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not" for role, flops in sorted(found["flops_by_role"].items())),
+        *(
+            f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not"
+            for role, flops in sorted(found["flops_by_role"].items())
+        ),
         f"attention    {attention} TFLOP, {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
     ]
-    lines += [f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind products" for each in found["collectives"]]
+    lines += [
+        f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind products"
+        for each in found["collectives"]
+    ]
     if found["gemms"]["fp8"]:
-        lines += ["not in FP8:", *(f"  {flops / 1e12:8.3f} TFLOP  {name}" for name, flops in sorted(found["not_fp8"].items(), key=lambda item: -item[1]))]
-    lines.append(f"compiled in {found['compile']['seconds']:.0f} s, {found['compile']['rss'] / GIGA:.1f} GB of memory")
+        lines += [
+            "not in FP8:",
+            *(
+                f"  {flops / 1e12:8.3f} TFLOP  {name}"
+                for name, flops in sorted(found["not_fp8"].items(), key=lambda item: -item[1])
+            ),
+        ]
+    lines.append(
+        f"compiled in {found['compile']['seconds']:.0f} s, {found['compile']['rss'] / GIGA:.1f} GB of memory"
+    )
     return "\n".join(lines)

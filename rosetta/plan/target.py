@@ -75,8 +75,15 @@ def require_plugin() -> None:
     """UserError where this environment cannot compile for GPUs."""
     from importlib import metadata  # noqa: PLC0415
 
-    if not any(re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower()) for each in metadata.distributions()):
-        raise UserError("this environment cannot compile for GPUs", "jax-cuda13-plugin", "use an environment or image for cuda12 or cuda13")
+    if not any(
+        re.fullmatch(r"jax-cuda\d+-plugin", (each.metadata["Name"] or "").lower())
+        for each in metadata.distributions()
+    ):
+        raise UserError(
+            "this environment cannot compile for GPUs",
+            "jax-cuda13-plugin",
+            "use an environment or image for cuda12 or cuda13",
+        )
 
 
 def devices(card: str, nodes: int, per_node: int) -> list[Any]:
@@ -84,7 +91,12 @@ def devices(card: str, nodes: int, per_node: int) -> list[Any]:
     from jax.experimental import topologies  # noqa: PLC0415
 
     described = cards.named(card)
-    found = topologies.get_topology_desc(platform="cuda", topology_name="", target_config=described.text(), topology=f"1x{nodes}x{per_node}")
+    found = topologies.get_topology_desc(
+        platform="cuda",
+        topology_name="",
+        target_config=described.text(),
+        topology=f"1x{nodes}x{per_node}",
+    )
     return list(found.devices)
 
 
@@ -96,8 +108,13 @@ def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str
 
     from rosetta.data import features  # noqa: PLC0415
 
-    kind = features.DECODER if isinstance(model, models.DecoderOnlyModel) else features.ENCODER_DECODER
-    return {name: jax.ShapeDtypeStruct((batch, length), jnp.int32) for name, length in features.names(kind, **lengths, pack=False).items()}
+    kind = (
+        features.DECODER if isinstance(model, models.DecoderOnlyModel) else features.ENCODER_DECODER
+    )
+    return {
+        name: jax.ShapeDtypeStruct((batch, length), jnp.int32)
+        for name, length in features.names(kind, **lengths, pack=False).items()
+    }
 
 
 def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
@@ -106,14 +123,22 @@ def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -
     from t5x import utils  # noqa: PLC0415
 
     initializer = utils.TrainStateInitializer(
-        optimizer_def=model.optimizer_def, init_fn=model.get_initial_variables, input_shapes={name: each.shape for name, each in batch.items()},
-        input_types={name: each.dtype for name, each in batch.items()}, partitioner=partitioner,
-    )  # fmt: skip
+        optimizer_def=model.optimizer_def,
+        init_fn=model.get_initial_variables,
+        input_shapes={name: each.shape for name, each in batch.items()},
+        input_types={name: each.dtype for name, each in batch.items()},
+        partitioner=partitioner,
+    )
     state = initializer.global_train_state_shape
     made = trainer(
-        model=model, train_state=state, partitioner=partitioner, eval_names=[], summary_dir=None, train_state_axes=initializer.train_state_axes,
+        model=model,
+        train_state=state,
+        partitioner=partitioner,
+        eval_names=[],
+        summary_dir=None,
+        train_state_axes=initializer.train_state_axes,
         rng=jax.random.PRNGKey(0),
-    )  # fmt: skip
+    )
     try:
         return made._partitioned_train_step.lower(state, dict(batch))  # noqa: SLF001 - what its train() calls
     finally:
@@ -125,15 +150,29 @@ def compile_step(lowered: Any, started: float) -> Compiled:
     compiled = lowered.compile()
     memory = compiled.memory_analysis()
     return Compiled(
-        compiled.as_text(), memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.alias_size_in_bytes, memory.temp_size_in_bytes,
-        time.monotonic() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    )  # fmt: skip
+        compiled.as_text(),
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.alias_size_in_bytes,
+        memory.temp_size_in_bytes,
+        time.monotonic() - started,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
 
 
 def t5x(
-    files: Sequence[str], bindings: Sequence[str], *, card: str, nodes: int, per_node: int, tensor_parallel: int, batch: int, lengths: Mapping[str, int],
-    fsdp: bool = False, change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
-) -> Compiled:  # fmt: skip
+    files: Sequence[str],
+    bindings: Sequence[str],
+    *,
+    card: str,
+    nodes: int,
+    per_node: int,
+    tensor_parallel: int,
+    batch: int,
+    lengths: Mapping[str, int],
+    fsdp: bool = False,
+    change: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+) -> Compiled:
     """Compile the step of a T5X run.
 
     Args:
@@ -157,8 +196,15 @@ def t5x(
 
     started = time.monotonic()
     with runfile.arguments(files, bindings) as run, jax.default_device(jax.devices("cpu")[0]):
-        layout = partitioning.PjitPartitioner(tensor_parallel, fsdp=fsdp, devices=devices(card, nodes, per_node), logical_axis_rules=partitioning.standard_logical_axis_rules())
+        layout = partitioning.PjitPartitioner(
+            tensor_parallel,
+            fsdp=fsdp,
+            devices=devices(card, nodes, per_node),
+            logical_axis_rules=partitioning.standard_logical_axis_rules(),
+        )
         model, trainer = run["model"], run["trainer_cls"]
         if change:
             model, trainer = change(model, trainer)
-        return compile_step(step(model, trainer, layout, batch_shapes(model, batch, lengths)), started)
+        return compile_step(
+            step(model, trainer, layout, batch_shapes(model, batch, lengths)), started
+        )

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from rosetta.plan.hlo import Instruction, Program
     from rosetta.plan.work import Kernel
 
-Dimensions = tuple[int, ...]  # of an array, in order of size and without ones: XLA transposes and reshapes as it likes
+Dimensions = tuple[
+    int, ...
+]  # of an array, in order of size and without ones: XLA transposes and reshapes as it likes
 SMALL = 1024  # numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth counts, only how often
 
 
@@ -68,14 +70,22 @@ def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -
         kind = kernel.instruction.opcode.removesuffix("-start")
         named = groups.groups(kernel.instruction.rest)
         outside = groups.outside(named, per_node, kind) if named is not None else None
-        share = 1.0 if named is None or kind == "collective-permute" else (len(named[0]) - 1) / len(named[0])
+        share = (
+            1.0
+            if named is None or kind == "collective-permute"
+            else (len(named[0]) - 1) / len(named[0])
+        )
         for shape in _arrays(program, kernel, kind):
             role = _role(kind, shape, parameters)
-            flow = found.setdefault((kind, role, dtypes(shape)[0]), Flow(kind, role, dtypes(shape)[0]))
+            flow = found.setdefault(
+                (kind, role, dtypes(shape)[0]), Flow(kind, role, dtypes(shape)[0])
+            )
             sent = kernel.times * size(shape) * share * (2 if kind == "all-reduce" else 1)
             flow.times += kernel.times
             flow.bytes += sent
-            flow.across = None if outside is None or flow.across is None else flow.across + sent * outside
+            flow.across = (
+                None if outside is None or flow.across is None else flow.across + sent * outside
+            )
             flow.waited += sent if work.waited_for(kernel) else 0.0
             flow.behind += sent if work.behind(kernel) else 0.0
     return sorted(found.values(), key=lambda flow: -flow.bytes)
@@ -96,24 +106,46 @@ def loops(program: Program) -> list[Loop]:
             found.setdefault(name, []).append(kernel)
     made = []
     for name, kernels in found.items():
-        small = [each for each in kernels if each.instruction.opcode.startswith("all-reduce") and all(math.prod(dims(shape)) <= SMALL for shape in parts(each.instruction.shape))]
-        made.append(Loop(name, kernels[0].times, len(small), sum(_reduction(program, each.instruction) == "maximum" for each in small)))
+        small = [
+            each
+            for each in kernels
+            if each.instruction.opcode.startswith("all-reduce")
+            and all(math.prod(dims(shape)) <= SMALL for shape in parts(each.instruction.shape))
+        ]
+        made.append(
+            Loop(
+                name,
+                kernels[0].times,
+                len(small),
+                sum(_reduction(program, each.instruction) == "maximum" for each in small),
+            )
+        )
     return made
 
 
 def table(found: list[Flow], bodies: list[Loop]) -> str:
     """Return them for people."""
-    lines = [f"{'':<20}{'':<13}{'':<9}{'times':>6}{'GB received':>13}{'from other nodes':>18}{'waited for':>12}{'behind products':>17}"]
+    lines = [
+        f"{'':<20}{'':<13}{'':<9}{'times':>6}{'GB received':>13}{'from other nodes':>18}{'waited for':>12}{'behind products':>17}"
+    ]
     for flow in found:
         across = "?" if flow.across is None else f"{flow.across / 1e9:.3f}"
-        lines.append(f"{flow.kind:<20}{flow.role:<13}{flow.dtype:<9}{flow.times:>6}{flow.bytes / 1e9:>13.3f}{across:>18}{flow.waited / 1e9:>12.3f}{flow.behind / 1e9:>17.3f}")
-    lines += [f"loop of {body.times}: {body.small} all-reduces of small numbers, {body.largest} of them for the largest" for body in bodies]
+        lines.append(
+            f"{flow.kind:<20}{flow.role:<13}{flow.dtype:<9}{flow.times:>6}{flow.bytes / 1e9:>13.3f}{across:>18}{flow.waited / 1e9:>12.3f}{flow.behind / 1e9:>17.3f}"
+        )
+    lines += [
+        f"loop of {body.times}: {body.small} all-reduces of small numbers, {body.largest} of them for the largest"
+        for body in bodies
+    ]
     return "\n".join(lines)
 
 
 def report(program: Program, per_node: int, parameters: Collection[Dimensions]) -> dict[str, Any]:
     """Return flows and loops as JSON has them."""
-    return {"flows": [asdict(flow) for flow in flows(program, per_node, parameters)], "loops": [asdict(loop) for loop in loops(program)]}
+    return {
+        "flows": [asdict(flow) for flow in flows(program, per_node, parameters)],
+        "loops": [asdict(loop) for loop in loops(program)],
+    }
 
 
 def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
@@ -132,7 +164,11 @@ def _joined(program: Program, source: Instruction) -> Iterator[str]:
     for name in source.called() if source.opcode == "fusion" else ():
         inner = program.computations.get(name, {})
         root = list(inner.values())[-1] if inner else None
-        if root is not None and root.opcode == "concatenate" and all(operand in inner for operand in root.operands):
+        if (
+            root is not None
+            and root.opcode == "concatenate"
+            and all(operand in inner for operand in root.operands)
+        ):
             yield from (inner[operand].shape for operand in root.operands)
             return
     yield source.shape
@@ -142,7 +178,11 @@ def _role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
     if kind == "all-reduce" and math.prod(dims(shape)) <= SMALL:
         return "small"
     if dimensions(dims(shape)) in parameters and dtypes(shape)[0].startswith(("f", "bf")):
-        return {"all-gather": "parameters", "reduce-scatter": "gradients", "all-reduce": "gradients"}.get(kind, "activations")
+        return {
+            "all-gather": "parameters",
+            "reduce-scatter": "gradients",
+            "all-reduce": "gradients",
+        }.get(kind, "activations")
     return "activations"
 
 

@@ -18,10 +18,33 @@ if TYPE_CHECKING:
 
 # Instructions that launch nothing: bookkeeping, or the end of what was started elsewhere.
 FREE = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while", "call", "conditional", "partition-id", "replica-id",
-    "opt-barrier", "async-done", "async-update", "domain", "add-dependency", "iota",
-}  # fmt: skip
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all")
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "after-all",
+    "while",
+    "call",
+    "conditional",
+    "partition-id",
+    "replica-id",
+    "opt-barrier",
+    "async-done",
+    "async-update",
+    "domain",
+    "add-dependency",
+    "iota",
+}
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "ragged-all-to-all",
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +76,27 @@ class Gemm:
     @property
     def product(self) -> str:
         """The layer and projection, without the program's own scopes."""
-        path = re.sub(r"\b(?:jit|jvp|transpose|checkpoint|remat2?|vmap)\(([^()]*)\)", r"\1", re.sub(r"transpose\(jvp\(([^()]*)\)\)", r"\1", self.op_name))
-        words = [part for part in path.split("/") if part not in ("fprop", "dgrad", "wgrad", "dot_general", "checkpoint", "rematted_computation", "while", "body", "closed_call")]
+        path = re.sub(
+            r"\b(?:jit|jvp|transpose|checkpoint|remat2?|vmap)\(([^()]*)\)",
+            r"\1",
+            re.sub(r"transpose\(jvp\(([^()]*)\)\)", r"\1", self.op_name),
+        )
+        words = [
+            part
+            for part in path.split("/")
+            if part
+            not in (
+                "fprop",
+                "dgrad",
+                "wgrad",
+                "dot_general",
+                "checkpoint",
+                "rematted_computation",
+                "while",
+                "body",
+                "closed_call",
+            )
+        ]
         return "/".join(words[-3:])
 
 
@@ -90,9 +132,19 @@ def _kernels(program: Program, name: str, times: int) -> list[Kernel]:
                 found += _kernels(program, called, times)
         elif instruction.opcode == "conditional":
             branches = [_kernels(program, called, times) for called in instruction.called()]
-            found += max(branches, key=lambda branch: sum(each.times * each.bytes for each in branch), default=[])
-        elif instruction.opcode not in FREE and not instruction.opcode.endswith("-done") and not instruction.target.startswith(("Sharding", "SPMD")):
-            found.append(Kernel(instruction, computation, times, _moved(program, computation, instruction)))
+            found += max(
+                branches,
+                key=lambda branch: sum(each.times * each.bytes for each in branch),
+                default=[],
+            )
+        elif (
+            instruction.opcode not in FREE
+            and not instruction.opcode.endswith("-done")
+            and not instruction.target.startswith(("Sharding", "SPMD"))
+        ):
+            found.append(
+                Kernel(instruction, computation, times, _moved(program, computation, instruction))
+            )
     return found
 
 
@@ -103,21 +155,50 @@ def _loop(instruction: Instruction) -> tuple[str, int]:
     return body[1] if body else "", int(trips[1]) if trips else 1
 
 
-def _moved(program: Program, computation: dict[str, Instruction], instruction: Instruction) -> float:
+def _moved(
+    program: Program, computation: dict[str, Instruction], instruction: Instruction
+) -> float:
     """Bytes that a kernel reads and writes."""
-    inner = next((program.computations[name] for name in instruction.called() if name in program.computations), None) if instruction.opcode == "fusion" else None
-    ordered = sorted((each for each in inner.values() if each.opcode == "parameter"), key=lambda each: int(each.operands[0])) if inner else []
+    inner = (
+        next(
+            (
+                program.computations[name]
+                for name in instruction.called()
+                if name in program.computations
+            ),
+            None,
+        )
+        if instruction.opcode == "fusion"
+        else None
+    )
+    ordered = (
+        sorted(
+            (each for each in inner.values() if each.opcode == "parameter"),
+            key=lambda each: int(each.operands[0]),
+        )
+        if inner
+        else []
+    )
     total, written = 0.0, size(outputs(instruction))
     for index, operand in enumerate(instruction.operands):
         source = computation.get(operand)
         full = source.bytes if source else 0.0
         if inner and index < len(ordered):
             uses = [each for each in inner.values() if ordered[index].name in each.operands]
-            if uses and all(each.opcode in ("slice", "dynamic-slice", "gather") and each.operands[0] == ordered[index].name for each in uses):
+            if uses and all(
+                each.opcode in ("slice", "dynamic-slice", "gather")
+                and each.operands[0] == ordered[index].name
+                for each in uses
+            ):
                 full = sum(each.bytes for each in uses)
-            elif uses and all(each.opcode == "dynamic-update-slice" and each.operands[0] == ordered[index].name for each in uses):
+            elif uses and all(
+                each.opcode == "dynamic-update-slice" and each.operands[0] == ordered[index].name
+                for each in uses
+            ):
                 # Updated in place: what is written is the update, and nothing of the rest is read.
-                update = sum(inner[each.operands[1]].bytes for each in uses if each.operands[1] in inner)
+                update = sum(
+                    inner[each.operands[1]].bytes for each in uses if each.operands[1] in inner
+                )
                 written += update - sum(each.bytes for each in uses)
                 full = 0.0
         total += full
@@ -127,9 +208,19 @@ def _moved(program: Program, computation: dict[str, Instruction], instruction: I
 def outputs(instruction: Instruction) -> str:
     """Return the shape of what an instruction makes."""
     elements = parts(instruction.shape)
-    if instruction.opcode == "custom-call" and len(elements) > 1 and re.fullmatch(r"[su]8\[\d+\]\{0\}", elements[-1]):
-        return ", ".join(elements[:-1])  # the last of a library call's outputs is workspace, its to use or not
-    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce") and len(elements) > 1:
+    if (
+        instruction.opcode == "custom-call"
+        and len(elements) > 1
+        and re.fullmatch(r"[su]8\[\d+\]\{0\}", elements[-1])
+    ):
+        return ", ".join(
+            elements[:-1]
+        )  # the last of a library call's outputs is workspace, its to use or not
+    if (
+        instruction.opcode.endswith("-start")
+        and not instruction.opcode.startswith("all-reduce")
+        and len(elements) > 1
+    ):
         # What is started holds its inputs, its outputs, and what the device needs meanwhile; an all-reduce that is started, its outputs only.
         return elements[1]
     return instruction.shape
@@ -140,12 +231,20 @@ def gemms(program: Program) -> list[Gemm]:
     found = []
     for kernel in kernels(program):
         instruction = kernel.instruction
-        if instruction.opcode == "dot" or "matmul" in instruction.target or "gemm" in instruction.target.lower():
+        if (
+            instruction.opcode == "dot"
+            or "matmul" in instruction.target
+            or "gemm" in instruction.target.lower()
+        ):
             found.append(_gemm(kernel.computation, instruction, kernel.times))
         elif instruction.opcode == "fusion":
             for name in instruction.called():
                 inner = program.computations.get(name, {})
-                found += [_gemm(inner, each, kernel.times) for each in inner.values() if each.opcode == "dot"]
+                found += [
+                    _gemm(inner, each, kernel.times)
+                    for each in inner.values()
+                    if each.opcode == "dot"
+                ]
     return found
 
 
@@ -155,8 +254,18 @@ def _gemm(computation: dict[str, Instruction], instruction: Instruction, times: 
     found = re.search(r"lhs_contracting_dim(?:ension)?s\"?[=:][{\[]([^}\]]*)", instruction.rest)
     contracted = [dims(left)[int(each)] for each in re.findall(r"\d+", found[1] if found else "")]
     flops = 2.0 * math.prod(dims(instruction.shape)) * math.prod(contracted)
-    kind = next((each for each in ("fprop", "dgrad", "wgrad") if f"/{each}/" in instruction.op_name), "backward" if "transpose(jvp" in instruction.op_name else "forward")
-    return Gemm(instruction.op_name, (dtypes(left)[0], dtypes(right)[0]), flops, times, kind, "rematted_computation" in instruction.op_name)
+    kind = next(
+        (each for each in ("fprop", "dgrad", "wgrad") if f"/{each}/" in instruction.op_name),
+        "backward" if "transpose(jvp" in instruction.op_name else "forward",
+    )
+    return Gemm(
+        instruction.op_name,
+        (dtypes(left)[0], dtypes(right)[0]),
+        flops,
+        times,
+        kind,
+        "rematted_computation" in instruction.op_name,
+    )
 
 
 def attention(program: Program) -> dict[str, int]:
@@ -174,10 +283,18 @@ def attention_flops(program: Program) -> float | None:
     """
     total = 0.0
     for kernel in _attention(program):
-        query, key = (dims(kernel.computation[name].shape) for name in kernel.instruction.operands[:2])
+        query, key = (
+            dims(kernel.computation[name].shape) for name in kernel.instruction.operands[:2]
+        )
         if len(query) != 4 or len(key) != 4:
             return None
-        total += kernel.times * (5 if "Backward" in kernel.instruction.target else 2) * 2.0 * math.prod(query) * key[1]
+        total += (
+            kernel.times
+            * (5 if "Backward" in kernel.instruction.target else 2)
+            * 2.0
+            * math.prod(query)
+            * key[1]
+        )
     return total
 
 
@@ -191,18 +308,34 @@ def collectives(program: Program) -> list[Collective]:
     for kernel in communication(program):
         shape = outputs(kernel.instruction)
         started = kernel.instruction.opcode.endswith("-start")
-        found.append(Collective(kernel.instruction.opcode.removesuffix("-start"), "+".join(sorted(set(dtypes(shape)))), size(shape), kernel.times, started, behind(kernel)))
+        found.append(
+            Collective(
+                kernel.instruction.opcode.removesuffix("-start"),
+                "+".join(sorted(set(dtypes(shape)))),
+                size(shape),
+                kernel.times,
+                started,
+                behind(kernel),
+            )
+        )
     return found
 
 
 def communication(program: Program) -> list[Kernel]:
     """Return the kernels that communicate between devices."""
-    return [kernel for kernel in kernels(program) if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVES]
+    return [
+        kernel
+        for kernel in kernels(program)
+        if kernel.instruction.opcode.removesuffix("-start") in COLLECTIVES
+    ]
 
 
 def waited_for(kernel: Kernel) -> bool:
     """Does the device do nothing else while this communicates?"""
-    return not kernel.instruction.opcode.endswith("-start") or '"is_sync":true' in kernel.instruction.rest
+    return (
+        not kernel.instruction.opcode.endswith("-start")
+        or '"is_sync":true' in kernel.instruction.rest
+    )
 
 
 def behind(kernel: Kernel) -> int:

@@ -31,7 +31,11 @@ def flags(framework: str) -> dict[str, str]:
     for body in _bodies(framework):
         for path, each in body.items():
             group, _, name = path.partition(".")
-            if group == "xla_flags" and each.value is not None and not layers.unfit(each, layers.installed):
+            if (
+                group == "xla_flags"
+                and each.value is not None
+                and not layers.unfit(each, layers.installed)
+            ):
                 (flag,) = xlaflags.written({name: each.value})
                 found.setdefault(flag, each.origin)
     return found
@@ -48,7 +52,10 @@ def problems(framework: str, python: str = sys.executable) -> list[str]:
         wrong = [flag for flag in left if flag[2:].partition("=")[0] == refused.name]
         # Of several values of a flag, those that are refused by themselves.
         wrong = [flag for flag in wrong if len(wrong) == 1 or xlaflags.refused([flag], python)]
-        found += [f"{left.pop(flag)}: {refused.what if len(wrong) == 1 else f'XLA does not take {flag}'}" for flag in wrong]
+        found += [
+            f"{left.pop(flag)}: {refused.what if len(wrong) == 1 else f'XLA does not take {flag}'}"
+            for flag in wrong
+        ]
         if not wrong:
             raise LookupError(refused.what)
     return found

@@ -51,11 +51,17 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
     if found.framework == "t5x":
         from rosetta.launch.words import on, positive  # noqa: PLC0415
 
-        settings = {name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))}
+        settings = {
+            name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))
+        }
         tensor = positive("TP_SIZE", settings.get("TP_SIZE", "1"))
         return thresholds(_t5(model), tensor, devices // tensor if on(settings, "FSDP") else 1)
     if missing := [name for name in ("ici", "dcn") if name not in mesh]:
-        raise UserError(f"how a layer is split is not known: there is no mesh.{missing[0]}", PLACE, "name it, or leave out `combine: layers`")
+        raise UserError(
+            f"how a layer is split is not known: there is no mesh.{missing[0]}",
+            PLACE,
+            "name it, or leave out `combine: layers`",
+        )
     fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
     return thresholds(_pax(model, found.group("fdl")), tensor, fsdp)
 
@@ -65,7 +71,10 @@ def _t5(size: str) -> int:
     from rosetta.t5x import ginfiles, ginread  # noqa: PLC0415 (each framework's side loads its own)
 
     bound = ginread.read([ginfiles.HOME / ginfiles.model("t5_1_1", size)], [ginfiles.HOME])
-    embedding, heads, width, hidden = (_number(ginread.value(bound, f"network.T5Config.{name}"), name, size) for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim"))
+    embedding, heads, width, hidden = (
+        _number(ginread.value(bound, f"network.T5Config.{name}"), name, size)
+        for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")
+    )
     return 8 * embedding * heads * width + 3 * embedding * hidden
 
 
@@ -78,14 +87,26 @@ def _pax(config: str, fdl: Mapping[str, Any]) -> int:
     def known(name: str) -> object:
         return fdl.get(name, hyperread.value(stated, name))
 
-    dims, heads, hidden = (_number(known(name), name, config) for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS"))
+    dims, heads, hidden = (
+        _number(known(name), name, config) for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
+    )
     width = known("DIMS_PER_HEAD") or dims // heads
     shared = known("NUM_KV_HEADS") or heads
     gated = bool(known("USE_GATED_ACTIVATION")) or known("NUM_EXPERTS") is not None  # GLaM's are
-    return dims * _number(width, "DIMS_PER_HEAD", config) * 2 * (heads + _number(shared, "NUM_KV_HEADS", config)) + (3 if gated else 2) * dims * hidden
+    return (
+        dims
+        * _number(width, "DIMS_PER_HEAD", config)
+        * 2
+        * (heads + _number(shared, "NUM_KV_HEADS", config))
+        + (3 if gated else 2) * dims * hidden
+    )
 
 
 def _number(value: object, name: str, model: str) -> int:
     if not isinstance(value, int):
-        raise UserError(f"the size of {model}'s layers is not known: it states no {name}", PLACE, "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)")
+        raise UserError(
+            f"the size of {model}'s layers is not known: it states no {name}",
+            PLACE,
+            "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)",
+        )
     return value

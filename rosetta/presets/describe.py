@@ -23,19 +23,30 @@ MODEL = {"t5x": "T5_SIZE", "pax": "CONFIG"}
 # Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of what the environment has.
 SWITCHES = {
     "t5x": {
-        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"}, "fp32": {"PREC": "float32", "ENABLE_FP8": "0", "ENABLE_TE": "0"},
-        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}, "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
+        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"},
+        "fp32": {"PREC": "float32", "ENABLE_FP8": "0", "ENABLE_TE": "0"},
+        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"},
+        "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
     },
     "pax": {
-        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"}, "fp32": {"PREC": "float32", "ENABLE_FP8": "0"},
-        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}, "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
+        "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"},
+        "fp32": {"PREC": "float32", "ENABLE_FP8": "0"},
+        "fp8-xla": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"},
+        "fp8-te": {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "1"},
     },
-}  # fmt: skip
+}
 _ASKED = ("PREC", "ENABLE_FP8", "ENABLE_TE")
 
 
 def describe(
-    name: str, *, accelerator: str | None, settings: Mapping[str, str], nodes: int | None = None, gpus_per_node: int | None = None, environment: Mapping[str, str], site: files.Layer | None = None
+    name: str,
+    *,
+    accelerator: str | None,
+    settings: Mapping[str, str],
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    environment: Mapping[str, str],
+    site: files.Layer | None = None,
 ) -> Run:
     """Return the run that a preset, the site, the environment and a command line make.
 
@@ -51,31 +62,80 @@ def describe(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
-    return run(resolved(name, accelerator=accelerator, settings=settings, nodes=nodes, gpus_per_node=gpus_per_node, environment=environment, site=site))
+    return run(
+        resolved(
+            name,
+            accelerator=accelerator,
+            settings=settings,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            environment=environment,
+            site=site,
+        )
+    )
 
 
 def resolved(
-    name: str, *, accelerator: str | None, settings: Mapping[str, str], nodes: int | None = None, gpus_per_node: int | None = None, environment: Mapping[str, str], site: files.Layer | None = None
+    name: str,
+    *,
+    accelerator: str | None,
+    settings: Mapping[str, str],
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    environment: Mapping[str, str],
+    site: files.Layer | None = None,
 ) -> Settings:
     """Return the values in force, each with where it came from; see describe."""
     chain = files.chain(name)
     framework = chain[0].name
     site = files.site(environment) if site is None else site
-    if accelerator is None and "accelerator" in site.values and not given.on_cpu(settings, environment):
+    if (
+        accelerator is None
+        and "accelerator" in site.values
+        and not given.on_cpu(settings, environment)
+    ):
         accelerator = site.values["accelerator"].value
-    sets = {path.partition(".")[2] for layer in [files.common(), *chain, *files.named("switches").values()] for path in layer.values if path.startswith("env.")}
+    sets = {
+        path.partition(".")[2]
+        for layer in [files.common(), *chain, *files.named("switches").values()]
+        for path in layer.values
+        if path.startswith("env.")
+    }
     typed = given.typed(framework, settings, sets)
-    typed.update({field: Value(value, given.TYPED) for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node)) if value is not None})
+    typed.update(
+        {
+            field: Value(value, given.TYPED)
+            for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node))
+            if value is not None
+        }
+    )
     around = given.environment(framework, environment)
-    found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None)
-    asked = {variable: found.values[f"settings.{variable}"] for variable in _ASKED if f"settings.{variable}" in found.values}
+    found = layers.resolve(
+        name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None
+    )
+    asked = {
+        variable: found.values[f"settings.{variable}"]
+        for variable in _ASKED
+        if f"settings.{variable}" in found.values
+    }
     if asked:
         typed = {**typed, "precision": _precision(framework, found, asked)}
-        found = layers.resolve(name, accelerator=accelerator, environment=around, typed=typed, site=site)
+        found = layers.resolve(
+            name, accelerator=accelerator, environment=around, typed=typed, site=site
+        )
     if settings.get(given.BASE) or environment.get(given.BASE):
-        found = replace(found, values={path: each for path, each in found.values.items() if not path.startswith("xla_flags.") or path in around or path in typed})
+        found = replace(
+            found,
+            values={
+                path: each
+                for path, each in found.values.items()
+                if not path.startswith("xla_flags.") or path in around or path in typed
+            },
+        )
     _same_model(framework, found, chain, name)
-    return combined(found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node"))
+    return combined(
+        found, model(found), mesh(found), found.get("nodes") * found.get("gpus_per_node")
+    )
 
 
 def model(found: Settings) -> str:
@@ -86,10 +146,18 @@ def model(found: Settings) -> str:
 def mesh(found: Settings) -> dict[str, list[int]]:
     """Return "ici" and "dcn" of Pax in numbers. UserError where they are not of so many GPUs and nodes."""
     sizes = {"gpus": found.get("gpus_per_node"), "nodes": found.get("nodes")}
-    made = {name: [sizes.get(each, each) for each in shape] for name in ("ici", "dcn") if (shape := found.get(f"mesh.{name}"))}
+    made = {
+        name: [sizes.get(each, each) for each in shape]
+        for name in ("ici", "dcn")
+        if (shape := found.get(f"mesh.{name}"))
+    }
     for name, word, what in (("ici", "gpus", "GPUs of a node"), ("dcn", "nodes", "nodes")):
         if name in made and math.prod(made[name]) != sizes[word]:
-            raise UserError(f"it has {math.prod(made[name])} parts, and there are {sizes[word]} {what}", f"mesh.{name}={made[name]}", f"make its product {sizes[word]}, or write `{word}` for a number")
+            raise UserError(
+                f"it has {math.prod(made[name])} parts, and there are {sizes[word]} {what}",
+                f"mesh.{name}={made[name]}",
+                f"make its product {sizes[word]}, or write `{word}` for a number",
+            )
     return made
 
 
@@ -107,7 +175,9 @@ def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices
         before = values.get(f"xla_flags.{name}")
         if before is None or before.origin.startswith("presets/"):
             overrode = ((before.origin, before.value), *before.overrode) if before else ()
-            values[f"xla_flags.{name}"] = Resolved(threshold, origin, f"{combine.PLACE}: bytes of one layer", overrode)
+            values[f"xla_flags.{name}"] = Resolved(
+                threshold, origin, f"{combine.PLACE}: bytes of one layer", overrode
+            )
     return replace(found, values=values)
 
 
@@ -115,24 +185,49 @@ def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -
     """What the scripts' variables make of the preset's precision."""
     base = SWITCHES[framework][found.get("precision")]
     words = {**base, **{name: each.value for name, each in asked.items()}}
-    origin = ", ".join(dict.fromkeys(name if each.origin == name else each.origin for name, each in asked.items()))
+    origin = ", ".join(
+        dict.fromkeys(name if each.origin == name else each.origin for name, each in asked.items())
+    )
     if words.get("PREC") == "float32":
         return Value("fp32", origin)
-    fp8, with_te = on(words, "ENABLE_FP8"), on(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked)
+    fp8, with_te = (
+        on(words, "ENABLE_FP8"),
+        on(words, "ENABLE_TE", default=framework == "pax" and "ENABLE_FP8" in asked),
+    )
     return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
 
 
 def _same_model(framework: str, found: Settings, chain: list[files.Layer], name: str) -> None:
     """UserError where another model is asked for than the preset's."""
     variable = MODEL[framework]
-    size = next((layer.values[f"settings.{variable}"].value for layer in reversed(chain) if f"settings.{variable}" in layer.values), None)
+    size = next(
+        (
+            layer.values[f"settings.{variable}"].value
+            for layer in reversed(chain)
+            if f"settings.{variable}" in layer.values
+        ),
+        None,
+    )
     known = (size,) if size else found.configs
     asked = found.values.get(f"settings.{variable}")
     if not known and asked is None:
-        raise UserError("it is of no model", name, f"name one: {variable}=..., or take one of the presets for a model: {', '.join(files.presets())}")
+        raise UserError(
+            "it is of no model",
+            name,
+            f"name one: {variable}=..., or take one of the presets for a model: {', '.join(files.presets())}",
+        )
     if known and asked and asked.value not in known:
-        others = [each.name for each in files.presets().values() if asked.value in each.configs or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value]
-        do = f"name the preset {others[0]}, or unset it" if others else f"it is one of: {', '.join(known)}"
+        others = [
+            each.name
+            for each in files.presets().values()
+            if asked.value in each.configs
+            or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value
+        ]
+        do = (
+            f"name the preset {others[0]}, or unset it"
+            if others
+            else f"it is one of: {', '.join(known)}"
+        )
         raise UserError(f"{name} is not its preset", f"{variable}={asked.value}", do)
 
 
@@ -143,28 +238,64 @@ def run(found: Settings) -> Run:
       UserError: see mesh.
     """
     framework = found.framework
-    nodes, per_node, what, shapes = found.get("nodes"), found.get("gpus_per_node"), model(found), mesh(found)
-    batch = {name: value for name in ("per_gpu", "microbatches") if (value := found.get(f"batch.{name}")) is not None}
+    nodes, per_node, what, shapes = (
+        found.get("nodes"),
+        found.get("gpus_per_node"),
+        model(found),
+        mesh(found),
+    )
+    batch = {
+        name: value
+        for name in ("per_gpu", "microbatches")
+        if (value := found.get(f"batch.{name}")) is not None
+    }
     script = _script(framework, found, what)
     settings = {MODEL[framework]: what, **_switches(framework, found), **found.group("settings")}
     if framework == "t5x":
         settings["NUM_GPUS"] = str(nodes * per_node)
     else:
         settings["NUM_GPUS"] = str(per_node)
-        settings.update({f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "") for name, shape in shapes.items()})
+        settings.update(
+            {
+                f"{name.upper()}_MESH_SHAPE": str(shape).replace(" ", "")
+                for name, shape in shapes.items()
+            }
+        )
         if script == "boolq":
             settings.setdefault("USE_MULTIPROCESS", "1")
-    settings.update({name: str(found.get(path)) for name, path in given.FIELDS[framework].items() if path.startswith("batch.") and found.get(path) is not None})
+    settings.update(
+        {
+            name: str(found.get(path))
+            for name, path in given.FIELDS[framework].items()
+            if path.startswith("batch.") and found.get(path) is not None
+        }
+    )
     fdl = found.group("fdl")
     if fdl:
-        settings["ROSETTA_FDL"] = " ".join([settings.get("ROSETTA_FDL", ""), *(f"--fdl.{name}={value!r}" for name, value in fdl.items())]).strip()
+        settings["ROSETTA_FDL"] = " ".join(
+            [
+                settings.get("ROSETTA_FDL", ""),
+                *(f"--fdl.{name}={value!r}" for name, value in fdl.items()),
+            ]
+        ).strip()
     for name in ("XLA_FLAGS", given.BASE):
         settings.pop(name, None)
     return Run(
-        framework=framework, entry=(*ENTRY[framework], script), model=what, precision=found.get("precision"), mesh=shapes, batch=batch, nodes=nodes, gpus_per_node=per_node,
-        processes_per_node=found.get("processes_per_node"), xla_flags=found.group("xla_flags"), env={**found.group("env"), **settings, given.PRESET: given.GIVEN},
-        mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())), fdl=fdl, origin={path: each.origin for path, each in found.values.items()},
-    )  # fmt: skip
+        framework=framework,
+        entry=(*ENTRY[framework], script),
+        model=what,
+        precision=found.get("precision"),
+        mesh=shapes,
+        batch=batch,
+        nodes=nodes,
+        gpus_per_node=per_node,
+        processes_per_node=found.get("processes_per_node"),
+        xla_flags=found.group("xla_flags"),
+        env={**found.group("env"), **settings, given.PRESET: given.GIVEN},
+        mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())),
+        fdl=fdl,
+        origin={path: each.origin for path, each in found.values.items()},
+    )
 
 
 def _script(framework: str, found: Settings, of: str) -> str:
@@ -180,4 +311,8 @@ def _script(framework: str, found: Settings, of: str) -> str:
 def _switches(framework: str, found: Settings) -> dict[str, str]:
     """The scripts' variables for the precision; those that were set one by one stay as they are, and leave the others to the scripts."""
     asked = [name for name in _ASKED if f"settings.{name}" in found.values]
-    return {name: value for name, value in SWITCHES[framework][found.get("precision")].items() if not asked or name == "PREC"}
+    return {
+        name: value
+        for name, value in SWITCHES[framework][found.get("precision")].items()
+        if not asked or name == "PREC"
+    }

@@ -21,12 +21,23 @@ if TYPE_CHECKING:
 _BATCH = ("nodes", "gpus_per_node", "batch.per_gpu", "settings.TP_SIZE")
 # Binding -> the fields it is made of.
 _SIZES = {
-    "BATCH_SIZE": _BATCH, "EVAL_BATCH_SIZE": _BATCH, "trainer.Trainer.num_microbatches": ("batch.microbatches",), "NUM_PARTITIONS": ("settings.TP_SIZE",),
+    "BATCH_SIZE": _BATCH,
+    "EVAL_BATCH_SIZE": _BATCH,
+    "trainer.Trainer.num_microbatches": ("batch.microbatches",),
+    "NUM_PARTITIONS": ("settings.TP_SIZE",),
     "TASK_FEATURE_LENGTHS": ("settings.ENC_SL", "settings.DEC_SL"),
-}  # fmt: skip
+}
 
 
-def document(name: str, *, accelerator: str | None, settings: Mapping[str, str], nodes: int | None, gpus_per_node: int | None, environment: Mapping[str, str]) -> dict[str, Any]:
+def document(
+    name: str,
+    *,
+    accelerator: str | None,
+    settings: Mapping[str, str],
+    nodes: int | None,
+    gpus_per_node: int | None,
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
     """Return what is known of a preset's run, without secrets; for the arguments see describe.describe.
 
     Returns:
@@ -39,15 +50,33 @@ def document(name: str, *, accelerator: str | None, settings: Mapping[str, str],
     from rosetta.launch import rendering  # noqa: PLC0415 (the list of presets does without)
     from rosetta.launch.secrets import Mask  # noqa: PLC0415
 
-    found = describe.resolved(name, accelerator=accelerator, settings=settings, nodes=nodes, gpus_per_node=gpus_per_node, environment=environment)
+    found = describe.resolved(
+        name,
+        accelerator=accelerator,
+        settings=settings,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        environment=environment,
+    )
     run = describe.run(found)
     accelerator = accelerator or (None if rendering.on_cpu(run) else found.get("accelerator"))
-    config, notes = _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
+    config, notes = (
+        _gin(found, run, accelerator) if found.framework == "t5x" else _fiddle(found, run)
+    )
     made = {
-        "preset": name, "about": files.chain(name)[-1].about, "framework": found.framework, "accelerator": accelerator,
-        "values": {path: _shown(each) for path, each in sorted(found.values.items(), key=lambda item: _rank(item[0]))},
-        "left_out": list(found.left_out), "config": config, "notes": notes, "run": run.as_json(),
-    }  # fmt: skip
+        "preset": name,
+        "about": files.chain(name)[-1].about,
+        "framework": found.framework,
+        "accelerator": accelerator,
+        "values": {
+            path: _shown(each)
+            for path, each in sorted(found.values.items(), key=lambda item: _rank(item[0]))
+        },
+        "left_out": list(found.left_out),
+        "config": config,
+        "notes": notes,
+        "run": run.as_json(),
+    }
     masked: dict[str, Any] = Mask({**run.env, **found.group("settings")}).document(made)
     for part in (masked["values"], masked["run"]["env"]):
         for path in part:
@@ -61,15 +90,42 @@ def _hidden(path: str, shown: Any) -> Any:
 
     if not secret(path.rpartition(".")[2]):
         return shown
-    return HIDDEN if not isinstance(shown, dict) else {**shown, "value": HIDDEN, "overrode": [{**each, "value": HIDDEN} for each in shown["overrode"]]}
+    return (
+        HIDDEN
+        if not isinstance(shown, dict)
+        else {
+            **shown,
+            "value": HIDDEN,
+            "overrode": [{**each, "value": HIDDEN} for each in shown["overrode"]],
+        }
+    )
 
 
 def _shown(found: layers.Resolved) -> dict[str, Any]:
-    return {"value": found.value, "origin": found.origin, "why": found.why, "overrode": [{"origin": origin, "value": value} for origin, value in found.overrode]}
+    return {
+        "value": found.value,
+        "origin": found.origin,
+        "why": found.why,
+        "overrode": [{"origin": origin, "value": value} for origin, value in found.overrode],
+    }
 
 
 def _rank(path: str) -> tuple[int, str]:
-    order = ("runs", "nodes", "gpus_per_node", "processes_per_node", "mesh", "batch", "precision", "settings", "fdl", "switches", "combine", "xla_flags", "env")
+    order = (
+        "runs",
+        "nodes",
+        "gpus_per_node",
+        "processes_per_node",
+        "mesh",
+        "batch",
+        "precision",
+        "settings",
+        "fdl",
+        "switches",
+        "combine",
+        "xla_flags",
+        "env",
+    )
     group = path.partition(".")[0]
     return order.index(group) if group in order else len(order), path
 
@@ -79,7 +135,9 @@ def _environment(run: Run) -> dict[str, str]:
     return {**run.env, "SLURM_NTASKS": str(run.processes), "SLURM_JOB_NUM_NODES": str(run.nodes)}
 
 
-def _gin(found: Settings, run: Run, accelerator: str | None) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _gin(
+    found: Settings, run: Run, accelerator: str | None
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """What the gin files bind, with file and line, and what the settings bind over them."""
     from rosetta.launch import rendering  # noqa: PLC0415
     from rosetta.launch.card import Card  # noqa: PLC0415 (each framework's side loads its own)
@@ -92,24 +150,59 @@ def _gin(found: Settings, run: Run, accelerator: str | None) -> tuple[dict[str, 
     notes: list[str] = []
     if spec is not None and spec.submodule_search_locations:
         root = Path(next(iter(spec.submodule_search_locations))).parent
-        read = [root / ginfiles.example(root, run.model, f"{task}_finetune_adam" if task else "pile_pretrain")]
+        read = [
+            root
+            / ginfiles.example(
+                root, run.model, f"{task}_finetune_adam" if task else "pile_pretrain"
+            )
+        ]
     else:
         root = ginfiles.HOME
-        read = [ginfiles.HOME / ginfiles.model("t5_1_1", run.model), ginfiles.HOME / f"{ginfiles.GIN}/runs/pretrain_pile.gin"]
-        notes = ["t5x is not installed here: bindings are those of rosetta's own gin files" + (", without the task's" if task else "")]
+        read = [
+            ginfiles.HOME / ginfiles.model("t5_1_1", run.model),
+            ginfiles.HOME / f"{ginfiles.GIN}/runs/pretrain_pile.gin",
+        ]
+        notes = [
+            "t5x is not installed here: bindings are those of rosetta's own gin files"
+            + (", without the task's" if task else "")
+        ]
     placed = ginread.placed([*read, *ginfiles.own(environment)], (root, ginfiles.HOME, Path.cwd()))
-    shown = {name: {"value": text, "origin": _short(place)} for name, (text, place) in placed.items()}
+    shown = {
+        name: {"value": text, "origin": _short(place)} for name, (text, place) in placed.items()
+    }
     bound = {name: text for name, (text, _) in placed.items()}
-    given = settings.read("multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile", [], environment, run.gpus_per_node)
-    bindings = {name: (value, _made_of(found, *_SIZES[name])) for name, value in launch.sizes(given, bound).items()}
+    given = settings.read(
+        "multiprocess_ft_frompile" if task else "multiprocess_pretrain_pile",
+        [],
+        environment,
+        run.gpus_per_node,
+    )
+    bindings = {
+        name: (value, _made_of(found, *_SIZES[name]))
+        for name, value in launch.sizes(given, bound).items()
+    }
     described = cards.CARDS.get(accelerator or "")
     on_cpu = described is None and rendering.on_cpu(run)
     try:
-        chosen = switches.choose(environment, [Card(described.name, (described.major, described.minor))] if described else [], on_cpu=on_cpu)
-        bindings.update({name: (value, f"precision ({found.values['precision'].origin}) and switches") for name, value in chosen.training().items()})
+        chosen = switches.choose(
+            environment,
+            [Card(described.name, (described.major, described.minor))] if described else [],
+            on_cpu=on_cpu,
+        )
+        bindings.update(
+            {
+                name: (value, f"precision ({found.values['precision'].origin}) and switches")
+                for name, value in chosen.training().items()
+            }
+        )
     except UserError as error:
         notes.append(f"bindings of precision and switches are known where it runs: {error}")
-    shown.update({name: {"value": ginread.literal(value), "origin": origin} for name, (value, origin) in bindings.items()})
+    shown.update(
+        {
+            name: {"value": ginread.literal(value), "origin": origin}
+            for name, (value, origin) in bindings.items()
+        }
+    )
     return shown, notes
 
 
@@ -122,14 +215,33 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     given = settings.read(command.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
     fields = {**FIELDS["pax"], "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
-        path = next((path for path in (fields.get(name, ""), f"fdl.{name}", f"settings.{name}") if path in found.values), "")
-        shown[name] = {"value": text, "origin": f"{path} ({found.values[path].origin})" if path else f"rosetta pax {run.entry[-1]}"}
-    notes = ["hyper-parameters of Paxml's own base classes are not listed"] if stated else [f"{run.model} is none of rosetta's experiments: what it states is not listed"]
+        path = next(
+            (
+                path
+                for path in (fields.get(name, ""), f"fdl.{name}", f"settings.{name}")
+                if path in found.values
+            ),
+            "",
+        )
+        shown[name] = {
+            "value": text,
+            "origin": f"{path} ({found.values[path].origin})"
+            if path
+            else f"rosetta pax {run.entry[-1]}",
+        }
+    notes = (
+        ["hyper-parameters of Paxml's own base classes are not listed"]
+        if stated
+        else [f"{run.model} is none of rosetta's experiments: what it states is not listed"]
+    )
     return shown, notes
 
 
 def _made_of(found: Settings, *paths: str) -> str:
-    return ", ".join(f"{path} ({found.values[path].origin})" for path in paths if path in found.values) or "rosetta t5x"
+    return (
+        ", ".join(f"{path} ({found.values[path].origin})" for path in paths if path in found.values)
+        or "rosetta t5x"
+    )
 
 
 def _short(place: str) -> str:
@@ -141,13 +253,35 @@ def _short(place: str) -> str:
 def table(found: dict[str, Any]) -> str:
     """Return a document as lines for people."""
     about = f": {found['about']}" if found["about"] else ""
-    where = found["accelerator"] or ("the CPU" if found["run"]["env"].get("JAX_PLATFORMS", "").split(",")[0] == "cpu" else "no card given")
-    lines = [f"{found['preset']}{about}", f"{found['framework']}, {where}; starts {' '.join(found['run']['entry'])}", ""]
+    where = found["accelerator"] or (
+        "the CPU"
+        if found["run"]["env"].get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
+        else "no card given"
+    )
+    lines = [
+        f"{found['preset']}{about}",
+        f"{found['framework']}, {where}; starts {' '.join(found['run']['entry'])}",
+        "",
+    ]
     for path, each in found["values"].items():
-        lines.append(f"{path} = {_text(each['value'])}    [{each['origin']}]" + (f" {each['why']}" if each["why"] else ""))
-        lines += [f"    over {_text(before['value'])} of {before['origin']}" for before in each["overrode"]]
-    lines += ["", *found["left_out"], *found["notes"], f"{'gin bindings' if found['framework'] == 't5x' else 'hyper-parameters'}:"]
-    lines += [f"  {name} = {each['value']}    [{each['origin']}]" for name, each in found["config"].items()]
+        lines.append(
+            f"{path} = {_text(each['value'])}    [{each['origin']}]"
+            + (f" {each['why']}" if each["why"] else "")
+        )
+        lines += [
+            f"    over {_text(before['value'])} of {before['origin']}"
+            for before in each["overrode"]
+        ]
+    lines += [
+        "",
+        *found["left_out"],
+        *found["notes"],
+        f"{'gin bindings' if found['framework'] == 't5x' else 'hyper-parameters'}:",
+    ]
+    lines += [
+        f"  {name} = {each['value']}    [{each['origin']}]"
+        for name, each in found["config"].items()
+    ]
     return "\n".join(lines)
 
 
@@ -158,7 +292,11 @@ def _text(value: Any) -> str:
 def listing() -> dict[str, Any]:
     """Return the presets, switches and cards that there are."""
     return {
-        "presets": {name: each.about for name, each in files.presets().items() if name not in schema.FRAMEWORKS},
+        "presets": {
+            name: each.about
+            for name, each in files.presets().items()
+            if name not in schema.FRAMEWORKS
+        },
         "switches": {name: each.about for name, each in files.named("switches").items()},
         "accelerators": list(files.accelerators()),
     }
@@ -169,5 +307,9 @@ def list_table(found: dict[str, Any]) -> str:
     lines = list[str]()
     for part in ("presets", "switches"):
         wide = max(map(len, found[part]))
-        lines += [f"{part}:", *(f"  {name:<{wide}}  {about}" for name, about in found[part].items()), ""]
+        lines += [
+            f"{part}:",
+            *(f"  {name:<{wide}}  {about}" for name, about in found[part].items()),
+            "",
+        ]
     return "\n".join([*lines, f"accelerators: {', '.join(found['accelerators'])}"])

@@ -51,7 +51,9 @@ def document(path: Path, where: str) -> Document:
     try:
         text = bounded_read.read_text(path, where)
     except OSError as error:
-        raise UserError(f"it cannot be read: {error.strerror}", where, "name a file of presets") from None
+        raise UserError(
+            f"it cannot be read: {error.strerror}", where, "name a file of presets"
+        ) from None
     except UnicodeDecodeError:
         raise UserError("it is no text in UTF-8", where, "write it in UTF-8") from None
     return strictyaml.load(text, where)
@@ -73,7 +75,12 @@ def accelerators() -> dict[str, Accelerator]:
     """Return the cards, by short name."""
     found = _shipped("accelerators.yaml")
     return {
-        name: Accelerator(body.get("match", ""), body.get("capability", ""), body.get("like", ""), schema.values(found, (name,), _OF_A_CARD))
+        name: Accelerator(
+            body.get("match", ""),
+            body.get("capability", ""),
+            body.get("like", ""),
+            schema.values(found, (name,), _OF_A_CARD),
+        )
         for name, body in found.data.items()
     }
 
@@ -82,13 +89,20 @@ def accelerators() -> dict[str, Accelerator]:
 def named(name: str) -> dict[str, Layer]:
     """Return precisions or switches, by name."""
     found = _shipped(f"{name}.yaml")
-    return {each: Layer(each, schema.values(found, (each,), ("about",)), about=body.get("about", "")) for each, body in found.data.items()}
+    return {
+        each: Layer(each, schema.values(found, (each,), ("about",)), about=body.get("about", ""))
+        for each, body in found.data.items()
+    }
 
 
 @functools.cache
 def presets() -> dict[str, Layer]:
     """Return all presets that are shipped, by name; a framework's own, which its others extend, has its name."""
-    return {name: _preset(_shipped(f"{framework}.yaml"), (name,), name) for framework in schema.FRAMEWORKS for name in _shipped(f"{framework}.yaml").data}
+    return {
+        name: _preset(_shipped(f"{framework}.yaml"), (name,), name)
+        for framework in schema.FRAMEWORKS
+        for name in _shipped(f"{framework}.yaml").data
+    }
 
 
 def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
@@ -102,15 +116,28 @@ def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
     configs = body.get("configs", [])
     if not isinstance(configs, list) or not all(isinstance(each, str) for each in configs):
         raise found.error(f"it is {configs!r}", (*at, "configs"), "give a list of experiments")
-    return Layer(name, values, _cards(found, at, body.get("accelerators", {})), body.get("about", ""), body.get("extends", ""), tuple(configs))
+    return Layer(
+        name,
+        values,
+        _cards(found, at, body.get("accelerators", {})),
+        body.get("about", ""),
+        body.get("extends", ""),
+        tuple(configs),
+    )
 
 
 def _cards(found: Document, at: tuple[str, ...], body: object) -> dict[str, Mapping[str, Value]]:
     if not isinstance(body, dict):
-        raise found.error("it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}")
+        raise found.error(
+            "it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
+        )
     for name in body:
         if name not in accelerators():
-            raise found.error("there is no such card", (*at, "accelerators", name), f"choose of {', '.join(accelerators())}")
+            raise found.error(
+                "there is no such card",
+                (*at, "accelerators", name),
+                f"choose of {', '.join(accelerators())}",
+            )
     return {name: schema.values(found, (*at, "accelerators", name)) for name in body}
 
 
@@ -125,11 +152,17 @@ def chain(name: str) -> list[Layer]:
     while wanted or not found:
         layer = _one(wanted, asked_by)
         if any(each.name == layer.name for each in found):
-            raise UserError("what it extends comes back to it", layer.name, "let it extend one of those that are shipped")
+            raise UserError(
+                "what it extends comes back to it",
+                layer.name,
+                "let it extend one of those that are shipped",
+            )
         found.insert(0, layer)
         wanted, asked_by = layer.extends, layer.name
     if found[0].name not in schema.FRAMEWORKS:
-        raise UserError("it extends nothing", found[0].name, f"write extends: NAME, of {', '.join(presets())}")
+        raise UserError(
+            "it extends nothing", found[0].name, f"write extends: NAME, of {', '.join(presets())}"
+        )
     return found
 
 
@@ -140,7 +173,12 @@ def _one(name: str, asked_by: str) -> Layer:
         path = Path(name).absolute()
         return _preset(document(path, name), (), str(path))
     near = difflib.get_close_matches(name, presets(), 1)
-    raise UserError(f"there is no preset {name!r}", asked_by, (f"did you mean {near[0]}? " if near else "") + f"It may be a file, or one of: {', '.join(presets())}")
+    raise UserError(
+        f"there is no preset {name!r}",
+        asked_by,
+        (f"did you mean {near[0]}? " if near else "")
+        + f"It may be a file, or one of: {', '.join(presets())}",
+    )
 
 
 def site(environment: Mapping[str, str]) -> Layer:
@@ -150,7 +188,9 @@ def site(environment: Mapping[str, str]) -> Layer:
       UserError: it is wrong, or ROSETTA_SITE names no file.
     """
     given = environment.get("ROSETTA_SITE")
-    home = environment.get("XDG_CONFIG_HOME") or (f"{environment['HOME']}/.config" if environment.get("HOME") else "")
+    home = environment.get("XDG_CONFIG_HOME") or (
+        f"{environment['HOME']}/.config" if environment.get("HOME") else ""
+    )
     path = Path(given) if given else Path(home, "rosetta", "site.yaml")
     if given == "" or (given is None and (not home or not path.is_file())):
         return Layer("site", {})

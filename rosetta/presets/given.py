@@ -24,14 +24,30 @@ GIVEN = "given"  # as the preset's name: flags and variables stand in the enviro
 # Variables of the scripts that are fields of a preset, by framework.
 FIELDS = {
     "t5x": {"BSIZE_PER_GPU": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches"},
-    "pax": {"PERCORE_BATCH_SIZE": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches", "ICI_MESH_SHAPE": "mesh.ici", "DCN_MESH_SHAPE": "mesh.dcn"},
+    "pax": {
+        "PERCORE_BATCH_SIZE": "batch.per_gpu",
+        "NUM_MICROBATCHES": "batch.microbatches",
+        "ICI_MESH_SHAPE": "mesh.ici",
+        "DCN_MESH_SHAPE": "mesh.dcn",
+    },
 }
 # Those of programs below ours: what begins so is passed on, but for what is of one machine or one process.
-_PASSED = re.compile(r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS")
+_PASSED = re.compile(
+    r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS"
+)
 _NOT_PASSED = (
-    "ROSETTA_SITE", "ROSETTA_CACHE", "ROSETTA_HOME", PRESET, "CUDA_VISIBLE_DEVICES", "JAX_LOCAL_DEVICE_IDS", "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT",
-    "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "NUM_GPUS",
-)  # fmt: skip
+    "ROSETTA_SITE",
+    "ROSETTA_CACHE",
+    "ROSETTA_HOME",
+    PRESET,
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_LOCAL_DEVICE_IDS",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_PORT",
+    "JAX_PROCESS_ID",
+    "JAX_NUM_PROCESSES",
+    "NUM_GPUS",
+)
 
 
 def variables(framework: str) -> tuple[str, ...]:
@@ -50,7 +66,9 @@ def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     return words.get(PLATFORMS, environment.get(PLATFORMS, "")).split(",")[0] == "cpu"
 
 
-def with_card(words: Mapping[str, str], environment: Mapping[str, str], accelerator: str | None) -> dict[str, str]:
+def with_card(
+    words: Mapping[str, str], environment: Mapping[str, str], accelerator: str | None
+) -> dict[str, str]:
     """Return words that go over JAX_PLATFORMS=cpu of the environment where a card is named.
 
     Args:
@@ -64,7 +82,11 @@ def with_card(words: Mapping[str, str], environment: Mapping[str, str], accelera
     if accelerator is None or not on_cpu(words, environment):
         return dict(words)
     if PLATFORMS in words:
-        raise UserError(f"it is a run on the CPU, and --accelerator {accelerator} is a card", f"{PLATFORMS}={words[PLATFORMS]}", "leave one of them out")
+        raise UserError(
+            f"it is a run on the CPU, and --accelerator {accelerator} is a card",
+            f"{PLATFORMS}={words[PLATFORMS]}",
+            "leave one of them out",
+        )
     return {**words, PLATFORMS: ""}
 
 
@@ -74,7 +96,11 @@ def settings(words: Iterable[str], where: str) -> dict[str, str]:
     for word in words:
         name, equals, found[name] = word.partition("=")
         if not equals:
-            raise UserError(f"{word!r} is no setting", where, "write NAME=VALUE, as in T5_SIZE=small, after the preset's name")
+            raise UserError(
+                f"{word!r} is no setting",
+                where,
+                "write NAME=VALUE, as in T5_SIZE=small, after the preset's name",
+            )
     return found
 
 
@@ -97,7 +123,9 @@ def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
     found = flags(given)
     known = variables(framework)
     for name, value in given.items():
-        if name not in _NOT_PASSED and ((name in known and value) or (name not in known and _PASSED.fullmatch(name))):
+        if name not in _NOT_PASSED and (
+            (name in known and value) or (name not in known and _PASSED.fullmatch(name))
+        ):
             found.update(_variable(framework, name, value, name))
     return found
 
@@ -118,17 +146,31 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
         if name in ("XLA_FLAGS", BASE):
             continue
         if name == "NUM_GPUS":
-            raise UserError("it follows from nodes, and GPUs of a node", f"NUM_GPUS={value}", "give --nodes and --gpus-per-node")
+            raise UserError(
+                "it follows from nodes, and GPUs of a node",
+                f"NUM_GPUS={value}",
+                "give --nodes and --gpus-per-node",
+            )
         if name.startswith("xla_") and schema.known(f"xla_flags.{name}"):
             found[f"xla_flags.{name}"] = Value(value, TYPED)
-        elif schema.known(name) and not name.startswith(("env.", "settings.", "xla_flags.")) and (framework == "pax" or not name.startswith("fdl.")):
+        elif (
+            schema.known(name)
+            and not name.startswith(("env.", "settings.", "xla_flags."))
+            and (framework == "pax" or not name.startswith("fdl."))
+        ):
             found[name] = _field(name, value, TYPED, name)
-        elif name in variables(framework) or name == WITH or _PASSED.fullmatch(name) or name in sets:
+        elif (
+            name in variables(framework) or name == WITH or _PASSED.fullmatch(name) or name in sets
+        ):
             found.update(_variable(framework, name, value, TYPED))
         else:
             known = [*variables(framework), *schema.FIELDS, *sets, WITH]
             near = difflib.get_close_matches(name, known, 1)
-            do = f"did you mean {near[0]}?" if near else f"it takes variables of the scripts, flags (xla_...), {', '.join(each for each in schema.FIELDS if each != 'runs')}"
+            do = (
+                f"did you mean {near[0]}?"
+                if near
+                else f"it takes variables of the scripts, flags (xla_...), {', '.join(each for each in schema.FIELDS if each != 'runs')}"
+            )
             raise UserError(f"there is no setting {name!r}", TYPED, do)
     return found
 
@@ -137,7 +179,12 @@ def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, V
     if name in ("XLA_FLAGS", BASE):
         return {}
     if name == WITH:
-        return {"switches": Value([each.strip() for each in value.split(",") if each.strip()], WITH if origin == name else origin)}
+        return {
+            "switches": Value(
+                [each.strip() for each in value.split(",") if each.strip()],
+                WITH if origin == name else origin,
+            )
+        }
     if name in FIELDS[framework]:
         path = FIELDS[framework][name]
         return {path: _field(path, value, origin, name)}
@@ -150,12 +197,22 @@ def _field(path: str, text: str, origin: str, name: str) -> Value:
     value: Any = text
     if path == "switches":
         value = [each for each in text.split(",") if each]
-    elif path.startswith(("fdl.", "mesh.", "batch.")) or path in ("nodes", "gpus_per_node", "mounts"):
+    elif path.startswith(("fdl.", "mesh.", "batch.")) or path in (
+        "nodes",
+        "gpus_per_node",
+        "mounts",
+    ):
         try:
             value = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, TypeError):
             value = text
-        value = text if isinstance(value, float) and path.startswith("batch.") else list(value) if isinstance(value, tuple) else value
+        value = (
+            text
+            if isinstance(value, float) and path.startswith("batch.")
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+        )
     if advice := schema.wrong(path, value):
         raise UserError(f"it is {text!r}", name, advice)
     return Value(value, origin)

@@ -54,7 +54,11 @@ class Settings:
 
     def group(self, name: str) -> dict[str, Any]:
         """Return name -> value of a group such as env."""
-        return {path[len(name) + 1 :]: found.value for path, found in self.values.items() if path.startswith(f"{name}.")}
+        return {
+            path[len(name) + 1 :]: found.value
+            for path, found in self.values.items()
+            if path.startswith(f"{name}.")
+        }
 
 
 def installed(package: str) -> str | None:
@@ -77,7 +81,14 @@ def accelerator(cards: Iterable[Card]) -> str | None:
     named = [name for name, each in known.items() if each.match and each.match in first.name]
     if named:
         return max(named, key=lambda name: len(known[name].match))
-    return next((name for name, each in known.items() if each.capability and _alike_in(first.capability, each.capability)), None)
+    return next(
+        (
+            name
+            for name, each in known.items()
+            if each.capability and _alike_in(first.capability, each.capability)
+        ),
+        None,
+    )
 
 
 def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
@@ -88,12 +99,22 @@ def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
 
 def of_cards(name: str) -> tuple[str, ...]:
     """Return the fields that some card has values for, of all presets and of this one; see files.chain for errors."""
-    tables = [*(each.values for each in files.accelerators().values()), *(values for layer in files.chain(name) for values in layer.cards.values())]
+    tables = [
+        *(each.values for each in files.accelerators().values()),
+        *(values for layer in files.chain(name) for values in layer.cards.values()),
+    ]
     return tuple(dict.fromkeys(path for values in tables for path in values))
 
 
 def resolve(
-    name: str, *, accelerator: str | None, environment: Mapping[str, Value], typed: Mapping[str, Value], site: files.Layer, precision: str | None = None, versions: Callable[[str], str | None] = installed
+    name: str,
+    *,
+    accelerator: str | None,
+    environment: Mapping[str, Value],
+    typed: Mapping[str, Value],
+    site: files.Layer,
+    precision: str | None = None,
+    versions: Callable[[str], str | None] = installed,
 ) -> Settings:
     """Return a preset's values in force.
 
@@ -114,7 +135,12 @@ def resolve(
     below = [files.common().values, *(files.accelerators()[each].values for each in alike)]
     for layer in chain:
         below += [layer.values, *(layer.cards[each] for each in alike if each in layer.cards)]
-    above = [site.values, *(site.cards[each] for each in alike if each in site.cards), environment, typed]
+    above = [
+        site.values,
+        *(site.cards[each] for each in alike if each in site.cards),
+        environment,
+        typed,
+    ]
     first = _merged([*below, *above], versions)
     chosen = precision or first["precision"].value
     on = _switched([*below, *above])
@@ -122,11 +148,21 @@ def resolve(
     between = [files.named("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
     stack = [*below, *(each.values for each in switches), *between, *above]
-    left_out = tuple(f"{value.origin}: {path} is left out: {why}" for layer in stack for path, value in layer.items() if (why := unfit(value, versions)))
+    left_out = tuple(
+        f"{value.origin}: {path} is left out: {why}"
+        for layer in stack
+        for path, value in layer.items()
+        if (why := unfit(value, versions))
+    )
     merged = _merged(stack, versions)
     if "switches" in merged:
         merged["switches"] = replace(merged["switches"], value=list(on))
-    return Settings(chain[0].name, next((each.configs for each in reversed(chain) if each.configs), ()), _cached(merged), left_out)
+    return Settings(
+        chain[0].name,
+        next((each.configs for each in reversed(chain) if each.configs), ()),
+        _cached(merged),
+        left_out,
+    )
 
 
 def _alike(accelerator: str | None) -> list[str]:
@@ -135,7 +171,11 @@ def _alike(accelerator: str | None) -> list[str]:
     while accelerator:
         known = files.accelerators()
         if accelerator not in known:
-            raise UserError(f"there is no description of {accelerator!r}", "--accelerator", f"choose one of: {', '.join(known)}")
+            raise UserError(
+                f"there is no description of {accelerator!r}",
+                "--accelerator",
+                f"choose one of: {', '.join(known)}",
+            )
         found.insert(0, accelerator)
         accelerator = known[accelerator].like
     return found
@@ -146,7 +186,11 @@ def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for layer in layers:
         if each := layer.get("switches"):
-            found = {**found, **dict.fromkeys(each.value, each.origin)} if each.value is not None else {}
+            found = (
+                {**found, **dict.fromkeys(each.value, each.origin)}
+                if each.value is not None
+                else {}
+            )
     return found
 
 
@@ -157,14 +201,21 @@ def _switch(name: str, origin: str) -> files.Layer:
     return known[name]
 
 
-def _merged(layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str | None]) -> dict[str, Resolved]:
+def _merged(
+    layers: Iterable[Mapping[str, Value]], versions: Callable[[str], str | None]
+) -> dict[str, Resolved]:
     found: dict[str, list[Value]] = {}
     for layer in layers:
         for path, value in layer.items():
             if not unfit(value, versions):
                 found.setdefault(path, []).append(value)
     return {
-        path: Resolved(values[-1].value, values[-1].origin, values[-1].why, tuple((each.origin, each.value) for each in reversed(values[:-1])))
+        path: Resolved(
+            values[-1].value,
+            values[-1].origin,
+            values[-1].why,
+            tuple((each.origin, each.value) for each in reversed(values[:-1])),
+        )
         for path, values in found.items()
         if values[-1].value is not None
     }
@@ -189,7 +240,13 @@ def _cached(merged: dict[str, Resolved]) -> dict[str, Resolved]:
     for path, found in merged.items():
         if isinstance(found.value, str) and found.value.startswith(f"{CACHE}/"):
             if "cache" not in merged:
-                raise UserError("it lies in the folder that `cache` names, and none is named", f"{found.origin}: {path}", "set cache: DIR in the site's file, or cache=DIR")
+                raise UserError(
+                    "it lies in the folder that `cache` names, and none is named",
+                    f"{found.origin}: {path}",
+                    "set cache: DIR in the site's file, or cache=DIR",
+                )
             folder = merged["cache"].value
-            made[path] = Resolved(folder + found.value[len(CACHE) :], found.origin, found.why, found.overrode)
+            made[path] = Resolved(
+                folder + found.value[len(CACHE) :], found.origin, found.why, found.overrode
+            )
     return made

@@ -35,7 +35,11 @@ class Value:
 
 
 def _whole(value: Any) -> str:
-    return "" if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else "give a whole number, at least 1"
+    return (
+        ""
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        else "give a whole number, at least 1"
+    )
 
 
 def _of(*known: str) -> Callable[[Any], str]:
@@ -47,8 +51,16 @@ def _text(value: Any) -> str:
 
 
 def _mesh(value: Any) -> str:
-    fine = isinstance(value, list) and len(value) == 3 and all(each in SIZES or not _whole(each) for each in value)
-    return "" if fine else "give [data, fsdp, tensor], whole numbers, or `gpus` (of a node) and `nodes`"
+    fine = (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(each in SIZES or not _whole(each) for each in value)
+    )
+    return (
+        ""
+        if fine
+        else "give [data, fsdp, tensor], whole numbers, or `gpus` (of a node) and `nodes`"
+    )
 
 
 def _batch(value: Any) -> str:
@@ -57,16 +69,24 @@ def _batch(value: Any) -> str:
 
 
 def _names(value: Any) -> str:
-    return "" if isinstance(value, list) and all(isinstance(each, str) for each in value) else "give a list of names"
+    return (
+        ""
+        if isinstance(value, list) and all(isinstance(each, str) for each in value)
+        else "give a list of names"
+    )
 
 
 def _pairs(value: Any) -> str:
-    fine = isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 and not any(map(_text, each)) for each in value)
+    fine = isinstance(value, list) and all(
+        isinstance(each, list) and len(each) == 2 and not any(map(_text, each)) for each in value
+    )
     return "" if fine else "give pairs: [[OUTSIDE, INSIDE], ...]"
 
 
 def _flag(value: Any) -> str:
-    return "" if isinstance(value, (bool, int, str)) else "give true, false, a whole number or a text"
+    return (
+        "" if isinstance(value, (bool, int, str)) else "give true, false, a whole number or a text"
+    )
 
 
 def _any(_: Any) -> str:
@@ -76,15 +96,34 @@ def _any(_: Any) -> str:
 # Field -> what says what is wrong with a value, "" where nothing is.
 FIELDS: dict[str, Callable[[Any], str]] = {
     "runs": _of("pretrain", "finetune", "pile", "lambada", "train", "boolq"),
-    "precision": _of(*PRECISIONS), "combine": _of(*COMBINE), "cache": _text, "switches": _names, "accelerator": _text, "mounts": _pairs,
-    "nodes": _whole, "gpus_per_node": _whole, "processes_per_node": _of(*description.PROCESSES),
-    "mesh.ici": _mesh, "mesh.dcn": _mesh, "batch.per_gpu": _batch, "batch.microbatches": _whole,
-}  # fmt: skip
-NEEDED = ("runs", "precision", "nodes", "gpus_per_node", "processes_per_node")  # of every run: they cannot be taken out
+    "precision": _of(*PRECISIONS),
+    "combine": _of(*COMBINE),
+    "cache": _text,
+    "switches": _names,
+    "accelerator": _text,
+    "mounts": _pairs,
+    "nodes": _whole,
+    "gpus_per_node": _whole,
+    "processes_per_node": _of(*description.PROCESSES),
+    "mesh.ici": _mesh,
+    "mesh.dcn": _mesh,
+    "batch.per_gpu": _batch,
+    "batch.microbatches": _whole,
+}
+NEEDED = (
+    "runs",
+    "precision",
+    "nodes",
+    "gpus_per_node",
+    "processes_per_node",
+)  # of every run: they cannot be taken out
 # Group -> the names in it, and what says what is wrong with a value.
 _NAMED: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "xla_flags": (r"xla_\w+", _flag), "env": (r"[A-Z][A-Z0-9_]*", _text), "settings": (r"[A-Z][A-Z0-9_]*", _text), "fdl": (r"[A-Za-z_][\w.]*", _any),
-}  # fmt: skip
+    "xla_flags": (r"xla_\w+", _flag),
+    "env": (r"[A-Z][A-Z0-9_]*", _text),
+    "settings": (r"[A-Z][A-Z0-9_]*", _text),
+    "fdl": (r"[A-Za-z_][\w.]*", _any),
+}
 
 
 def known(path: str) -> bool:
@@ -100,7 +139,9 @@ def wrong(path: str, value: Any) -> str:
     return FIELDS[path](value) if path in FIELDS else _NAMED[path.partition(".")[0]][1](value)
 
 
-def values(document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, Value]:
+def values(
+    document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()
+) -> dict[str, Value]:
     """Return field -> value of what stands at a path of a document, in the order of the file.
 
     A value stands by itself, or as {value, why, until, since}.
@@ -118,10 +159,15 @@ def values(document: Document, at: tuple[str, ...], others: tuple[str, ...] = ()
         body = body[key]
     if not isinstance(body, dict):
         raise document.error("it is no mapping", at, "write NAME: VALUE")
-    return {path: _value(document, where, given, path) for path, where, given in _leaves(document, at, body, others)}
+    return {
+        path: _value(document, where, given, path)
+        for path, where, given in _leaves(document, at, body, others)
+    }
 
 
-def _leaves(document: Document, at: tuple[str, ...], body: Mapping[str, Any], others: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+def _leaves(
+    document: Document, at: tuple[str, ...], body: Mapping[str, Any], others: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     for key, given in body.items():
         where = (*at, key)
         if key in others:
@@ -134,8 +180,12 @@ def _leaves(document: Document, at: tuple[str, ...], body: Mapping[str, Any], ot
             inside = {f"{key}.{name}": ((*where, name), each) for name, each in given.items()}
         for path, (there, each) in inside.items():
             if not known(path):
-                fields = sorted({name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others))
-                raise document.error("there is no such field", there, f"it may have {', '.join(fields)}")
+                fields = sorted(
+                    {name for name in FIELDS if name != "runs"} | set(_NAMED) | set(others)
+                )
+                raise document.error(
+                    "there is no such field", there, f"it may have {', '.join(fields)}"
+                )
             yield path, there, each
 
 
@@ -143,7 +193,11 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
     parts = given if isinstance(given, dict) else {"value": given}
     odd = sorted(parts.keys() - {"value", "why", "until", "since"})
     if odd or "value" not in parts:
-        raise document.error(f"it has {odd[0]}" if odd else "it has no value", where, "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: {PACKAGE: VERSION}}")
+        raise document.error(
+            f"it has {odd[0]}" if odd else "it has no value",
+            where,
+            "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: {PACKAGE: VERSION}}",
+        )
     if advice := wrong(path, parts["value"]):
         raise document.error(f"it is {parts['value']!r}", where, advice)
     why = parts.get("why", "")
@@ -151,6 +205,12 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
         raise document.error("why is no text", where, "give the reason in a line")
     for name in ("until", "since"):
         versions = parts.get(name, {})
-        if not isinstance(versions, dict) or any(_text(each) or not re.match(r"\d", each) for each in versions.values()):
-            raise document.error(f"{name} names no versions", where, f'write {name}: {{PACKAGE: "VERSION"}}')
-    return Value(parts["value"], document.place(where), why, parts.get("until", {}), parts.get("since", {}))
+        if not isinstance(versions, dict) or any(
+            _text(each) or not re.match(r"\d", each) for each in versions.values()
+        ):
+            raise document.error(
+                f"{name} names no versions", where, f'write {name}: {{PACKAGE: "VERSION"}}'
+            )
+    return Value(
+        parts["value"], document.place(where), why, parts.get("until", {}), parts.get("since", {})
+    )

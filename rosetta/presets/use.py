@@ -44,16 +44,34 @@ def of_model(framework: str, model: str) -> str:
     return next((name for name, each in known.items() if last in each.configs), framework)
 
 
-def options(framework: str, model: str, *, precision: str, accelerator: str | None) -> dict[str, Any]:
+def options(
+    framework: str, model: str, *, precision: str, accelerator: str | None
+) -> dict[str, Any]:
     """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run gets that nobody has set anything for.
 
     Raises:
       UserError: presets know no such card.
     """
-    return layers.resolve(of_model(framework, model), accelerator=accelerator, environment={}, typed={}, site=files.Layer("site", {}), precision=precision).group("xla_flags")
+    return layers.resolve(
+        of_model(framework, model),
+        accelerator=accelerator,
+        environment={},
+        typed={},
+        site=files.Layer("site", {}),
+        precision=precision,
+    ).group("xla_flags")
 
 
-def values(framework: str, model: str, environment: Mapping[str, str], cards: Sequence[Card], *, precision: str, mesh: Mapping[str, list[int]] | None = None, devices: int = 1) -> Settings:
+def values(
+    framework: str,
+    model: str,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    precision: str,
+    mesh: Mapping[str, list[int]] | None = None,
+    devices: int = 1,
+) -> Settings:
     """Return the values of the preset that ROSETTA_PRESET names, else of the model's own; see use.
 
     Raises:
@@ -61,14 +79,33 @@ def values(framework: str, model: str, environment: Mapping[str, str], cards: Se
     """
     name = environment.get(given.PRESET) or of_model(framework, model)
     chosen = given.environment(framework, {layers.WITH: environment.get(layers.WITH, "")})
-    found = layers.resolve(name, accelerator=layers.accelerator(cards), environment=chosen, typed={}, site=files.site(environment), precision=precision)
+    found = layers.resolve(
+        name,
+        accelerator=layers.accelerator(cards),
+        environment=chosen,
+        typed={},
+        site=files.site(environment),
+        precision=precision,
+    )
     if found.framework != framework:
-        raise UserError(f"it is one of {found.framework}", f"{given.PRESET}={name}", f"name one of {framework}, or unset it")
+        raise UserError(
+            f"it is one of {found.framework}",
+            f"{given.PRESET}={name}",
+            f"name one of {framework}, or unset it",
+        )
     return describe.combined(found, model, mesh or {}, devices)
 
 
 def use(
-    framework: str, model: str, environment: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, mesh: Mapping[str, list[int]] | None = None, devices: int = 1
+    framework: str,
+    model: str,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    on_cpu: bool,
+    precision: str,
+    mesh: Mapping[str, list[int]] | None = None,
+    devices: int = 1,
 ) -> Used:
     """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those of XLA_FLAGS, all as the jaxlib at hand takes them.
 
@@ -89,15 +126,26 @@ def use(
     own, said = xlaflags.today(environment.get("XLA_FLAGS", ""), version)
     if environment.get(given.PRESET) == given.GIVEN:
         return Used(tuple(own), tuple(own), {}, said)
-    found = values(framework, model, environment, cards, precision=precision, mesh=mesh, devices=devices)
+    found = values(
+        framework, model, environment, cards, precision=precision, mesh=mesh, devices=devices
+    )
     base, _ = xlaflags.today(xlaflags.joined(xlaflags.written(found.group("xla_flags"))), version)
     typed, before = tuple[str, ...](own), tuple[str, ...]()
     if environment.get(given.BASE):
         base, before = xlaflags.today(environment[given.BASE], version, given.BASE)
         typed = (*base, *own)
     flags = (*base, *own)
-    env = {name: value for name, value in found.group("env").items() if name not in environment and (not on_cpu or name.startswith("JAX_"))}
-    return Used(flags, tuple(each for each in typed if _HOST not in each), env, (*before, *said, *found.left_out, *_against(precision, flags, version)))
+    env = {
+        name: value
+        for name, value in found.group("env").items()
+        if name not in environment and (not on_cpu or name.startswith("JAX_"))
+    }
+    return Used(
+        flags,
+        tuple(each for each in typed if _HOST not in each),
+        env,
+        (*before, *said, *found.left_out, *_against(precision, flags, version)),
+    )
 
 
 def _against(precision: str, flags: Sequence[str], version: str | None) -> list[str]:

@@ -17,6 +17,8 @@ def workload_of(framework: str) -> Workload:
     """Return the tiny model of `framework`; importing it costs nothing of JAX."""
     if framework not in FRAMEWORKS:
         raise UserError(
-            f"unknown framework {framework!r}", "selftest --framework", f"name one of {', '.join(FRAMEWORKS)}"
+            f"unknown framework {framework!r}",
+            "selftest --framework",
+            f"name one of {', '.join(FRAMEWORKS)}",
         )
     return cast("Workload", importlib.import_module(f"rosetta.selftest.{framework}").WORKLOAD)

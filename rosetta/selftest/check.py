@@ -54,12 +54,16 @@ def workplace(options: Options) -> Path:
         ) from None
 
 
-def import_all(context: Context, tiny: Workload, known: dict[str, str], place: Path) -> imports.Imports:
+def import_all(
+    context: Context, tiny: Workload, known: dict[str, str], place: Path
+) -> imports.Imports:
     """Import every module of the framework's packages and of rosetta."""
     total = imports.Imports()
     for package in (*tiny.packages, "rosetta"):
         found = imports.check(context, package, known, framework=tiny.framework, workdir=place)
-        context.say(f"{package}: {found.modules} modules, {len(found.failed)} failed, {len(found.skipped)} skipped")
+        context.say(
+            f"{package}: {found.modules} modules, {len(found.failed)} failed, {len(found.skipped)} skipped"
+        )
         total += found
     return total
 
@@ -81,10 +85,21 @@ def run_all(
         try:
             # The longest first: imports fill the gap at the end.
             running = [
-                pool.submit(training.train, context, tiny, place / f"devices-{n}", steps=options.steps, devices=n)
+                pool.submit(
+                    training.train,
+                    context,
+                    tiny,
+                    place / f"devices-{n}",
+                    steps=options.steps,
+                    devices=n,
+                )
                 for n in counts
             ]
-            importing = pool.submit(import_all, context, tiny, known, place) if options.with_imports else None
+            importing = (
+                pool.submit(import_all, context, tiny, known, place)
+                if options.with_imports
+                else None
+            )
             runs = [run.result() for run in running]
             return runs, importing.result() if importing else imports.Imports()
         except BaseException:

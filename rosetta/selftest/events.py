@@ -76,11 +76,15 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _double(raw: int | bytes) -> float | None:
-    return float(struct.unpack("<d", raw[:8])[0]) if isinstance(raw, bytes) and len(raw) >= 8 else None
+    return (
+        float(struct.unpack("<d", raw[:8])[0]) if isinstance(raw, bytes) and len(raw) >= 8 else None
+    )
 
 
 def _float(raw: int | bytes) -> float | None:
-    return float(struct.unpack("<f", raw[:4])[0]) if isinstance(raw, bytes) and len(raw) >= 4 else None
+    return (
+        float(struct.unpack("<f", raw[:4])[0]) if isinstance(raw, bytes) and len(raw) >= 4 else None
+    )
 
 
 def _tensor(message: bytes) -> float | None:
@@ -110,7 +114,11 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
                     continue
                 parts = dict(fields(summary))
                 tag, tensor = parts.get(VALUE_TAG, b""), parts.get(VALUE_TENSOR)
-                scalar = _tensor(tensor) if isinstance(tensor, bytes) else _float(parts.get(VALUE_SIMPLE, 0))
+                scalar = (
+                    _tensor(tensor)
+                    if isinstance(tensor, bytes)
+                    else _float(parts.get(VALUE_SIMPLE, 0))
+                )
                 if scalar is not None and isinstance(tag, bytes):
                     yield Scalar(step, wall_time, tag.decode("utf-8", "replace"), scalar)
 
@@ -122,8 +130,13 @@ def read(path: Path) -> list[Scalar]:
 
 def scalars(directory: Path, tag: str) -> dict[int, float]:
     """Return step -> value of `tag` over all event files directly in `directory`; a later write of a step wins."""
-    paths = sorted(directory.glob("events.out.tfevents.*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
-    found = {scalar.step: scalar.value for path in paths for scalar in read(path) if scalar.tag == tag}
+    paths = sorted(
+        directory.glob("events.out.tfevents.*"),
+        key=lambda path: (path.stat().st_mtime_ns, path.name),
+    )
+    found = {
+        scalar.step: scalar.value for path in paths for scalar in read(path) if scalar.tag == tag
+    }
     return dict(sorted(found.items()))
 
 

@@ -18,7 +18,9 @@ def forget_flags(package: str) -> None:
     flags = sys.modules.get("absl.flags")
     if flags is not None:
         owner = flags.FLAGS.find_module_defining_flag
-        flags.FLAGS.remove_flag_values([flag for flag in list(flags.FLAGS) if owner(flag, "").partition(".")[0] == package])
+        flags.FLAGS.remove_flag_values(
+            [flag for flag in list(flags.FLAGS) if owner(flag, "").partition(".")[0] == package]
+        )
 
 
 def main(modules: str, results: str) -> None:

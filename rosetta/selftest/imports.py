@@ -28,7 +28,9 @@ class Imports:
     failed: dict[str, str] = field(default_factory=dict)
 
     def __add__(self, other: Imports) -> Imports:
-        return Imports(self.modules + other.modules, self.skipped | other.skipped, self.failed | other.failed)
+        return Imports(
+            self.modules + other.modules, self.skipped | other.skipped, self.failed | other.failed
+        )
 
 
 def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
@@ -43,7 +45,9 @@ def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
     return done, running
 
 
-def attempt(context: Context, names: Sequence[str], workdir: Path, label: str) -> dict[str, str | None]:
+def attempt(
+    context: Context, names: Sequence[str], workdir: Path, label: str
+) -> dict[str, str | None]:
     """Import `names` in order in one child process, and in as many more as crashes make necessary; return name -> error."""
     outcome: dict[str, str | None] = {}
     todo, results, log = (workdir / f"{label}.{kind}" for kind in ("todo", "results", "log"))
@@ -59,17 +63,23 @@ def attempt(context: Context, names: Sequence[str], workdir: Path, label: str) -
                 f"importing it ended Python: the process {process.describe(status)}\n{process.tail(log, 4)}"
             )
         elif not done:
-            reason = f"Python {process.describe(status)} before the first import\n{process.tail(log, 4)}"
+            reason = (
+                f"Python {process.describe(status)} before the first import\n{process.tail(log, 4)}"
+            )
             return outcome | dict.fromkeys(rest, reason)
     return outcome
 
 
-def check(context: Context, package: str, known: dict[str, str], *, framework: str, workdir: Path) -> Imports:
+def check(
+    context: Context, package: str, known: dict[str, str], *, framework: str, workdir: Path
+) -> Imports:
     """Import all modules of `package`; `known` maps modules that cannot be imported to the reason."""
     names = modules.shipped(package)
     others = {f"rosetta.{other}" for other in FRAMEWORKS if other != framework}
     foreign = {
-        n: "another framework's side of rosetta" for n in names if any(n == o or n.startswith(f"{o}.") for o in others)
+        n: "another framework's side of rosetta"
+        for n in names
+        if any(n == o or n.startswith(f"{o}.") for o in others)
     }
     listed = {name: reason for name, reason in known.items() if name.split(".")[0] == package}
     gone = {
@@ -79,17 +89,32 @@ def check(context: Context, package: str, known: dict[str, str], *, framework: s
     }
     plain = [name for name in names if name not in foreign and name not in listed]
     # The listed ones last: an import that fails half-way leaves things behind.
-    outcome = attempt(context, [*plain, *(name for name in names if name in listed)], workdir, f"imports-{package}")
+    outcome = attempt(
+        context,
+        [*plain, *(name for name in names if name in listed)],
+        workdir,
+        f"imports-{package}",
+    )
     failed = {name: error for name in plain if (error := outcome[name]) is not None}
     # What failed beside others may be fine by itself, which is how people import it. A package that is not there stays so.
-    doubtful = [name for name, error in failed.items() if not error.startswith("ModuleNotFoundError")]
+    doubtful = [
+        name for name, error in failed.items() if not error.startswith("ModuleNotFoundError")
+    ]
     if len(doubtful) <= RETRIES:
-        alone = {name: attempt(context, [name], workdir, f"imports-{name}")[name] for name in doubtful}
-        failed = {name: error for name, before in failed.items() if (error := alone.get(name, before)) is not None}
+        alone = {
+            name: attempt(context, [name], workdir, f"imports-{name}")[name] for name in doubtful
+        }
+        failed = {
+            name: error
+            for name, before in failed.items()
+            if (error := alone.get(name, before)) is not None
+        }
     stale = {
         n: "listed as not importable, but imports fine: remove the entry"
         for n in listed
         if n in outcome and outcome[n] is None
     }
-    skipped = foreign | {name: reason for name, reason in listed.items() if name not in stale and name not in gone}
+    skipped = foreign | {
+        name: reason for name, reason in listed.items() if name not in stale and name not in gone
+    }
     return Imports(len(names), skipped, failed | gone | stale)

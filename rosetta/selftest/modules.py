@@ -18,7 +18,11 @@ def shipped(package: str) -> list[str]:
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"there is no package {package}", "selftest", "run the selftest inside a baked environment")
+        raise UserError(
+            f"there is no package {package}",
+            "selftest",
+            "run the selftest inside a baked environment",
+        )
     names = set()
     for root in spec.submodule_search_locations:
         for folder, folders, files in os.walk(root):
@@ -26,7 +30,12 @@ def shipped(package: str) -> list[str]:
             prefix = ".".join((package, *Path(folder).relative_to(root).parts))
             for file in files:
                 stem, extension = os.path.splitext(file)
-                if extension != ".py" or stem.endswith("_test") or stem == "setup" or not stem.isidentifier():
+                if (
+                    extension != ".py"
+                    or stem.endswith("_test")
+                    or stem == "setup"
+                    or not stem.isidentifier()
+                ):
                     continue
                 names.add(prefix if stem == "__init__" else f"{prefix}.{stem}")
     return sorted(names)
@@ -44,5 +53,9 @@ def known(framework: str, distribution: str | None = None) -> dict[str, str]:
     if not isinstance(listed, dict) or not all(
         isinstance(k, str) and isinstance(v, str) and v for k, v in listed.items()
     ):
-        raise UserError("must map each module to the reason why it cannot be imported", str(path), "repair the file")
+        raise UserError(
+            "must map each module to the reason why it cannot be imported",
+            str(path),
+            "repair the file",
+        )
     return listed

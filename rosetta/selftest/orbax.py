@@ -17,7 +17,9 @@ def mesh(folder: Path) -> dict[str, int]:
     for record in records[-1:]:
         for text in json.loads(record.read_text(encoding="utf-8")).values():
             sharding = json.loads(text)
-            axes = dict(zip(sharding.get("axis_names") or (), sharding.get("shape") or (), strict=False))
+            axes = dict(
+                zip(sharding.get("axis_names") or (), sharding.get("shape") or (), strict=False)
+            )
             if math.prod(axes.values()) >= math.prod(found.values()):
                 found = axes or found
     return found

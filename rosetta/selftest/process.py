@@ -39,7 +39,11 @@ def platform() -> str:
     """Return what the children run on: "cpu", or "cuda" where $ROSETTA_SELFTEST_PLATFORM says so; UserError for anything else."""
     name = os.environ.get(PLATFORM) or "cpu"
     if name not in ("cpu", "cuda"):
-        raise UserError(f"{name!r} is nothing that the self-test runs on", PLATFORM, "set it to cpu or cuda, or leave it out")
+        raise UserError(
+            f"{name!r} is nothing that the self-test runs on",
+            PLATFORM,
+            "set it to cpu or cuda, or leave it out",
+        )
     return name
 
 
@@ -48,7 +52,11 @@ def environment(cache: Path) -> dict[str, str]:
 
     JAX stops where JAX_PLATFORMS names what is not there: nothing falls back to the CPU.
     """
-    own = {"CUDA_VISIBLE_DEVICES": ""} if platform() == "cpu" else {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    own = (
+        {"CUDA_VISIBLE_DEVICES": ""}
+        if platform() == "cpu"
+        else {"CUDA_VISIBLE_DEVICES": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    )
     return {
         "JAX_PLATFORMS": platform(),
         "XLA_FLAGS": "",

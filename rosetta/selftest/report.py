@@ -6,9 +6,13 @@ from typing import Any
 
 
 def _run(run: dict[str, Any]) -> list[str]:
-    losses = "  ".join(f"{step}: {loss:.3f}" for step, loss in {**run["losses"], **run["resumed_losses"]}.items())
+    losses = "  ".join(
+        f"{step}: {loss:.3f}" for step, loss in {**run["losses"], **run["resumed_losses"]}.items()
+    )
     rate = f", {run['steps_per_second']:.1f} steps/s" if run["steps_per_second"] else ""
-    resumed = "not resumed" if run["resumed_from"] is None else f"resumed from step {run['resumed_from']}"
+    resumed = (
+        "not resumed" if run["resumed_from"] is None else f"resumed from step {run['resumed_from']}"
+    )
     return [
         f"{run['devices']} device(s), mesh {run['mesh']}: {resumed}{rate}, {run['wall_s']:.0f} s",
         f"  loss at step  {losses}",
@@ -24,7 +28,9 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"{result['framework']}: {imports['modules']} modules, {counts}")
     lines += [f"  skipped {name}: {reason}" for name, reason in imports["skipped"].items()]
     if result["presets"]["flags"]:
-        lines.append(f"presets: {result['presets']['flags']} flags of XLA, {len(result['presets']['refused'])} refused")
+        lines.append(
+            f"presets: {result['presets']['flags']} flags of XLA, {len(result['presets']['refused'])} refused"
+        )
     for run in result["runs"]:
         lines += _run(run)
     lines += [f"PROBLEM {problem}" for problem in result["problems"]]

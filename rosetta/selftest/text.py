@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SUBJECTS = ("the river", "the mill", "a miller", "the baker", "an old mule", "the wind", "a heron", "the ferryman")
+SUBJECTS = (
+    "the river",
+    "the mill",
+    "a miller",
+    "the baker",
+    "an old mule",
+    "the wind",
+    "a heron",
+    "the ferryman",
+)
 VERBS = ("carries", "watches", "follows", "remembers", "crosses", "measures", "repairs", "passes")
 OBJECTS = (
     "the stone bridge",
@@ -21,7 +30,13 @@ OBJECTS = (
     "the evening bell",
     "a narrow boat",
 )
-PLACES = ("before the rain", "under the hill", "at the second lock", "by the water", "after the harvest")
+PLACES = (
+    "before the rain",
+    "under the hill",
+    "at the second lock",
+    "by the water",
+    "after the harvest",
+)
 
 
 def sentences(count: int, seed: int) -> Iterator[str]:
@@ -43,7 +58,9 @@ def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="ascii", newline="\n") as out:
-            out.writelines(" ".join(text[at : at + per_line]) + "\n" for at in range(0, len(text), per_line))
+            out.writelines(
+                " ".join(text[at : at + per_line]) + "\n" for at in range(0, len(text), per_line)
+            )
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

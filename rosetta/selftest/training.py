@@ -53,7 +53,9 @@ def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int)
     """Return what is wrong with the first process's results."""
     problems = []
     if len(losses) < 3 or max(losses, default=0) != steps:
-        problems.append(f"loss reported at steps {list(losses)}, which is not at least three times up to step {steps}")
+        problems.append(
+            f"loss reported at steps {list(losses)}, which is not at least three times up to step {steps}"
+        )
     if not all(math.isfinite(loss) for loss in losses.values()):
         problems.append(f"a loss is not finite: {losses}")
     elif len(losses) >= 3:
@@ -66,11 +68,15 @@ def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int)
     return problems
 
 
-def judge_resumed(first: dict[int, float], resumed: dict[int, float], checkpoints: list[int], steps: int) -> list[str]:
+def judge_resumed(
+    first: dict[int, float], resumed: dict[int, float], checkpoints: list[int], steps: int
+) -> list[str]:
     """Return what is wrong with the second process's results; `first` are the first's losses, up to step `steps`."""
     problems = []
     if not resumed or max(resumed) != steps + MORE:
-        problems.append(f"after the restore, loss reported at steps {list(resumed)}, not up to {steps + MORE}")
+        problems.append(
+            f"after the restore, loss reported at steps {list(resumed)}, not up to {steps + MORE}"
+        )
     if resumed and min(resumed) <= steps:
         problems.append(
             f"the second process reported step {min(resumed)}: it did not start from the checkpoint of step {steps}"
@@ -100,7 +106,9 @@ def _set_aside(folder: Path) -> list[tuple[Path, Path]]:
     return moved
 
 
-def _phase(context: Context, workload: Workload, run: Run, log: Path, *, steps: int) -> tuple[dict[int, float], bool]:
+def _phase(
+    context: Context, workload: Workload, run: Run, log: Path, *, steps: int
+) -> tuple[dict[int, float], bool]:
     """Run one process up to step `steps` in `log`'s folder; return the losses in its event files and whether it ended well."""
     folder = log.parent
     told: set[int] = set()
@@ -109,7 +117,9 @@ def _phase(context: Context, workload: Workload, run: Run, log: Path, *, steps: 
         for step, loss in workload.losses(folder).items():
             if step not in told:
                 told.add(step)
-                context.say(f"{workload.framework}, {run.devices} device(s): step {step}  loss {loss:.4f}")
+                context.say(
+                    f"{workload.framework}, {run.devices} device(s): step {step}  loss {loss:.4f}"
+                )
 
     phase = workload.train(folder, steps=steps, devices=run.devices)
     status = process.run(context, phase.argv, log, env=phase.env, timeout=TIMEOUT, tick=tick)
@@ -131,7 +141,9 @@ def train(context: Context, workload: Workload, folder: Path, *, steps: int, dev
         run.problems += judge_training(run.losses, workload.checkpoint_steps(folder), steps)
         run.steps_per_second = events.pace(folder, list(run.losses)) or 0.0
         moved = _set_aside(folder)
-        run.resumed_losses, fine = _phase(context, workload, run, folder / "resume.log", steps=steps + MORE)
+        run.resumed_losses, fine = _phase(
+            context, workload, run, folder / "resume.log", steps=steps + MORE
+        )
         for path, aside in moved:
             os.rename(aside, path)
     if fine:
@@ -141,7 +153,9 @@ def train(context: Context, workload: Workload, folder: Path, *, steps: int, dev
         run.problems += wrong
         run.mesh = orbax.mesh(folder)
         if run.mesh and math.prod(run.mesh.values()) != devices:
-            run.problems.append(f"the checkpoint was written from mesh {run.mesh}, not from {devices} devices")
+            run.problems.append(
+                f"the checkpoint was written from mesh {run.mesh}, not from {devices} devices"
+            )
         run.checkpoint = str(folder)
     run.wall_s = time.monotonic() - began
     return run

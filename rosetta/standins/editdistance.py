@@ -20,7 +20,9 @@ def eval(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:  # noqa: A001 - t
     for row, left in enumerate(a, 1):
         current = [row]
         for column, right in enumerate(b, 1):
-            current.append(min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (left != right)))
+            current.append(
+                min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (left != right))
+            )
         previous = current
     return previous[-1]
 

@@ -41,7 +41,15 @@ def trainer_key(seed: int) -> Any:
 
 
 def begin(
-    trainer_cls: Callable[..., Any], *, model: Any, state: Any, axes: Any, partitioner: Any, shapes: Mapping[str, Any], types: Mapping[str, Any] | None, seed: int | None
+    trainer_cls: Callable[..., Any],
+    *,
+    model: Any,
+    state: Any,
+    axes: Any,
+    partitioner: Any,
+    shapes: Mapping[str, Any],
+    types: Mapping[str, Any] | None,
+    seed: int | None,
 ) -> None:
     """Start to compile the step that a trainer of this class will want.
 
@@ -58,8 +66,19 @@ def begin(
     if seed is None:
         return
     key = trainer_key(seed)
-    trainer = trainer_cls(model=model, train_state=state, partitioner=partitioner, eval_names=[], summary_dir=None, train_state_axes=axes, rng=key)
-    batch = {name: jax.ShapeDtypeStruct(shape, types[name] if types else "float32") for name, shape in shapes.items()}
+    trainer = trainer_cls(
+        model=model,
+        train_state=state,
+        partitioner=partitioner,
+        eval_names=[],
+        summary_dir=None,
+        train_state_axes=axes,
+        rng=key,
+    )
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, types[name] if types else "float32")
+        for name, shape in shapes.items()
+    }
 
     def work() -> None:
         try:
@@ -70,7 +89,12 @@ def begin(
             with contextlib.suppress(Exception):
                 trainer.close()
 
-    job = _Job(model, key, _alike((state, batch)), threading.Thread(target=work, name="compile-ahead", daemon=True))
+    job = _Job(
+        model,
+        key,
+        _alike((state, batch)),
+        threading.Thread(target=work, name="compile-ahead", daemon=True),
+    )
     _jobs[:] = [job]
     job.thread.start()
     # A program that ends while XLA compiles in another thread aborts (status 134): a run that has no step left to do ends so soon.
@@ -85,7 +109,15 @@ def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
     job.thread.join()
     if job.error is not None:
         return None
-    if job.model is not model or job.alike != _alike((state, batch)) or not np.array_equal(job.key, key):
-        print("rosetta: the training step is compiled again: the run is not what was expected when it began to be compiled", file=sys.stderr, flush=True)
+    if (
+        job.model is not model
+        or job.alike != _alike((state, batch))
+        or not np.array_equal(job.key, key)
+    ):
+        print(
+            "rosetta: the training step is compiled again: the run is not what was expected when it began to be compiled",
+            file=sys.stderr,
+            flush=True,
+        )
         return None
     return job.compiled

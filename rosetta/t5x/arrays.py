@@ -30,24 +30,37 @@ def tree(checkpoint: str) -> dict[str, Any]:
         found = ocp.PyTreeCheckpointHandler().metadata(where)
         return dict(_shaped(getattr(found, "tree", found)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError("it is not a complete checkpoint of T5X", checkpoint, "name a folder checkpoint_N that a run has finished writing") from None
+        raise UserError(
+            "it is not a complete checkpoint of T5X",
+            checkpoint,
+            "name a folder checkpoint_N that a run has finished writing",
+        ) from None
 
 
 def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a checkpoint's arrays: 'target/...', 'state/...' or 'flax_mutables/...' -> shape. UserError as `tree`."""
-    return {name: tuple(leaf.shape) for name, leaf in flatten_dict(tree(checkpoint), sep="/").items()}
+    return {
+        name: tuple(leaf.shape) for name, leaf in flatten_dict(tree(checkpoint), sep="/").items()
+    }
 
 
 def _shaped(node: Any) -> Any:
     if isinstance(node, dict):
         return {key: _shaped(value) for key, value in node.items()}
-    return jax.ShapeDtypeStruct(getattr(node, "shape", None) or (), getattr(node, "dtype", None) or np.float32)
+    return jax.ShapeDtypeStruct(
+        getattr(node, "shape", None) or (), getattr(node, "dtype", None) or np.float32
+    )
 
 
 def _older(node: Any) -> Any:
     """What T5X wrote before Orbax: small arrays themselves, large ones as a specification of TensorStore."""
     if isinstance(node, dict) and {"driver", "metadata"} <= set(node):
-        return jax.ShapeDtypeStruct(tuple(node["metadata"]["shape"]), np.dtype(node["metadata"]["dtype"]) if node["metadata"]["dtype"] != "bfloat16" else jax.numpy.bfloat16)
+        return jax.ShapeDtypeStruct(
+            tuple(node["metadata"]["shape"]),
+            np.dtype(node["metadata"]["dtype"])
+            if node["metadata"]["dtype"] != "bfloat16"
+            else jax.numpy.bfloat16,
+        )
     if isinstance(node, dict):
         return {key: _older(value) for key, value in node.items()}
     return jax.ShapeDtypeStruct(np.shape(node), getattr(node, "dtype", np.float32))

@@ -50,7 +50,18 @@ def _fingerprint(vocabulary: Any) -> str:
         return ""
 
 
-def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: int, lengths: Mapping[str, int], vocabulary: Any, start: str | None = None, warmup_steps: int | None = None) -> tuple[Any, Any]:
+def on_save(
+    state: Any,
+    infos: Any,
+    *,
+    model_dir: str,
+    config: Any,
+    batch_size: int,
+    lengths: Mapping[str, int],
+    vocabulary: Any,
+    start: str | None = None,
+    warmup_steps: int | None = None,
+) -> tuple[Any, Any]:
     """Write the record of the checkpoint that T5X is about to save; return what T5X passed in, unchanged.
 
     Args:
@@ -83,7 +94,10 @@ def on_save(state: Any, infos: Any, *, model_dir: str, config: Any, batch_size: 
                 run=record.run(model_dir),
                 start=start or "",
                 warmup_steps=warmup_steps,
-                config={field.name: str(getattr(config, field.name)) for field in dataclasses.fields(config)},
+                config={
+                    field.name: str(getattr(config, field.name))
+                    for field in dataclasses.fields(config)
+                },
                 versions=_installed(),
             ),
         )
@@ -103,7 +117,9 @@ def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
     return [] if optimizer else [weights_only]
 
 
-def refuse_other_shapes(checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool) -> None:
+def refuse_other_shapes(
+    checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool
+) -> None:
     """UserError naming the first array of the model that the checkpoint lacks or has in another shape.
 
     Args:
@@ -118,8 +134,16 @@ def refuse_other_shapes(checkpoint: str, model: Mapping[str, tuple[int, ...]], *
             continue
         has = f"in the shape {there[name]}" if name in there else "not at all"
         if name.startswith(_OPTIMIZER):
-            raise UserError(f"its optimizer's state has {name.removeprefix(_OPTIMIZER)} {has}, the run needs {model[name]}", checkpoint, "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer it was trained with")
-        raise UserError(f"it has {name.removeprefix('target/')} {has}, the model needs {model[name]}", checkpoint, "take the size and the vocabulary it was trained with")
+            raise UserError(
+                f"its optimizer's state has {name.removeprefix(_OPTIMIZER)} {has}, the run needs {model[name]}",
+                checkpoint,
+                "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer it was trained with",
+            )
+        raise UserError(
+            f"it has {name.removeprefix('target/')} {has}, the model needs {model[name]}",
+            checkpoint,
+            "take the size and the vocabulary it was trained with",
+        )
 
 
 class Initializer(utils.TrainStateInitializer):
@@ -137,18 +161,33 @@ class Initializer(utils.TrainStateInitializer):
     """
 
     def __init__(
-        self, *args: Any, config: Any, vocabulary: Any, checkpoint: str | None, model_dir: str | None = None, optimizer: bool = False, checkpoint_cfg: Any = None,
-        trainer_cls: Any = None, seed: int | None = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *args: Any,
+        config: Any,
+        vocabulary: Any,
+        checkpoint: str | None,
+        model_dir: str | None = None,
+        optimizer: bool = False,
+        checkpoint_cfg: Any = None,
+        trainer_cls: Any = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         manager.install()
         if trainer_cls:
             stop.take()
         if trainer_cls and model_dir:
-            run_lock.acquire_for_run(model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count())
+            run_lock.acquire_for_run(
+                model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
+            )
         own = folders.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
-        shapes = {name: tuple(leaf.shape) for name, leaf in flatten_dict(state, sep="/").items() if hasattr(leaf, "shape")}
+        shapes = {
+            name: tuple(leaf.shape)
+            for name, leaf in flatten_dict(state, sep="/").items()
+            if hasattr(leaf, "shape")
+        }
         if own:
             newest = f"{model_dir}/checkpoint_{own[-1]}"
             manager.refuse_damaged(newest, resumes=True)
@@ -157,21 +196,43 @@ class Initializer(utils.TrainStateInitializer):
                 progress.say(f"rosetta: goes on from {newest}: {own[-1]:,} steps are done")
         elif checkpoint:
             manager.refuse_damaged(checkpoint, resumes=False)
-            self._start(checkpoint, shapes, config, vocabulary, optimizer=optimizer, trains=model_dir is not None)
+            self._start(
+                checkpoint,
+                shapes,
+                config,
+                vocabulary,
+                optimizer=optimizer,
+                trains=model_dir is not None,
+            )
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
             ahead.begin(
-                trainer_cls, model=kwargs["init_fn"].__self__, state=self.global_train_state_shape, axes=self.train_state_axes,
-                partitioner=self._partitioner, shapes=kwargs["input_shapes"], types=kwargs["input_types"], seed=seed,
-            )  # fmt: skip
+                trainer_cls,
+                model=kwargs["init_fn"].__self__,
+                state=self.global_train_state_shape,
+                axes=self.train_state_axes,
+                partitioner=self._partitioner,
+                shapes=kwargs["input_shapes"],
+                types=kwargs["input_types"],
+                seed=seed,
+            )
 
     def from_scratch(self, init_rng: Any) -> Any:
         """Return the train state that T5X's would, which compiles for longer."""
-        where = fresh.shardings(self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape)
+        where = fresh.shardings(
+            self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape
+        )
         return fresh.make(self._initialize_train_state, init_rng, where)
 
-    def _go_on(self, checkpoint: str, step: int, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any) -> None:
+    def _go_on(
+        self,
+        checkpoint: str,
+        step: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        config: Any,
+        vocabulary: Any,
+    ) -> None:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         found = record.read(checkpoint)
@@ -183,16 +244,31 @@ class Initializer(utils.TrainStateInitializer):
             dataset.resume(found.data, step)
         refuse_other_shapes(checkpoint, shapes, optimizer=True)
 
-    def _start(self, checkpoint: str, shapes: Mapping[str, tuple[int, ...]], config: Any, vocabulary: Any, *, optimizer: bool, trains: bool) -> None:
+    def _start(
+        self,
+        checkpoint: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        config: Any,
+        vocabulary: Any,
+        *,
+        optimizer: bool,
+        trains: bool,
+    ) -> None:
         if not folders.exists(checkpoint):
-            raise UserError("there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them")
+            raise UserError(
+                "there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them"
+            )
         found = record.read(checkpoint)
         _same_scale(checkpoint, found, config)
         if found:
             _same_vocabulary(checkpoint, found, vocabulary)
         refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
-            print(f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over", file=sys.stderr, flush=True)
+            print(
+                f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
         record.require_folder(model_dir)
@@ -204,13 +280,31 @@ class Initializer(utils.TrainStateInitializer):
 def _same_vocabulary(checkpoint: str, found: record.Record, vocabulary: Any) -> None:
     mine = _fingerprint(vocabulary)
     if found.vocabulary and mine and found.vocabulary != mine:
-        raise UserError("it was trained with another vocabulary", checkpoint, "set VOCAB to the one it was trained with, and leave EXTRA_IDS out")
+        raise UserError(
+            "it was trained with another vocabulary",
+            checkpoint,
+            "set VOCAB to the one it was trained with, and leave EXTRA_IDS out",
+        )
 
 
 def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> None:
     scaled = found.scale_attn_logits if found else False
     if scaled != bool(config.scale_attn_logits):
         if found:
-            raise UserError(f"scale_attn_logits is {bool(config.scale_attn_logits)}, its record says {scaled}", checkpoint, f"set network.T5Config.scale_attn_logits = {scaled}")
-        known = json.dumps({"schema": record.SCHEMA, "step": pretrained.step(checkpoint), "scale_attn_logits": True})
-        raise UserError("scale_attn_logits is True, and it has no record, as public weights, for which it is False", checkpoint, f"set network.T5Config.scale_attn_logits = False, or, if it was trained so, put {known} into {record.FILE} in it")
+            raise UserError(
+                f"scale_attn_logits is {bool(config.scale_attn_logits)}, its record says {scaled}",
+                checkpoint,
+                f"set network.T5Config.scale_attn_logits = {scaled}",
+            )
+        known = json.dumps(
+            {
+                "schema": record.SCHEMA,
+                "step": pretrained.step(checkpoint),
+                "scale_attn_logits": True,
+            }
+        )
+        raise UserError(
+            "scale_attn_logits is True, and it has no record, as public weights, for which it is False",
+            checkpoint,
+            f"set network.T5Config.scale_attn_logits = False, or, if it was trained so, put {known} into {record.FILE} in it",
+        )

@@ -13,10 +13,28 @@ ATTENTION = ("xla", "cudnn", "te")
 REMAT = ("none", "minimal", "full")
 LOGITS = ("float32", "bfloat16")
 DTYPES = ("float32", "bfloat16", "float16")
-ACTIVATIONS = ("linear", "relu", "gelu", "silu", "swish", "tanh", "sigmoid", "softplus", "elu", "leaky_relu")
+ACTIVATIONS = (
+    "linear",
+    "relu",
+    "gelu",
+    "silu",
+    "swish",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "elu",
+    "leaky_relu",
+)
 LEAST = {
-    "vocab_size": 1, "emb_dim": 1, "num_heads": 1, "head_dim": 1, "mlp_dim": 1, "num_encoder_layers": 0, "num_decoder_layers": 1, "loss_chunks": 0,
-}  # fmt: skip
+    "vocab_size": 1,
+    "emb_dim": 1,
+    "num_heads": 1,
+    "head_dim": 1,
+    "mlp_dim": 1,
+    "num_encoder_layers": 0,
+    "num_decoder_layers": 1,
+    "loss_chunks": 0,
+}
 
 
 def whole(value: Any, least: int) -> bool:
@@ -75,28 +93,47 @@ class T5Config:
         activations: Any = self.mlp_activations
         if isinstance(activations, str) or not hasattr(activations, "__iter__"):
             raise UserError(
-                f"mlp_activations is {activations!r}", "T5Config.mlp_activations", "give a list of names, as ('relu',)"
+                f"mlp_activations is {activations!r}",
+                "T5Config.mlp_activations",
+                "give a list of names, as ('relu',)",
             )
         object.__setattr__(self, "mlp_activations", tuple(activations))
         object.__setattr__(self, "dtype", getattr(self.dtype, "__name__", str(self.dtype)))
-        for name, known in (("fp8", FP8), ("attention", ATTENTION), ("remat", REMAT), ("logits_dtype", LOGITS), ("dtype", DTYPES)):
+        for name, known in (
+            ("fp8", FP8),
+            ("attention", ATTENTION),
+            ("remat", REMAT),
+            ("logits_dtype", LOGITS),
+            ("dtype", DTYPES),
+        ):
             if getattr(self, name) not in known:
                 raise UserError(
-                    f"{name} is {getattr(self, name)!r}", f"T5Config.{name}", f"choose one of: {', '.join(known)}"
+                    f"{name} is {getattr(self, name)!r}",
+                    f"T5Config.{name}",
+                    f"choose one of: {', '.join(known)}",
                 )
-        if not self.mlp_activations or (unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]):
+        if not self.mlp_activations or (
+            unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]
+        ):
             raise UserError(
-                f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}", "T5Config.mlp_activations",
+                f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}",
+                "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
-            )  # fmt: skip
+            )
         if not isinstance(self.dropout_rate, (int, float)) or not 0 <= self.dropout_rate < 1:
             raise UserError(
-                f"dropout_rate is {self.dropout_rate!r}", "T5Config.dropout_rate", "give a share below 1, 0 for none"
+                f"dropout_rate is {self.dropout_rate!r}",
+                "T5Config.dropout_rate",
+                "give a share below 1, 0 for none",
             )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if not whole(value, least):
-                raise UserError(f"{name} is {value!r}", f"T5Config.{name}", f"give a whole number from {least} on")
+                raise UserError(
+                    f"{name} is {value!r}",
+                    f"T5Config.{name}",
+                    f"give a whole number from {least} on",
+                )
         if self.loss_chunks > self.vocab_size:
             raise UserError(
                 f"loss_chunks is {self.loss_chunks}",

@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 # JAX raises it for what no configuration can mend.
 ERRORS = (OSError, ValueError, LookupError, NameError, AttributeError, ImportError, TypeError)
 _PATHS = (
-    "MODEL_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_PATH", "EVAL_OUTPUT_DIR", "INFER_OUTPUT_DIR",
-)  # fmt: skip
+    "MODEL_DIR",
+    "INITIAL_CHECKPOINT_PATH",
+    "CHECKPOINT_PATH",
+    "EVAL_OUTPUT_DIR",
+    "INFER_OUTPUT_DIR",
+)
 _COUNTS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that the files leave to the user
 _REQUIRED = re.compile(r"Required bindings for `(.+?)` not provided in config: (.+)")
 _UNSET = re.compile(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`")
@@ -108,10 +112,14 @@ def explain(error: Exception) -> UserError:
     text = str(error) or type(error).__name__
     place = _place(text)
     if unset := _UNSET.search(text):
-        return UserError(f"{unset[1].strip()} is not set", place, f"set it: --gin.{unset[1].strip()}=VALUE")
+        return UserError(
+            f"{unset[1].strip()} is not set", place, f"set it: --gin.{unset[1].strip()}=VALUE"
+        )
     if macro := _NO_MACRO.search(text):
         known = _macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
-        return UserError(f"%{macro[1]} is read, and nothing sets it", place, _suggest(macro[1], known) or _MEND)
+        return UserError(
+            f"%{macro[1]} is read, and nothing sets it", place, _suggest(macro[1], known) or _MEND
+        )
     if required := _REQUIRED.search(text):
         return UserError(f"{required[1]} needs {required[2]}", place, _MEND)
     if periods := _PERIODS.search(text):
@@ -119,7 +127,9 @@ def explain(error: Exception) -> UserError:
         return UserError(what, place, "make one of them a multiple of the other")
     if behind := _BEHIND.search(text):
         what = f"its checkpoint is at step {behind[2]} already"
-        return UserError(what, f"TRAIN_STEPS={behind[1]}", "give a larger TRAIN_STEPS, or name another folder")
+        return UserError(
+            what, f"TRAIN_STEPS={behind[1]}", "give a larger TRAIN_STEPS, or name another folder"
+        )
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if isinstance(error, KeyError) and first in ("'inputs'", "'targets'"):
         what = f"there is no length for {first}"
@@ -230,7 +240,10 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
             continue
         place = "--gin." + re.sub(r"\s*=\s*", "=", line.strip(), count=1)
         if name not in known:
-            do = _suggest(name, read) or "leave it out, or name a macro of the files (docs/t5x-configs.md)"
+            do = (
+                _suggest(name, read)
+                or "leave it out, or name a macro of the files (docs/t5x-configs.md)"
+            )
             raise UserError(f"no gin file reads the macro {name}", place, do)
         _say(f"{place} has no effect: nothing in this run reads {name}")
     for name, place in _macros_of_users_files(files).items():
@@ -246,10 +259,18 @@ def _macros_of_users_files(files: Sequence[str]) -> dict[str, str]:
     shipped = (str(ginfiles.HOME.resolve()), *map(os.path.realpath, sys.path[1:]))
     roots = [Path(folder) for folder in (*gin.config._LOCATION_PREFIXES, *sys.path)]  # noqa: SLF001 (see above)
     paths = [Path(file) for file in files if Path(file).is_file()]
-    own = [path for path in paths if not str(path.resolve()).startswith(tuple(f"{folder}/" for folder in shipped if folder != os.getcwd()))]
+    own = [
+        path
+        for path in paths
+        if not str(path.resolve()).startswith(
+            tuple(f"{folder}/" for folder in shipped if folder != os.getcwd())
+        )
+    ]
     macros = {}
     for name, (_, place) in ginread.placed(own, roots).items():
-        inside = any(place.startswith(f"{folder}/") for folder in shipped) or "rosetta/t5x/gin/" in place
+        inside = (
+            any(place.startswith(f"{folder}/") for folder in shipped) or "rosetta/t5x/gin/" in place
+        )
         if "." not in name and "/" not in name and not inside:
             macros[name] = place
     return macros
@@ -259,7 +280,12 @@ def _make_paths_absolute() -> None:
     """Make a run's folders absolute: Orbax refuses others, and a run may change its folder."""
     for name in _PATHS:
         value = _value(name)
-        if isinstance(value, str) and value and folders.absolute(value) != value and not Path(value).is_absolute():
+        if (
+            isinstance(value, str)
+            and value
+            and folders.absolute(value) != value
+            and not Path(value).is_absolute()
+        ):
             gin.bind_parameter(f"{name}/gin.macro.value", folders.absolute(value))
             _say(f"{name}={value} counts from the current folder: {folders.absolute(value)}")
 

@@ -45,7 +45,16 @@ class _Made:
     noise_density: float
     answered: bool = True
 
-    def recipe(self, lengths: Mapping[str, int], *, data: str, split: str, seed: int, pack: bool = False, shuffle: bool = True) -> pipeline.Recipe:
+    def recipe(
+        self,
+        lengths: Mapping[str, int],
+        *,
+        data: str,
+        split: str,
+        seed: int,
+        pack: bool = False,
+        shuffle: bool = True,
+    ) -> pipeline.Recipe:
         return pipeline.Recipe(
             data=data,
             objective=self.objective,
@@ -64,7 +73,13 @@ class _Made:
 
 
 @functools.lru_cache
-def vocabulary(name: str, extra_ids: int | None = None, *, checkpoint: str | None = None, model_dir: str | None = None) -> seqio.Vocabulary:
+def vocabulary(
+    name: str,
+    extra_ids: int | None = None,
+    *,
+    checkpoint: str | None = None,
+    model_dir: str | None = None,
+) -> seqio.Vocabulary:
     """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE" (no text).
 
     Args:
@@ -80,7 +95,9 @@ def vocabulary(name: str, extra_ids: int | None = None, *, checkpoint: str | Non
     found = vocabularies.named(name, extra_ids, recorded=recorded)
     usual = vocabularies.named(name, extra_ids)
     if found != usual:
-        pretrained.say(f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new run has {vocabularies.describe_sentinels(usual)}")
+        pretrained.say(
+            f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new run has {vocabularies.describe_sentinels(usual)}"
+        )
     if found.name == "byte":
         return seqio.ByteVocabulary(extra_ids=found.extra_ids)
     if found.name.startswith("ids:"):
@@ -97,7 +114,11 @@ def ours(theirs: seqio.Vocabulary) -> vocabularies.Vocabulary:
         return dataclasses.replace(checked, extra_ids=theirs.extra_ids)
     if isinstance(theirs, seqio.PassThroughVocabulary):
         return vocabularies.Vocabulary(f"ids:{theirs.vocab_size}", 0)
-    raise UserError(f"{type(theirs).__name__} is not supported", "VOCABULARY", "use a SentencePiece model, `byte` or ids:SIZE")
+    raise UserError(
+        f"{type(theirs).__name__} is not supported",
+        "VOCABULARY",
+        "use a SentencePiece model, `byte` or ids:SIZE",
+    )
 
 
 def task(
@@ -136,7 +157,11 @@ def task(
         try:
             return seqio.get_mixture_or_task(parts[0].spec.value)
         except ValueError:
-            raise UserError("SeqIO knows no such task or mixture", f"DATA={parts[0].spec}", "import the module that registers it in the gin file") from None
+            raise UserError(
+                "SeqIO knows no such task or mixture",
+                f"DATA={parts[0].spec}",
+                "import the module that registers it in the gin file",
+            ) from None
     chosen = ours(vocabulary)
     made = _Made(
         specs.describe(data),
@@ -151,11 +176,19 @@ def task(
     name = name or objective
     if name in seqio.TaskRegistry.names():
         if _tasks.get(name) != made:
-            raise UserError(f"a task named {name} was made from something else", "dataset.task.name", "give this one another name")
+            raise UserError(
+                f"a task named {name} was made from something else",
+                "dataset.task.name",
+                "give this one another name",
+            )
         return seqio.TaskRegistry.get(name)
     known = [name for name in specs.OBJECTIVES if name not in specs.ANSWERS]
     if objective not in known:
-        raise UserError(f"no objective of T5X's is called {objective!r}", "dataset.task.objective", "use one of " + ", ".join(known))
+        raise UserError(
+            f"no objective of T5X's is called {objective!r}",
+            "dataset.task.objective",
+            "use one of " + ", ".join(known),
+        )
     from rosetta.t5x import evaluation_data  # noqa: PLC0415 (TensorFlow's part)
 
     evaluation_data.register(name, made, vocabulary)
@@ -169,7 +202,11 @@ def _kind(converter: Any) -> str:
         return features.ENCODER_DECODER
     if issubclass(cls, (seqio.DecoderFeatureConverter, seqio.LMFeatureConverter)):
         return features.DECODER
-    raise UserError(f"no rows are made for {cls.__name__}", "get_dataset_fn", "leave get_dataset_fn at t5x.utils.get_dataset for this model")
+    raise UserError(
+        f"no rows are made for {cls.__name__}",
+        "get_dataset_fn",
+        "leave get_dataset_fn at t5x.utils.get_dataset for this model",
+    )
 
 
 def get_dataset(
@@ -202,11 +239,31 @@ def get_dataset(
     if made is None or num_epochs is not None:
         from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
 
-        return utils.get_dataset(cfg, shard_id, num_shards, feature_converter_cls, num_epochs, continue_from_last_checkpoint)
+        return utils.get_dataset(
+            cfg,
+            shard_id,
+            num_shards,
+            feature_converter_cls,
+            num_epochs,
+            continue_from_last_checkpoint,
+        )
     if cfg.use_cached:
-        raise UserError("use_cached is SeqIO's cache", "DatasetConfig.use_cached", "make one with rosetta data cache and set DATA=cache:FOLDER")
-    recipe = made.recipe(cfg.task_feature_lengths, data=made.data, split=cfg.split, seed=cfg.seed or 0, pack=cfg.pack, shuffle=cfg.shuffle)
-    batches = pipeline.Batches(recipe, cfg.batch_size, shard=shard_id, shards=num_shards, kind=_kind(feature_converter_cls))
+        raise UserError(
+            "use_cached is SeqIO's cache",
+            "DatasetConfig.use_cached",
+            "make one with rosetta data cache and set DATA=cache:FOLDER",
+        )
+    recipe = made.recipe(
+        cfg.task_feature_lengths,
+        data=made.data,
+        split=cfg.split,
+        seed=cfg.seed or 0,
+        pack=cfg.pack,
+        shuffle=cfg.shuffle,
+    )
+    batches = pipeline.Batches(
+        recipe, cfg.batch_size, shard=shard_id, shards=num_shards, kind=_kind(feature_converter_cls)
+    )
     _open = TrainIterator(batches, workers)
     return _open
 
@@ -233,7 +290,10 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
         import numpy as np  # noqa: PLC0415
 
         own = self.batches.batch // self.batches.shards
-        return {name: clu.data.dataset_iterator.ArraySpec(np.int32, (own, length)) for name, length in self.batches.lengths.items()}
+        return {
+            name: clu.data.dataset_iterator.ArraySpec(np.int32, (own, length))
+            for name, length in self.batches.lengths.items()
+        }
 
     def reset(self) -> None:
         """Go to the step set as `begin`."""
@@ -330,9 +390,18 @@ def verify_vocabularies(cfg: Any, model: Any) -> None:
 
     theirs = utils.get_vocabulary(cfg)
     name = getattr(cfg.mixture_or_task_name, "name", cfg.mixture_or_task_name)
-    for side, of_data, of_model in zip(("inputs", "targets"), theirs, (model.input_vocabulary, model.output_vocabulary), strict=True):
+    for side, of_data, of_model in zip(
+        ("inputs", "targets"),
+        theirs,
+        (model.input_vocabulary, model.output_vocabulary),
+        strict=True,
+    ):
         if of_data != of_model:
-            raise UserError(f"the {side} have vocabulary {_told(of_data)}, the model has {_told(of_model)}", f"task {name}", "set VOCAB (gin: VOCABULARY) to the same for both")
+            raise UserError(
+                f"the {side} have vocabulary {_told(of_data)}, the model has {_told(of_model)}",
+                f"task {name}",
+                "set VOCAB (gin: VOCABULARY) to the same for both",
+            )
         rows = getattr(getattr(model.module, "config", None), "vocab_size", None)
         if rows is not None and not isinstance(of_data, seqio.PassThroughVocabulary):
             vocabularies.check_fits(ours(of_data), rows)

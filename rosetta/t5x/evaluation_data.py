@@ -37,7 +37,10 @@ def register(name: str, made: Any, vocabulary: seqio.Vocabulary) -> None:
     splits = [split for split in SPLITS if _data(made, split) is not None]
     if pairs:
         source: Any = functools.partial(_records, made=made)
-        preprocessors: list[Any] = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim]
+        preprocessors: list[Any] = [
+            seqio.preprocessors.tokenize,
+            seqio.preprocessors.append_eos_after_trim,
+        ]
     else:
         source = _split
         preprocessors = [functools.partial(_windows, made=made, sides=sides)]
@@ -57,13 +60,19 @@ def _data(made: Any, split: str) -> str | None:
         return str(made.data)
     if made.eval_data is not None:
         return str(made.eval_data)
-    return str(made.data) if all(part.spec.kind in ("hf", "tfds") for part in specs.parts(made.data)) else None
+    return (
+        str(made.data)
+        if all(part.spec.kind in ("hf", "tfds") for part in specs.parts(made.data))
+        else None
+    )
 
 
 def _metrics(objective: str) -> list[Any]:
     if objective not in specs.PAIRS:
         return []
-    with gin.unlock_config():  # importing t5 registers configurables, and gin has read its files by now
+    with (
+        gin.unlock_config()
+    ):  # importing t5 registers configurables, and gin has read its files by now
         from t5.evaluation import metrics  # noqa: PLC0415 (imports much)
 
     return [metrics.squad if objective == "squad" else metrics.accuracy]
@@ -77,10 +86,14 @@ def _answer(objective: str) -> Any:
 
     if objective == "squad":
         return postprocessors.qa
-    return functools.partial(postprocessors.string_label_to_class_id, label_classes=list(records.MNLI_LABELS))
+    return functools.partial(
+        postprocessors.string_label_to_class_id, label_classes=list(records.MNLI_LABELS)
+    )
 
 
-def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any) -> tf.data.Dataset:
+def _records(
+    split: str, shuffle_files: bool = False, seed: int | None = None, *, made: Any
+) -> tf.data.Dataset:
     """Return worded records; their order is the data's own."""
     del shuffle_files, seed
     squad = made.objective == "squad"
@@ -88,7 +101,11 @@ def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *
     def read() -> Iterator[Mapping[str, Any]]:
         for part in specs.parts(str(_data(made, split))):
             for record in _worded(part.spec, made, split):
-                extra: dict[str, Any] = {"answers": np.array(record["answers"], object), "id": record["id"]} if squad else {"idx": _number(record["idx"])}
+                extra: dict[str, Any] = (
+                    {"answers": np.array(record["answers"], object), "id": record["id"]}
+                    if squad
+                    else {"idx": _number(record["idx"])}
+                )
                 if not made.answered:
                     extra[RECORD_NAME] = json.dumps(record["name"], default=str)
                 yield {"inputs": record["inputs"], "targets": record["targets"], **extra}
@@ -97,7 +114,10 @@ def _records(split: str, shuffle_files: bool = False, seed: int | None = None, *
     if not made.answered:
         signature |= {RECORD_NAME: tf.TensorSpec((), tf.string)}
     if squad:
-        signature |= {"answers": tf.TensorSpec((None,), tf.string), "id": tf.TensorSpec((), tf.string)}
+        signature |= {
+            "answers": tf.TensorSpec((None,), tf.string),
+            "id": tf.TensorSpec((), tf.string),
+        }
     else:
         signature |= {"idx": tf.TensorSpec((), tf.int32)}
     return tf.data.Dataset.from_generator(_keeping_errors(read), output_signature=signature)
@@ -119,7 +139,11 @@ def _keeping_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
 
 def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
     if spec.kind == "cache":
-        raise UserError("a token cache has no text to compare answers with", f"EVAL_DATA={spec}", "name the records themselves: jsonl:, tfds: or hf:")
+        raise UserError(
+            "a token cache has no text to compare answers with",
+            f"EVAL_DATA={spec}",
+            "name the records themselves: jsonl:, tfds: or hf:",
+        )
     yield from records.worded(spec, made.objective, split, answered=made.answered)
 
 
@@ -133,11 +157,23 @@ def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> 
     return tf.data.Dataset.from_tensors({"split": split})
 
 
-def _windows(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], *, made: Any, sides: tuple[str, ...]) -> tf.data.Dataset:
+def _windows(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int],
+    *,
+    made: Any,
+    sides: tuple[str, ...],
+) -> tf.data.Dataset:
     """Return every row of the split once, in the data's own order: examples of inputs and targets without padding."""
 
     def read(split: bytes) -> Iterator[Mapping[str, Array]]:
-        recipe = made.recipe(sequence_length, data=_data(made, split.decode()), split=split.decode(), seed=0, shuffle=False)
+        recipe = made.recipe(
+            sequence_length,
+            data=_data(made, split.decode()),
+            split=split.decode(),
+            seed=0,
+            shuffle=False,
+        )
         source = pipeline.sources(recipe)
         # A stream and synthetic data have no end: T5X takes as many batches as eval_steps says.
         count = getattr(source, "count", None)
@@ -149,4 +185,8 @@ def _windows(dataset: tf.data.Dataset, sequence_length: Mapping[str, int], *, ma
             number += 1
 
     signature = {side: tf.TensorSpec((None,), tf.int32) for side in sides}
-    return dataset.flat_map(lambda element: tf.data.Dataset.from_generator(_keeping_errors(read), args=(element["split"],), output_signature=signature))
+    return dataset.flat_map(
+        lambda element: tf.data.Dataset.from_generator(
+            _keeping_errors(read), args=(element["split"],), output_signature=signature
+        )
+    )

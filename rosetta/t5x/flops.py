@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-
     from rosetta.t5x.config import T5Config
+
 
 @dataclass(frozen=True)
 class Flops:
@@ -54,7 +54,11 @@ def flops(config: T5Config, inputs: int, targets: int, batch: int) -> Flops:
     return Flops(
         projections=batch * wide * (8 * encoded + 8 * decoded + 4 * across),
         mlp=batch * mlp * (encoded + decoded),
-        attention=batch * 4 * config.num_heads * config.head_dim * (encoded * inputs + decoded * targets + decoded * inputs),
+        attention=batch
+        * 4
+        * config.num_heads
+        * config.head_dim
+        * (encoded * inputs + decoded * targets + decoded * inputs),
         logits=batch * 2 * config.emb_dim * config.vocab_size * targets,
     )
 

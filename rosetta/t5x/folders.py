@@ -20,7 +20,9 @@ def newest(folder: str) -> str | None:
     return f"{folder}/checkpoint_{found[-1]}" if found else None
 
 
-def finetuning(model_dir: str, task: str, variables: Mapping[str, str], stamp: str) -> tuple[str, str]:
+def finetuning(
+    model_dir: str, task: str, variables: Mapping[str, str], stamp: str
+) -> tuple[str, str]:
     """Return the folder that finetuned checkpoints go to, and the checkpoint they start from.
 
     The pretrained folder is only read, unless MAKE_FT_DIR=false was typed. A run that is started again starts from what it started from,
@@ -39,28 +41,51 @@ def finetuning(model_dir: str, task: str, variables: Mapping[str, str], stamp: s
     if said and not flag("MAKE_FT_DIR", said):
         out = model_dir
     else:
-        out = absolute(variables.get("FT_DIR") or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if said else ""))
+        out = absolute(
+            variables.get("FT_DIR")
+            or _beside(model_dir, f"ft_{task}_", f"_{stamp}" if said else "")
+        )
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
         return out, absolute(asked)
     if "://" in model_dir:
         return out, model_dir
-    kept = start_file(out).read_text(encoding="utf-8") if "://" not in out and start_file(out).is_file() else ""
+    kept = (
+        start_file(out).read_text(encoding="utf-8")
+        if "://" not in out and start_file(out).is_file()
+        else ""
+    )
     if kept and (out == model_dir or steps(out)):
         if out != model_dir and Path(kept).parent != Path(model_dir):
-            raise UserError(f"the finetuning in it started from {kept}", f"FT_DIR={out}", "name another FT_DIR, or that run's MODEL_DIR to go on")
+            raise UserError(
+                f"the finetuning in it started from {kept}",
+                f"FT_DIR={out}",
+                "name another FT_DIR, or that run's MODEL_DIR to go on",
+            )
         if not Path(kept).is_dir():
-            raise UserError(f"its finetuning started from {kept}, which is gone", out, "put it back, or start anew with another FT_DIR")
+            raise UserError(
+                f"its finetuning started from {kept}, which is gone",
+                out,
+                "put it back, or start anew with another FT_DIR",
+            )
         return out, kept
     start = newest(model_dir)
     if start is None:
-        raise UserError("it holds no checkpoint_N", f"MODEL_DIR={model_dir}", "name the folder of the pretrained model, or set INITIAL_CHECKPOINT_PATH")
+        raise UserError(
+            "it holds no checkpoint_N",
+            f"MODEL_DIR={model_dir}",
+            "name the folder of the pretrained model, or set INITIAL_CHECKPOINT_PATH",
+        )
     return out, start
 
 
 def _beside(folder: str, before: str, after: str) -> str:
     parent, _, name = folder.rstrip("/").rpartition("/")
     if parent.endswith(":/"):
-        raise UserError("a bucket has no folder beside it", f"MODEL_DIR={folder}", "name where the finetuned model goes: FT_DIR=gs://BUCKET/FOLDER")
+        raise UserError(
+            "a bucket has no folder beside it",
+            f"MODEL_DIR={folder}",
+            "name where the finetuned model goes: FT_DIR=gs://BUCKET/FOLDER",
+        )
     return f"{parent}/{before}{name}{after}"
 
 

@@ -30,24 +30,43 @@ class Part:
 
     def signature(self) -> tuple[object, ...]:
         """Return what two parts have in common that make the same of other keys."""
-        names: dict[Any, object] = {variable: ("taken", index, str(variable.aval)) for index, variable in enumerate(self.taken)}
+        names: dict[Any, object] = {
+            variable: ("taken", index, str(variable.aval))
+            for index, variable in enumerate(self.taken)
+        }
 
         def name(atom: Any) -> object:
-            return ("literal", str(atom.aval), repr(atom.val)) if isinstance(atom, Literal) else names[atom]
+            return (
+                ("literal", str(atom.aval), repr(atom.val))
+                if isinstance(atom, Literal)
+                else names[atom]
+            )
 
         lines: list[tuple[object, ...]] = []
         for equation in self.equations:
             reads = tuple(name(atom) for atom in equation.invars)
-            names.update((variable, ("made", len(lines), index)) for index, variable in enumerate(equation.outvars))
+            names.update(
+                (variable, ("made", len(lines), index))
+                for index, variable in enumerate(equation.outvars)
+            )
             # Programs within programs are compared by identity: JAX traces one function for the same shapes once.
-            settings = tuple((key, id(value) if hasattr(value, "jaxpr") else repr(value)) for key, value in sorted(equation.params.items()))
+            settings = tuple(
+                (key, id(value) if hasattr(value, "jaxpr") else repr(value))
+                for key, value in sorted(equation.params.items())
+            )
             lines.append((equation.primitive.name, reads, settings))
         return (tuple(lines), name(self.result))
 
     def __call__(self, *values: Any) -> Any:
         """Return the array, given the values of `taken`."""
         names = self.jaxpr.debug_info.with_unknown_names()
-        own = self.jaxpr.replace(constvars=(), invars=self.taken, outvars=(self.result,), eqns=self.equations, debug_info=names)
+        own = self.jaxpr.replace(
+            constvars=(),
+            invars=self.taken,
+            outvars=(self.result,),
+            eqns=self.equations,
+            debug_info=names,
+        )
         return jax.core.eval_jaxpr(own, (), *values)[0]
 
 
@@ -56,7 +75,11 @@ class Program:
 
     def __init__(self, jaxpr: Any) -> None:
         self._jaxpr, self._equations = jaxpr, jaxpr.eqns
-        self._made_by = {variable: index for index, equation in enumerate(jaxpr.eqns) for variable in equation.outvars}
+        self._made_by = {
+            variable: index
+            for index, equation in enumerate(jaxpr.eqns)
+            for variable in equation.outvars
+        }
 
     def part(self, result: Any, known: Mapping[Any, Any]) -> Part:
         """Return what makes a variable (or literal), as far back as variables that are known."""
@@ -72,7 +95,12 @@ class Program:
             elif (index := self._made_by[atom]) not in wanted:
                 wanted.add(index)
                 waiting.extend(self._equations[index].invars)
-        return Part(self._jaxpr, tuple(self._equations[index] for index in sorted(wanted)), tuple(taken), result)
+        return Part(
+            self._jaxpr,
+            tuple(self._equations[index] for index in sorted(wanted)),
+            tuple(taken),
+            result,
+        )
 
 
 def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
@@ -81,7 +109,9 @@ def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
     def below(spec: Any, tree: Any) -> Any:
         return jax.tree.map(lambda _: NamedSharding(mesh, spec or PartitionSpec()), tree)
 
-    return jax.tree.map(below, layout, shapes, is_leaf=lambda each: each is None or isinstance(each, PartitionSpec))
+    return jax.tree.map(
+        below, layout, shapes, is_leaf=lambda each: each is None or isinstance(each, PartitionSpec)
+    )
 
 
 def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
@@ -94,9 +124,15 @@ def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(key)
     jaxpr, program = closed.jaxpr, Program(closed.jaxpr)
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *jax.tree.leaves(key)], strict=True))
+    values = dict(
+        zip([*jaxpr.constvars, *jaxpr.invars], [*closed.consts, *jax.tree.leaves(key)], strict=True)
+    )
     inputs = dict(values)
-    used = {id(equation) for result in jaxpr.outvars for equation in program.part(result, inputs).equations}
+    used = {
+        id(equation)
+        for result in jaxpr.outvars
+        for equation in program.part(result, inputs).equations
+    }
     for equation in jaxpr.eqns:  # the keys, in order, as one may be made from another
         if equation.primitive.name == KEYED and id(equation) in used:
             own = program.part(equation.outvars[0], values)
@@ -109,7 +145,11 @@ def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
 
     def compiled(indices: list[int]) -> Any:
         first = outputs[indices[0]]
-        return jax.jit(first, out_shardings=laid[indices[0]]).lower(*(values[variable] for variable in first.taken)).compile()
+        return (
+            jax.jit(first, out_shardings=laid[indices[0]])
+            .lower(*(values[variable] for variable in first.taken))
+            .compile()
+        )
 
     # Processes that compile one program together have to come to it in the same order.
     with ThreadPoolExecutor(1 if jax.process_count() > 1 else None) as pool:

@@ -28,7 +28,11 @@ def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
       UserError: there is none; it says which there are.
     """
     # A family has a tiny model; the folders that models are made of have none, but for the sizes.
-    known = sorted(f"{path.parent.name}/{path.stem}" for path in (HOME / GIN).glob("*/*.gin") if path.parent.name != "sizes" and (path.parent / "tiny.gin").is_file())
+    known = sorted(
+        f"{path.parent.name}/{path.stem}"
+        for path in (HOME / GIN).glob("*/*.gin")
+        if path.parent.name != "sizes" and (path.parent / "tiny.gin").is_file()
+    )
     if f"{family}/{size}" not in known:
         raise UserError(f"there is no {family}/{size}", where, f"choose one of: {' '.join(known)}")
     return f"{GIN}/{family}/{size}.gin"
@@ -38,8 +42,15 @@ def example(root: Path, size: str, suffix: str) -> str:
     """Return the gin file of a size and run of the scripts, relative to the tree."""
     name = f"{EXAMPLES}/{size}_{suffix}.gin"
     if not re.fullmatch(r"[A-Za-z0-9_]+", size) or not (root / name).is_file():
-        known = sorted(path.name.removesuffix(f"_{suffix}.gin") for path in (root / EXAMPLES).glob(f"*_{suffix}.gin"))
-        raise UserError(f"there is no model size {size!r} for {suffix}", "T5_SIZE", f"choose one of: {' '.join(known)}")
+        known = sorted(
+            path.name.removesuffix(f"_{suffix}.gin")
+            for path in (root / EXAMPLES).glob(f"*_{suffix}.gin")
+        )
+        raise UserError(
+            f"there is no model size {size!r} for {suffix}",
+            "T5_SIZE",
+            f"choose one of: {' '.join(known)}",
+        )
     return name
 
 

@@ -22,7 +22,9 @@ def literal(value: object) -> str:
         # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has none.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{literal(key)}: {literal(each)}" for key, each in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{literal(key)}: {literal(each)}" for key, each in value.items()) + "}"
+        )
     return repr(value)
 
 
@@ -51,13 +53,18 @@ def _read(file: Path, roots: Sequence[Path], found: dict[str, tuple[str, str]]) 
     block = ""
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if include := _INCLUDE.match(line):
-            there = next((root / include[1] for root in roots if (root / include[1]).is_file()), None)
+            there = next(
+                (root / include[1] for root in roots if (root / include[1]).is_file()), None
+            )
             if there:
                 _read(there, roots, found)
         elif heads := _BLOCK.match(line):
             block = heads[1]
         elif binding := _BINDING.match(line):
-            found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = (binding[3], f"{file}:{number}")
+            found[f"{block}.{binding[2]}" if binding[1] else binding[2]] = (
+                binding[3],
+                f"{file}:{number}",
+            )
 
 
 def value(bound: Mapping[str, str], name: str) -> object | None:

@@ -34,11 +34,17 @@ def tree(environment: Mapping[str, str], here: str) -> Path:
     """Return the tree to train from: T5X_DIR where it is set, else the one the script lies in."""
     found = Path(environment.get("T5X_DIR") or here).resolve()
     if not (found / "t5x" / "train.py").is_file():
-        raise UserError("it holds no t5x/train.py", f"T5X_DIR={found}", "name the folder that has the package t5x in it, or unset T5X_DIR")
+        raise UserError(
+            "it holds no t5x/train.py",
+            f"T5X_DIR={found}",
+            "name the folder that has the package t5x in it, or unset T5X_DIR",
+        )
     return found
 
 
-def command(script: str, words: Sequence[str], environment: Mapping[str, str], here: str) -> run.Command:
+def command(
+    script: str, words: Sequence[str], environment: Mapping[str, str], here: str
+) -> run.Command:
     """Return what a script runs.
 
     Args:
@@ -54,9 +60,17 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     found = card.cards()
     platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
-    given = settings.read(script, words, environment, devices.devices(found, environment, on_cpu=on_cpu))
+    given = settings.read(
+        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+    )
     variables = given.variables
-    files = [root / ginfiles.example(root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"), *ginfiles.own(variables)]
+    files = [
+        root
+        / ginfiles.example(
+            root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"
+        ),
+        *ginfiles.own(variables),
+    ]
     chosen = switches.choose(variables, found, on_cpu=on_cpu)
     env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
     bound = ginread.read(files, (root, ginfiles.HOME, Path.cwd()))
@@ -64,7 +78,9 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     benchmark = on(variables, "BENCHMARK_MODE")
     model_dir, start = given.model_dir, None
     if given.finetune:
-        stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime("%F_%H-%M-%S")
+        stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
+            "%F_%H-%M-%S"
+        )
         model_dir, start = folders.finetuning(model_dir, given.task, variables, stamp)
         bindings["INITIAL_CHECKPOINT_PATH"] = start
     if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
@@ -82,23 +98,55 @@ def command(script: str, words: Sequence[str], environment: Mapping[str, str], h
     if own:
         newest = f"{model_dir}/checkpoint_{own[-1]}"
         preflight.goes_on(newest, start or "", bound)
-        more = (*more, *preflight.describe_precision_change(newest, bound), *preflight.check_last_step(bound, begun, own[-1], folder))
+        more = (
+            *more,
+            *preflight.describe_precision_change(newest, bound),
+            *preflight.check_last_step(bound, begun, own[-1], folder),
+        )
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))
-        log = Path(given.log_dir) / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{chosen.precision}_gbs_{given.batch}.log"
+        log = (
+            Path(given.log_dir)
+            / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{chosen.precision}_gbs_{given.batch}.log"
+        )
     argv = trainer(environment, [str(file.absolute()) for file in files], bindings, root=root)
     if given.processes > 1:
-        argv.append("--multiprocess_gpu")  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
+        argv.append(
+            "--multiprocess_gpu"
+        )  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
     if on(variables, "WITH_NSYS"):
         profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
-    said, refused = run.asked(lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (), lambda: machine.check(env, found, platforms), lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder), refused=no_gpu)
-    lines = (_summary(given, model_dir, log), *(() if benchmark else _warmup(bound, model_dir)), *said, *used.lines, *chosen.notes, *notes, *more)
+    said, refused = run.asked(
+        lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (),
+        lambda: machine.check(env, found, platforms),
+        lambda: () if machine.off(env) else weights.room(bound, model_dir, own, begun, folder),
+        refused=no_gpu,
+    )
+    lines = (
+        _summary(given, model_dir, log),
+        *(() if benchmark else _warmup(bound, model_dir)),
+        *said,
+        *used.lines,
+        *chosen.notes,
+        *notes,
+        *more,
+    )
     path = env.get("PYTHONPATH")
-    env = {**surroundings(env, used, platforms, given.processes), "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root)}
-    return run.Command(argv, env, log, lines, functools.partial(folders.keep_start, model_dir, start) if start else None, refused)
+    env = {
+        **surroundings(env, used, platforms, given.processes),
+        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
+    }
+    return run.Command(
+        argv,
+        env,
+        log,
+        lines,
+        functools.partial(folders.keep_start, model_dir, start) if start else None,
+        refused,
+    )
 
 
 def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
@@ -109,7 +157,14 @@ def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
     return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
 
 
-def trainer(environment: Mapping[str, str], files: Sequence[str], bindings: Mapping[str, object], *, root: Path | None = None, program: str = "train") -> list[str]:
+def trainer(
+    environment: Mapping[str, str],
+    files: Sequence[str],
+    bindings: Mapping[str, object],
+    *,
+    root: Path | None = None,
+    program: str = "train",
+) -> list[str]:
     """Return a program's command line: train, eval or infer.
 
     Raises:
@@ -137,7 +192,11 @@ def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
     """The bindings for macros that are given as variables; gin takes those that nothing reads, too."""
     for name, value in given.macros.items():
         if name not in bound:
-            raise UserError("its gin files have no such macro", f"{name}={value}", "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE")
+            raise UserError(
+                "its gin files have no such macro",
+                f"{name}={value}",
+                "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE",
+            )
     return dict(given.macros)
 
 
@@ -152,59 +211,111 @@ def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
     if bound.get("WARMUP_STEPS", "").startswith("@warmup.default_steps"):
         steps = warmup.default_steps(total, model_dir)
         if steps < min(total, warmup.LONGEST):
-            return (f"the learning rate rises over the first {steps:,} of {total:,} steps: WARMUP_STEPS",)
+            return (
+                f"the learning rate rises over the first {steps:,} of {total:,} steps: WARMUP_STEPS",
+            )
     if not isinstance(steps, int) or total >= steps:
         return ()
-    return (f"the learning rate still rises when the run ends, after {total:,} steps: WARMUP_STEPS is {steps:,}",)
+    return (
+        f"the learning rate still rises when the run ends, after {total:,} steps: WARMUP_STEPS is {steps:,}",
+    )
 
 
 def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:
     """Return the binding for the lengths that are given, the others staying the gin files'."""
     usual = ginread.value(bound, "TASK_FEATURE_LENGTHS")
-    return {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}} if given else {}
+    return (
+        {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}}
+        if given
+        else {}
+    )
 
 
-def _data(given: Settings, benchmark: bool, bound: dict[str, str]) -> tuple[dict[str, object], tuple[str, ...]]:
+def _data(
+    given: Settings, benchmark: bool, bound: dict[str, str]
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin file's."""
-    chosen: dict[str, object] = {name: given.variables[name] for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD") if given.variables.get(name)}
+    chosen: dict[str, object] = {
+        name: given.variables[name]
+        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
+        if given.variables.get(name)
+    }
     chosen |= settings.read_extra_ids(given.variables)
     if benchmark and "DATA" not in chosen:
         rows = ginread.value(bound, "network.T5Config.vocab_size")
-        chosen = {"VOCAB": f"ids:{rows if isinstance(rows, int) else 32128}", **chosen, "DATA": "synthetic"}
+        chosen = {
+            "VOCAB": f"ids:{rows if isinstance(rows, int) else 32128}",
+            **chosen,
+            "DATA": "synthetic",
+        }
     if not given.finetune or "DATA" not in chosen or "EVAL_DATA" in chosen:
         return chosen, ()
     # The gin file's own evaluation data would be another data set than the one that is trained on.
-    chosen |= {"EVAL_DATA": None, "train.train_eval_dataset_cfg": None, "train.infer_eval_dataset_cfg": None}
+    chosen |= {
+        "EVAL_DATA": None,
+        "train.train_eval_dataset_cfg": None,
+        "train.infer_eval_dataset_cfg": None,
+    }
     return chosen, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
 
 
-def _length(given: Settings, benchmark: bool, model_dir: str, start: str | None) -> dict[str, object]:
+def _length(
+    given: Settings, benchmark: bool, model_dir: str, start: str | None
+) -> dict[str, object]:
     """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from the restored one."""
     if benchmark and "://" not in model_dir and folders.newest(model_dir):
-        raise UserError("BENCHMARK_MODE=1 starts anew, but it holds checkpoints", f"MODEL_DIR={model_dir}", f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}")
+        raise UserError(
+            "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
+            f"MODEL_DIR={model_dir}",
+            f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}",
+        )
     if not start:
         steps = given.steps or (BENCHMARK_STEPS if benchmark else None)
-        return {} if steps is None else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
+        return (
+            {}
+            if steps is None
+            else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
+        )
     more = BENCHMARK_STEPS if benchmark else None
     if given.variables.get("FT_STEPS"):
         more = positive("FT_STEPS", given.variables["FT_STEPS"])
     elif given.steps:
         known = re.search(r"checkpoint_(\d+)/?$", start)
         if not known or given.steps <= int(known[1]):
-            raise UserError(f"finetuning starts from {start}", f"TRAIN_STEPS={given.steps}", "give the number of steps to add: FT_STEPS=N")
+            raise UserError(
+                f"finetuning starts from {start}",
+                f"TRAIN_STEPS={given.steps}",
+                "give the number of steps to add: FT_STEPS=N",
+            )
         more = given.steps - int(known[1])
-    return {} if more is None else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
+    return (
+        {}
+        if more is None
+        else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
+    )
 
 
-def of_preset(environment: Mapping[str, str], size: str, chosen: Switches, found: Sequence[card.Card], *, on_cpu: bool, devices: int = 1) -> Used:
+def of_preset(
+    environment: Mapping[str, str],
+    size: str,
+    chosen: Switches,
+    found: Sequence[card.Card],
+    *,
+    on_cpu: bool,
+    devices: int = 1,
+) -> Used:
     """Return the flags and variables of a size's preset, see presets.use. UserError where XLA does not take a flag of the user's."""
     precision = switches.PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
-    used = use.use("t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices)
+    used = use.use(
+        "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
+    )
     xlaflags.require_known(used.typed, run.python(environment))
     return used
 
 
-def surroundings(environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1) -> dict[str, str]:
+def surroundings(
+    environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1
+) -> dict[str, str]:
     """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see run.compiled."""
     known = {**environment, **used.env}
     known.pop("BASE_XLA_FLAGS", None)
@@ -220,7 +331,9 @@ def surroundings(environment: Mapping[str, str], used: Used, platforms: str, pro
 def main(argv: Sequence[str]) -> int:
     """Run a script: its name, the tree it lies in, then its words, see run.script."""
     script, here, *words = argv
-    return run.script(script, words, lambda given: [command(script, given, os.environ, here)], "docs/t5x.md")
+    return run.script(
+        script, words, lambda given: [command(script, given, os.environ, here)], "docs/t5x.md"
+    )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from rosetta.t5x.config import T5Config
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask", "relative", "bias"], meta_fields=["implementation"])
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["mask", "relative", "bias"],
+    meta_fields=["implementation"],
+)
 @dataclass(frozen=True)
 class View:
     """What the queries of one kind of attention see, the same in all layers of a stack.
@@ -45,7 +49,16 @@ class View:
     implementation: str
 
 
-def view(config: T5Config, mask: Mask, relative: Any, queries: int, keys: int, *, deterministic: bool, incremental: bool = False) -> View:
+def view(
+    config: T5Config,
+    mask: Mask,
+    relative: Any,
+    queries: int,
+    keys: int,
+    *,
+    deterministic: bool,
+    incremental: bool = False,
+) -> View:
     """Choose the implementation for one kind of attention, and prepare its bias. While decoding with a cache it is always XLA."""
     asked = "xla" if incremental else config.attention
     dropping = not deterministic and config.dropout_rate > 0
@@ -53,9 +66,15 @@ def view(config: T5Config, mask: Mask, relative: Any, queries: int, keys: int, *
         implementation = te.choose_attention(dtype=config.dtype, mask=mask, dropout=dropping)
     else:
         unfit = attention.unfit_for_cudnn(
-            dtype=config.dtype, head_dim=config.head_dim, queries=queries, keys=keys, mask=mask, biased=relative is not None,
-            dropout=dropping, float32_logits=config.float32_attention_logits,
-        )  # fmt: skip
+            dtype=config.dtype,
+            head_dim=config.head_dim,
+            queries=queries,
+            keys=keys,
+            mask=mask,
+            biased=relative is not None,
+            dropout=dropping,
+            float32_logits=config.float32_attention_logits,
+        )
         implementation = attention.choose(asked, unfit)
     bias = mask.bias(queries, keys, relative, config.dtype) if implementation == "xla" else None
     return View(mask, relative, bias, implementation)
@@ -70,7 +89,9 @@ def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
     """Return what a module over activations x keeps under dropout: for each name bool [batch, width], None where all is kept."""
     if module.deterministic or module.config.dropout_rate == 0:
         return dict.fromkeys(widths)
-    return dropout.draw(module, module.config.dropout_rate, x.shape[1 if module.transposed else 0], widths)
+    return dropout.draw(
+        module, module.config.dropout_rate, x.shape[1 if module.transposed else 0], widths
+    )
 
 
 def dropped(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
@@ -89,23 +110,55 @@ class Attention(nn.Module):
     decode: bool = False
 
     @nn.compact
-    def __call__(self, queries: Any, memory: Any, seen: View, kept: Any = None, prefill_lengths: Any = None) -> Any:
+    def __call__(
+        self, queries: Any, memory: Any, seen: View, kept: Any = None, prefill_lengths: Any = None
+    ) -> Any:
         query, key, value = self._projected(queries, memory)
         if self.decode or prefill_lengths is not None:
-            key, value, relative, visible = kvcache.keep(self, key, value, seen.relative, prefill_lengths=prefill_lengths)
+            key, value, relative, visible = kvcache.keep(
+                self, key, value, seen.relative, prefill_lengths=prefill_lengths
+            )
             if visible is not None:
-                seen = View(visible, relative, visible.bias(query.shape[1], key.shape[1], relative, self.config.dtype), "xla")
+                seen = View(
+                    visible,
+                    relative,
+                    visible.bias(query.shape[1], key.shape[1], relative, self.config.dtype),
+                    "xla",
+                )
         if seen.implementation == "xla":
             attended = attention.plain(
-                query, key, value, bias=seen.bias, float32_logits=self.config.float32_attention_logits, drop=functools.partial(self._drop, kept), transposed=self.transposed
+                query,
+                key,
+                value,
+                bias=seen.bias,
+                float32_logits=self.config.float32_attention_logits,
+                drop=functools.partial(self._drop, kept),
+                transposed=self.transposed,
             )
         elif seen.implementation == "te":
             attended = te.attention(
-                query, key, value, relative=seen.relative, mask=seen.mask, dropout_rate=self.config.dropout_rate, deterministic=self.deterministic, transposed=self.transposed
+                query,
+                key,
+                value,
+                relative=seen.relative,
+                mask=seen.mask,
+                dropout_rate=self.config.dropout_rate,
+                deterministic=self.deterministic,
+                transposed=self.transposed,
             )
         else:
-            query, key, value = (jnp.swapaxes(each, 0, 1) if self.transposed else each for each in (query, key, value))
-            attended = attention.fused(query, key, value, relative=seen.relative, mask=seen.mask, implementation=seen.implementation)
+            query, key, value = (
+                jnp.swapaxes(each, 0, 1) if self.transposed else each
+                for each in (query, key, value)
+            )
+            attended = attention.fused(
+                query,
+                key,
+                value,
+                relative=seen.relative,
+                mask=seen.mask,
+                implementation=seen.implementation,
+            )
             attended = jnp.swapaxes(attended, 0, 1) if self.transposed else attended
         width = self.config.num_heads * self.config.head_dim
         out = self._kernel("out", width, queries.shape[-1], ("joined_kv", "embed"))
@@ -114,34 +167,62 @@ class Attention(nn.Module):
     def _projected(self, queries: Any, memory: Any) -> tuple[Any, Any, Any]:
         """Return q, k and v, each [.., .., heads, head_dim] in the layout of the activations."""
         config = self.config
-        width, depth = config.num_heads * config.head_dim, jnp.sqrt(config.head_dim).astype(config.dtype)
+        width, depth = (
+            config.num_heads * config.head_dim,
+            jnp.sqrt(config.head_dim).astype(config.dtype),
+        )
         init = _init("normal")
         parts = {
-            name: self._kernel(name, (queries if name == "query" else memory).shape[-1], width, ("embed", "joined_kv"), made)
+            name: self._kernel(
+                name,
+                (queries if name == "query" else memory).shape[-1],
+                width,
+                ("embed", "joined_kv"),
+                made,
+            )
             # T5 leaves attention's logits unscaled and starts with smaller queries instead.
-            for name, made in (("query", lambda *args: init(*args) / depth), ("key", init), ("value", init))
+            for name, made in (
+                ("query", lambda *args: init(*args) / depth),
+                ("key", init),
+                ("value", init),
+            )
         }
         if config.fuse_qkv and memory is queries:
             query, key, value = contract(queries, list(parts.values()), config.dtype)
         elif config.fuse_qkv:
-            (query,), (key, value) = contract(queries, [parts["query"]], config.dtype), contract(memory, [parts["key"], parts["value"]], config.dtype)
+            (query,), (key, value) = (
+                contract(queries, [parts["query"]], config.dtype),
+                contract(memory, [parts["key"], parts["value"]], config.dtype),
+            )
         else:
-            query, key, value = (contract(queries if name == "query" else memory, [part], config.dtype)[0] for name, part in parts.items())
+            query, key, value = (
+                contract(queries if name == "query" else memory, [part], config.dtype)[0]
+                for name, part in parts.items()
+            )
         if config.scale_attn_logits:
             query = query / depth
         names = (*axes(transposed=self.transposed), "heads", "kv")
-        shaped = (each.reshape(*each.shape[:2], config.num_heads, config.head_dim) for each in (query, key, value))
+        shaped = (
+            each.reshape(*each.shape[:2], config.num_heads, config.head_dim)
+            for each in (query, key, value)
+        )
         query, key, value = (with_sharding_constraint(each, names) for each in shaped)
         return query, key, value
 
-    def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None) -> Any:
-        return Kernel(inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8, name=name)()
+    def _kernel(
+        self, name: str, inputs: int, outputs: int, names: tuple[str, str], init: Any = None
+    ) -> Any:
+        return Kernel(
+            inputs, outputs, names, init or _init("normal"), fp8=self.config.fp8, name=name
+        )()
 
     def _drop(self, kept: Any, weights: Any) -> Any:
         """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as T5 does."""
         if kept is None:
             return weights
-        return dropout.drop(weights, kept.reshape(*weights.shape[:2], 1, weights.shape[3]), self.config.dropout_rate)
+        return dropout.drop(
+            weights, kept.reshape(*weights.shape[:2], 1, weights.shape[3]), self.config.dropout_rate
+        )
 
 
 class Mlp(nn.Module):
@@ -154,17 +235,36 @@ class Mlp(nn.Module):
     @nn.compact
     def __call__(self, x: Any, kept: Any = None) -> Any:
         config = self.config
-        names = ["wi"] if len(config.mlp_activations) == 1 else [f"wi_{index}" for index in range(len(config.mlp_activations))]
-        parts = [self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names]
-        inner = contract(x, parts, config.dtype) if config.fuse_qkv else tuple(contract(x, [part], config.dtype)[0] for part in parts)
-        activated = (each if name == "linear" else getattr(nn, name)(each) for name, each in zip(config.mlp_activations, inner, strict=True))
+        names = (
+            ["wi"]
+            if len(config.mlp_activations) == 1
+            else [f"wi_{index}" for index in range(len(config.mlp_activations))]
+        )
+        parts = [
+            self._kernel(name, x.shape[-1], config.mlp_dim, ("embed", "mlp")) for name in names
+        ]
+        inner = (
+            contract(x, parts, config.dtype)
+            if config.fuse_qkv
+            else tuple(contract(x, [part], config.dtype)[0] for part in parts)
+        )
+        activated = (
+            each if name == "linear" else getattr(nn, name)(each)
+            for name, each in zip(config.mlp_activations, inner, strict=True)
+        )
         hidden = functools.reduce(operator.mul, activated)
         hidden = dropped(config, hidden, kept, transposed=self.transposed)
         hidden = with_sharding_constraint(hidden, (*axes(transposed=self.transposed), "mlp"))
-        return contract(hidden, [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))], config.dtype)[0]
+        return contract(
+            hidden,
+            [self._kernel("wo", config.mlp_dim, x.shape[-1], ("mlp", "embed"))],
+            config.dtype,
+        )[0]
 
     def _kernel(self, name: str, inputs: int, outputs: int, names: tuple[str, str]) -> Any:
-        return Kernel(inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8, name=name)()
+        return Kernel(
+            inputs, outputs, names, _init("truncated_normal"), fp8=self.config.fp8, name=name
+        )()
 
 
 def _init(distribution: str) -> Any:
@@ -180,9 +280,21 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Any, seen: View) -> Any:
-        config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+        config, how = (
+            self.config,
+            {"deterministic": self.deterministic, "transposed": self.transposed},
+        )
         length = inputs.shape[0 if self.transposed else 1]
-        kept = draw(self, inputs, {"attention": config.emb_dim, "weights": config.num_heads * length, "hidden": config.mlp_dim, "mlp": config.emb_dim})
+        kept = draw(
+            self,
+            inputs,
+            {
+                "attention": config.emb_dim,
+                "weights": config.num_heads * length,
+                "hidden": config.mlp_dim,
+                "mlp": config.emb_dim,
+            },
+        )
         x = RMSNorm(config.dtype, name="pre_attention_layer_norm")(inputs)
         x = Attention(config, **how, name="attention")(x, x, seen, kept["weights"])
         x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
@@ -200,19 +312,41 @@ class DecoderLayer(nn.Module):
     decode: bool = False
 
     @nn.compact
-    def __call__(self, inputs: Any, seen: View, encoded: Any = None, encoder_seen: View | None = None, prefill_lengths: Any = None) -> Any:
-        config, how = self.config, {"deterministic": self.deterministic, "transposed": self.transposed}
+    def __call__(
+        self,
+        inputs: Any,
+        seen: View,
+        encoded: Any = None,
+        encoder_seen: View | None = None,
+        prefill_lengths: Any = None,
+    ) -> Any:
+        config, how = (
+            self.config,
+            {"deterministic": self.deterministic, "transposed": self.transposed},
+        )
         along = 0 if self.transposed else 1
-        widths = {"attention": config.emb_dim, "weights": config.num_heads * inputs.shape[along], "hidden": config.mlp_dim, "mlp": config.emb_dim}
+        widths = {
+            "attention": config.emb_dim,
+            "weights": config.num_heads * inputs.shape[along],
+            "hidden": config.mlp_dim,
+            "mlp": config.emb_dim,
+        }
         if encoder_seen is not None:
-            widths |= {"cross": config.emb_dim, "cross_weights": config.num_heads * encoded.shape[along]}
+            widths |= {
+                "cross": config.emb_dim,
+                "cross_weights": config.num_heads * encoded.shape[along],
+            }
         kept = draw(self, inputs, widths)
         x = RMSNorm(config.dtype, name="pre_self_attention_layer_norm")(inputs)
-        x = Attention(config, **how, decode=self.decode, name="self_attention")(x, x, seen, kept["weights"], prefill_lengths)
+        x = Attention(config, **how, decode=self.decode, name="self_attention")(
+            x, x, seen, kept["weights"], prefill_lengths
+        )
         x = dropped(config, x, kept["attention"], transposed=self.transposed) + inputs
         if encoder_seen is not None:
             y = RMSNorm(config.dtype, name="pre_cross_attention_layer_norm")(x)
-            y = Attention(config, **how, name="encoder_decoder_attention")(y, encoded, encoder_seen, kept["cross_weights"])
+            y = Attention(config, **how, name="encoder_decoder_attention")(
+                y, encoded, encoder_seen, kept["cross_weights"]
+            )
             x = dropped(config, y, kept["cross"], transposed=self.transposed) + x
         z = RMSNorm(config.dtype, name="pre_mlp_layer_norm")(x)
         z = Mlp(config, **how, name="mlp")(z, kept["hidden"])

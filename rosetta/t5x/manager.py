@@ -74,18 +74,44 @@ class Manager(_Upstream):
     wait for it, and raise what went wrong in it. `keep` counts all checkpoints of the folder, and removes the run's own.
     """
 
-    def __init__(self, directory: str, train_state: Any, partitioner: Any, *args: Any, period: int | None = 1, save_dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        directory: str,
+        train_state: Any,
+        partitioner: Any,
+        *args: Any,
+        period: int | None = 1,
+        save_dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
         self._saves = save_dtype is not None or bool(period)
         if self._saves:
             record.make(directory)  # upstream takes the folder above one that is missing
         self._CheckpointManagerImpl = functools.partial(_Keeper, saves=self._saves)
-        super().__init__(directory, train_state, partitioner, *args, period=period, save_dtype=save_dtype, **kwargs)
+        super().__init__(
+            directory,
+            train_state,
+            partitioner,
+            *args,
+            period=period,
+            save_dtype=save_dtype,
+            **kwargs,
+        )
         self.transformations: Sequence[Any] = ()  # of every save
-        self._told = saves.Saves(str(directory), settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0)
+        self._told = saves.Saves(
+            str(directory), settings.read(os.environ).on_full_disk, speaks=jax.process_index() == 0
+        )
         if self._saves:
             _open.append(self)
 
-    def restore(self, step: int | None = None, path: str | None = None, fallback_state: Any = None, state_transformation_fns: Sequence[Any] = (), lazy_parameters: bool | None = False) -> Any:
+    def restore(
+        self,
+        step: int | None = None,
+        path: str | None = None,
+        fallback_state: Any = None,
+        state_transformation_fns: Sequence[Any] = (),
+        lazy_parameters: bool | None = False,
+    ) -> Any:
         """Restore as upstream does. FP8 state, or an optimizer's that a transformation took away, is made anew where the checkpoint has none."""
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
@@ -107,7 +133,9 @@ class Manager(_Upstream):
         if fresh:
             fallback_state = state_utils.merge_state(fallback_state or {}, fresh)
         try:
-            found = super().restore(step, path, fallback_state, state_transformation_fns, lazy_parameters)
+            found = super().restore(
+                step, path, fallback_state, state_transformation_fns, lazy_parameters
+            )
         except Exception:
             refuse_damaged(checkpoint, resumes=resumes, read_values=True)
             raise
@@ -119,12 +147,16 @@ class Manager(_Upstream):
 
         def make() -> Any:
             params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract.params)
-            return abstract._optimizer.optimizer_def.create(params).state_dict()["state"]["param_states"]  # noqa: SLF001
+            return abstract._optimizer.optimizer_def.create(params).state_dict()["state"][  # noqa: SLF001
+                "param_states"
+            ]
 
         axes = self._partitioner.get_mesh_axes(abstract).state_dict()["state"]["param_states"]
         return self._partitioner.partition(make, in_axis_resources=None, out_axis_resources=axes)()
 
-    def save(self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True) -> bool:
+    def save(
+        self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True
+    ) -> bool:
         """Begin to save a train state; False where its step is already there, which is left as it is.
 
         Raises:
@@ -137,18 +169,30 @@ class Manager(_Upstream):
         if health := run.current():
             health.before_checkpoint(step, lambda: bool(jax.jit(finite)(train_state.params)))
             health.saves = self._told
-        return bool(self._told.trying(step, lambda: self._begin(train_state, state_transformation_fns, force)))
+        return bool(
+            self._told.trying(
+                step, lambda: self._begin(train_state, state_transformation_fns, force)
+            )
+        )
 
     def _begin(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
         error: Exception | None = None
         try:
             super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
-            record.require_room(str(self.directory), size(self._train_state.state_dict(), self._save_dtype))
+            record.require_room(
+                str(self.directory), size(self._train_state.state_dict(), self._save_dtype)
+            )
         except Exception as found:  # noqa: BLE001 (it is raised once all processes know)
             error = found
-        failed = multihost_utils.process_allgather(np.array([error is not None])).any() if jax.process_count() > 1 else error is not None
+        failed = (
+            multihost_utils.process_allgather(np.array([error is not None])).any()
+            if jax.process_count() > 1
+            else error is not None
+        )
         if failed:
-            raise error or saves.NoRoomError("another process cannot save", str(self.directory), "see what it says")
+            raise error or saves.NoRoomError(
+                "another process cannot save", str(self.directory), "see what it says"
+            )
         return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
@@ -217,7 +261,9 @@ def size(state: Any, dtype: Any = None) -> int:
     total = 0
     for part, tree in state.items():
         for leaf in jax.tree.leaves(tree):
-            total += math.prod(leaf.shape) * (width if width and part == "target" else leaf.dtype.itemsize)
+            total += math.prod(leaf.shape) * (
+                width if width and part == "target" else leaf.dtype.itemsize
+            )
     return total
 
 

@@ -38,7 +38,11 @@ def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
     packed = [name for name in batch if name.endswith(SEGMENTS)]
     if packed:
         return {name.removesuffix(SEGMENTS): batch[name] for name in packed}
-    return {name: batch[name] != 0 for name in ("encoder_input_tokens", "decoder_target_tokens") if name in batch}
+    return {
+        name: batch[name] != 0
+        for name in ("encoder_input_tokens", "decoder_target_tokens")
+        if name in batch
+    }
 
 
 class _Model(models.BaseTransformerModel):
@@ -53,21 +57,33 @@ class _Model(models.BaseTransformerModel):
         variables = super().get_initial_variables(*args, **kwargs)
         if fp8.COLLECTION not in variables:
             return variables
-        return flax.core.freeze({**variables, f"{fp8.COLLECTION}_axes": fp8.axes_of(variables[fp8.COLLECTION])})
+        return flax.core.freeze(
+            {**variables, f"{fp8.COLLECTION}_axes": fp8.axes_of(variables[fp8.COLLECTION])}
+        )
 
     def loss_fn(self, params: Any, batch: Any, dropout_rng: Any, flax_mutables: Any = None) -> Any:
         """Return the batch's loss (a sum over tokens, in float32) and its metrics; dropout_rng is None for evaluation."""
         bound = self._bound(flax_mutables)
-        return bound._chunked_loss(params, batch, dropout_rng) if self.config.loss_chunks else super(_Model, bound).loss_fn(params, batch, dropout_rng)  # noqa: SLF001
+        return (
+            bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
+            if self.config.loss_chunks
+            else super(_Model, bound).loss_fn(params, batch, dropout_rng)
+        )
 
     def eval_fn(self, params: Any, batch: Any, flax_mutables: Any = None) -> Any:
         return self.loss_fn(params, batch, None, flax_mutables)
 
-    def predict_batch(self, params: Any, batch: Any, rng: Any = None, flax_mutables: Any = None) -> Any:
+    def predict_batch(
+        self, params: Any, batch: Any, rng: Any = None, flax_mutables: Any = None
+    ) -> Any:
         return self.predict_batch_with_aux(params, batch, rng=rng, flax_mutables=flax_mutables)[0]
 
-    def score_batch(self, params: Any, batch: Any, return_intermediates: bool = False, flax_mutables: Any = None) -> Any:
-        return super(_Model, self._bound(flax_mutables)).score_batch(params, batch, return_intermediates)
+    def score_batch(
+        self, params: Any, batch: Any, return_intermediates: bool = False, flax_mutables: Any = None
+    ) -> Any:
+        return super(_Model, self._bound(flax_mutables)).score_batch(
+            params, batch, return_intermediates
+        )
 
     def _bound(self, flax_mutables: Any) -> Any:
         """This model, or one whose module sees the FP8 state."""
@@ -83,19 +99,44 @@ class _Model(models.BaseTransformerModel):
         hidden, kernel = self._hidden(params, batch, dropout_rng)
         config = self.config
         terms = loss.Terms(
-            config.vocab_size, config.loss_chunks, self._label_smoothing, self._z_loss, logits_scale(config), jnp.dtype(config.logits_dtype)
+            config.vocab_size,
+            config.loss_chunks,
+            self._label_smoothing,
+            self._z_loss,
+            logits_scale(config),
+            jnp.dtype(config.logits_dtype),
         )
-        each, square, best = loss.chunked_cross_entropy(hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms)
-        factor, weights = losses.get_loss_normalizing_factor_and_weights(self._loss_normalizing_factor, batch)
-        flat = jnp.ones(each.shape, jnp.float32) if weights is None else weights.reshape(-1).astype(jnp.float32)
+        each, square, best = loss.chunked_cross_entropy(
+            hidden.reshape(-1, hidden.shape[-1]), kernel, targets.reshape(-1), terms
+        )
+        factor, weights = losses.get_loss_normalizing_factor_and_weights(
+            self._loss_normalizing_factor, batch
+        )
+        flat = (
+            jnp.ones(each.shape, jnp.float32)
+            if weights is None
+            else weights.reshape(-1).astype(jnp.float32)
+        )
         total, of_square = jnp.sum(each * flat), jnp.sum(square * flat)
         if factor is not None:
             total, of_square = total / factor, of_square / factor
         # The logits' only metric is the accuracy: one class is enough for the others.
         nothing = jnp.zeros((*targets.shape, 1), jnp.float32)
-        metrics = dict(self._compute_metrics(logits=nothing, targets=targets, mask=weights, loss=total, z_loss=of_square, segment_ids=_segments(batch)))
+        metrics = dict(
+            self._compute_metrics(
+                logits=nothing,
+                targets=targets,
+                mask=weights,
+                loss=total,
+                z_loss=of_square,
+                segment_ids=_segments(batch),
+            )
+        )
         right = jnp.sum((best == targets.reshape(-1)) * flat)
-        metrics["accuracy"] = clu.metrics.Accuracy(total=right, count=jnp.sum(flat) if weights is not None else jnp.float32(math.prod(targets.shape)))
+        metrics["accuracy"] = clu.metrics.Accuracy(
+            total=right,
+            count=jnp.sum(flat) if weights is not None else jnp.float32(math.prod(targets.shape)),
+        )
         return total, metrics
 
     def _hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
@@ -109,22 +150,45 @@ class EncoderDecoderModel(_Model, models.EncoderDecoderModel):
     """Upstream's class of this name, around rosetta's Transformer."""
 
     def predict_batch_with_aux(
-        self, params: Any, batch: Any, rng: Any = None, decoder_params: Any = None, return_all_decodes: Any = None, num_decodes: Any = None,
-        prompt_with_targets: bool = False, flax_mutables: Any = None,
-    ) -> Any:  # fmt: skip
+        self,
+        params: Any,
+        batch: Any,
+        rng: Any = None,
+        decoder_params: Any = None,
+        return_all_decodes: Any = None,
+        num_decodes: Any = None,
+        prompt_with_targets: bool = False,
+        flax_mutables: Any = None,
+    ) -> Any:
         return super(EncoderDecoderModel, self._bound(flax_mutables)).predict_batch_with_aux(
-            params, batch, rng=rng, decoder_params=decoder_params, return_all_decodes=return_all_decodes, num_decodes=num_decodes,
+            params,
+            batch,
+            rng=rng,
+            decoder_params=decoder_params,
+            return_all_decodes=return_all_decodes,
+            num_decodes=num_decodes,
             prompt_with_targets=prompt_with_targets,
-        )  # fmt: skip
+        )
 
 
 class DecoderOnlyModel(_Model, models.DecoderOnlyModel):
     """Upstream's class of this name, around rosetta's DecoderOnly."""
 
     def predict_batch_with_aux(
-        self, params: Any, batch: Any, rng: Any = None, return_all_decodes: bool = False, num_decodes: int = 1, decoder_params: Any = None,
+        self,
+        params: Any,
+        batch: Any,
+        rng: Any = None,
+        return_all_decodes: bool = False,
+        num_decodes: int = 1,
+        decoder_params: Any = None,
         flax_mutables: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return super(DecoderOnlyModel, self._bound(flax_mutables)).predict_batch_with_aux(
-            params, batch, rng=rng, return_all_decodes=return_all_decodes, num_decodes=num_decodes, decoder_params=decoder_params
-        )  # fmt: skip
+            params,
+            batch,
+            rng=rng,
+            return_all_decodes=return_all_decodes,
+            num_decodes=num_decodes,
+            decoder_params=decoder_params,
+        )

@@ -13,7 +13,11 @@ import gin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_NETWORKS = ("t5x.contrib.gpu.t5.network", "t5x.examples.t5.network", "t5x.examples.scalable_t5.network")
+_NETWORKS = (
+    "t5x.contrib.gpu.t5.network",
+    "t5x.examples.t5.network",
+    "t5x.examples.scalable_t5.network",
+)
 OURS = {
     "t5x.partitioning.PjitPartitioner": "rosetta.t5x.partitioning.PjitPartitioner",
     "t5x.partitioning.standard_logical_axis_rules": "rosetta.t5x.partitioning.standard_logical_axis_rules",
@@ -36,12 +40,18 @@ def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, An
     """
     found: dict[str, Any] = {}
     for (scope, selector), values in config.items():
-        theirs = next((name for name in OURS if selector == name or selector.startswith(f"{name}.")), None)
+        theirs = next(
+            (name for name in OURS if selector == name or selector.startswith(f"{name}.")), None
+        )
         if theirs is None:
             continue
         ours = OURS[theirs] + selector.removeprefix(theirs)
         for parameter, value in values.items():
-            name = _OTHER_FIELD.get(parameter, parameter) if theirs.endswith("TransformerConfig") else parameter
+            name = (
+                _OTHER_FIELD.get(parameter, parameter)
+                if theirs.endswith("TransformerConfig")
+                else parameter
+            )
             found[f"{scope}/{ours}.{name}" if scope else f"{ours}.{name}"] = value
     return found
 
@@ -52,5 +62,9 @@ def _carry_over(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str
     if bindings and not any(selector.startswith("rosetta.t5x.") for _, selector in config):
         return {}  # a run of upstream's alone
     for name in bindings:
-        print(f"rosetta: {name} takes the value that was set by upstream's name for it", file=sys.stderr, flush=True)
+        print(
+            f"rosetta: {name} takes the value that was set by upstream's name for it",
+            file=sys.stderr,
+            flush=True,
+        )
     return bindings

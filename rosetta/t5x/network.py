@@ -21,11 +21,15 @@ from rosetta.t5x.layers import DecoderLayer, EncoderLayer, axes, view
 __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 
 
-def _embedded(config: T5Config, table: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool) -> Any:
+def _embedded(
+    config: T5Config, table: nn.Module, tokens: Any, *, deterministic: bool, transposed: bool
+) -> Any:
     """Return the stack's input for tokens [batch, length]."""
     x = table(tokens.T if transposed else tokens)
     x = with_sharding_constraint(x, (*axes(transposed=transposed), "embed"))
-    return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(x, deterministic=deterministic).astype(config.dtype)
+    return nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
+        x, deterministic=deterministic
+    ).astype(config.dtype)
 
 
 def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
@@ -45,20 +49,48 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, tokens: Any, mask: Mask, *, deterministic: bool) -> Any:
         """Return [batch, length, features] for int32 tokens [batch, length]."""
-        config, transposed, length = self.config, self.config.transpose_batch_sequence, tokens.shape[1]
-        relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(length, length, bidirectional=True)
+        config, transposed, length = (
+            self.config,
+            self.config.transpose_batch_sequence,
+            tokens.shape[1],
+        )
+        relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+            length, length, bidirectional=True
+        )
         seen = view(config, mask, relative, length, length, deterministic=deterministic)
-        x = _embedded(config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed)
-        x = stack.run(self, EncoderLayer, config, config.num_encoder_layers, x, seen, deterministic=deterministic, transposed=transposed)
+        x = _embedded(
+            config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
+        )
+        x = stack.run(
+            self,
+            EncoderLayer,
+            config,
+            config.num_encoder_layers,
+            x,
+            seen,
+            deterministic=deterministic,
+            transposed=transposed,
+        )
         x = RMSNorm(config.dtype, name="encoder_norm")(x)
         x = nn.Dropout(rate=config.dropout_rate)(x, deterministic=deterministic)
         return jnp.swapaxes(x, 0, 1) if transposed else x
 
 
 def _decoded(
-    module: nn.Module, config: T5Config, table: Any, tokens: Any, mask: Mask, encoded: Any = None, encoder_mask: Mask | None = None, *,
-    deterministic: bool, decode: bool, max_decode_length: int | None, prefill_lengths: Any = None, hidden_only: bool = False,
-) -> Any:  # fmt: skip
+    module: nn.Module,
+    config: T5Config,
+    table: Any,
+    tokens: Any,
+    mask: Mask,
+    encoded: Any = None,
+    encoder_mask: Mask | None = None,
+    *,
+    deterministic: bool,
+    decode: bool,
+    max_decode_length: int | None,
+    prefill_lengths: Any = None,
+    hidden_only: bool = False,
+) -> Any:
     """The body of both decoders, whose parameters are the module's.
 
     tokens: int32 [batch, length]; encoded: [batch, length of the input, features]; encoder_mask: of decoder to encoder.
@@ -67,24 +99,44 @@ def _decoded(
     cached, length = decode or prefill_lengths is not None, tokens.shape[1]
     transposed = config.transpose_batch_sequence and not cached
     span = max_decode_length if decode and max_decode_length else length
-    relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(span, span, bidirectional=False)
-    others: list[Any] = [view(config, mask, relative, length, length, deterministic=deterministic, incremental=cached)]
+    relative = RelativeBias(config.num_heads, config.dtype, name="relpos_bias")(
+        span, span, bidirectional=False
+    )
+    others: list[Any] = [
+        view(
+            config, mask, relative, length, length, deterministic=deterministic, incremental=cached
+        )
+    ]
     if encoder_mask is not None:
-        cross = view(config, encoder_mask, None, length, encoded.shape[1], deterministic=deterministic, incremental=cached)
+        cross = view(
+            config,
+            encoder_mask,
+            None,
+            length,
+            encoded.shape[1],
+            deterministic=deterministic,
+            incremental=cached,
+        )
         others += [jnp.swapaxes(encoded, 0, 1) if transposed else encoded, cross]
     elif prefill_lengths is not None:
         others += [None, None, prefill_lengths]
     y = _embedded(config, table, tokens, deterministic=deterministic, transposed=transposed)
     how = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
-    y = stack.run(module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how)
+    y = stack.run(
+        module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how
+    )
     y = RMSNorm(config.dtype, name="decoder_norm")(y)
-    y = nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(y, deterministic=deterministic)
+    y = nn.Dropout(config.dropout_rate, broadcast_dims=(0 if transposed else 1,))(
+        y, deterministic=deterministic
+    )
     y = jnp.swapaxes(y, 0, 1) if transposed else y
     if config.logits_via_embedding:
         kernel = table.table().T
     else:
         init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
-        kernel = Kernel(config.emb_dim, config.vocab_size, ("embed", "vocab"), init, name="logits_dense")().kernel
+        kernel = Kernel(
+            config.emb_dim, config.vocab_size, ("embed", "vocab"), init, name="logits_dense"
+        )().kernel
     return (y, kernel) if hidden_only else _logits(config, y, kernel)
 
 
@@ -93,9 +145,13 @@ class Decoder(nn.Module):
     token_embedder: nn.Module
 
     @nn.compact
-    def __call__(self, tokens: Any, mask: Mask, encoded: Any, encoder_mask: Mask, **how: Any) -> Any:
+    def __call__(
+        self, tokens: Any, mask: Mask, encoded: Any, encoder_mask: Mask, **how: Any
+    ) -> Any:
         """See _decoded."""
-        return _decoded(self, self.config, self.token_embedder, tokens, mask, encoded, encoder_mask, **how)
+        return _decoded(
+            self, self.config, self.token_embedder, tokens, mask, encoded, encoder_mask, **how
+        )
 
 
 class Transformer(nn.Module):
@@ -109,17 +165,36 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config, self.token_embedder)
         self.decoder = Decoder(config, self.token_embedder)
 
-    def encode(self, encoder_input_tokens: Any, encoder_segment_ids: Any = None, enable_dropout: bool = True) -> Any:
+    def encode(
+        self,
+        encoder_input_tokens: Any,
+        encoder_segment_ids: Any = None,
+        enable_dropout: bool = True,
+    ) -> Any:
         """Return the encoder's output, [batch, length, features]."""
         real = encoder_input_tokens > 0
-        mask = Mask(queries=real, keys=real, query_segments=encoder_segment_ids, key_segments=encoder_segment_ids)
+        mask = Mask(
+            queries=real,
+            keys=real,
+            query_segments=encoder_segment_ids,
+            key_segments=encoder_segment_ids,
+        )
         return self.encoder(encoder_input_tokens, mask, deterministic=not enable_dropout)
 
     def decode(
-        self, encoded: Any, encoder_input_tokens: Any, decoder_input_tokens: Any, decoder_target_tokens: Any, encoder_segment_ids: Any = None,
-        decoder_segment_ids: Any = None, decoder_positions: Any = None, enable_dropout: bool = True, decode: bool = False,
-        max_decode_length: int | None = None, hidden_only: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        encoded: Any,
+        encoder_input_tokens: Any,
+        decoder_input_tokens: Any,
+        decoder_target_tokens: Any,
+        encoder_segment_ids: Any = None,
+        decoder_segment_ids: Any = None,
+        decoder_positions: Any = None,
+        enable_dropout: bool = True,
+        decode: bool = False,
+        max_decode_length: int | None = None,
+        hidden_only: bool = False,
+    ) -> Any:
         """Return logits of the decoder over `encoded`; with `decode`, of one token at a time with a cache.
 
         Positions are counted from the start of a row also in packed ones, since only distances matter, and are therefore not read.
@@ -132,28 +207,60 @@ class Transformer(nn.Module):
             mask, encoder_mask = Mask(causal=True), Mask(keys=real_inputs)
         else:
             real = decoder_target_tokens > 0
-            mask = Mask(queries=real, keys=real, causal=True, query_segments=decoder_segment_ids, key_segments=decoder_segment_ids)
+            mask = Mask(
+                queries=real,
+                keys=real,
+                causal=True,
+                query_segments=decoder_segment_ids,
+                key_segments=decoder_segment_ids,
+            )
             packed = encoder_segment_ids is not None
             encoder_mask = Mask(
-                queries=real, keys=real_inputs, query_segments=decoder_segment_ids if packed else None, key_segments=encoder_segment_ids
+                queries=real,
+                keys=real_inputs,
+                query_segments=decoder_segment_ids if packed else None,
+                key_segments=encoder_segment_ids,
             )
         return self.decoder(
-            decoder_input_tokens, mask, encoded, encoder_mask, deterministic=not enable_dropout, decode=decode, max_decode_length=max_decode_length,
+            decoder_input_tokens,
+            mask,
+            encoded,
+            encoder_mask,
+            deterministic=not enable_dropout,
+            decode=decode,
+            max_decode_length=max_decode_length,
             hidden_only=hidden_only,
-        )  # fmt: skip
+        )
 
     def __call__(
-        self, encoder_input_tokens: Any, decoder_input_tokens: Any, decoder_target_tokens: Any, encoder_segment_ids: Any = None,
-        decoder_segment_ids: Any = None, encoder_positions: Any = None, decoder_positions: Any = None, *, enable_dropout: bool = True,
-        decode: bool = False, hidden_only: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        encoder_input_tokens: Any,
+        decoder_input_tokens: Any,
+        decoder_target_tokens: Any,
+        encoder_segment_ids: Any = None,
+        decoder_segment_ids: Any = None,
+        encoder_positions: Any = None,
+        decoder_positions: Any = None,
+        *,
+        enable_dropout: bool = True,
+        decode: bool = False,
+        hidden_only: bool = False,
+    ) -> Any:
         """Return logits for decoder inputs, which are the targets moved right by one."""
         del encoder_positions
         encoded = self.encode(encoder_input_tokens, encoder_segment_ids, enable_dropout)
         return self.decode(
-            encoded, encoder_input_tokens, decoder_input_tokens, decoder_target_tokens, encoder_segment_ids, decoder_segment_ids, decoder_positions,
-            enable_dropout=enable_dropout, decode=decode, hidden_only=hidden_only,
-        )  # fmt: skip
+            encoded,
+            encoder_input_tokens,
+            decoder_input_tokens,
+            decoder_target_tokens,
+            encoder_segment_ids,
+            decoder_segment_ids,
+            decoder_positions,
+            enable_dropout=enable_dropout,
+            decode=decode,
+            hidden_only=hidden_only,
+        )
 
 
 class LanguageModel(nn.Module):
@@ -163,10 +270,20 @@ class LanguageModel(nn.Module):
 
     @nn.compact
     def __call__(
-        self, decoder_input_tokens: Any, decoder_target_tokens: Any, decoder_segment_ids: Any = None, decoder_positions: Any = None,
-        decoder_causal_attention: Any = None, *, enable_dropout: bool = True, decode: bool = False, max_decode_length: int | None = None,
-        prefill: bool = False, prefill_lengths: Any = None, hidden_only: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        decoder_input_tokens: Any,
+        decoder_target_tokens: Any,
+        decoder_segment_ids: Any = None,
+        decoder_positions: Any = None,
+        decoder_causal_attention: Any = None,
+        *,
+        enable_dropout: bool = True,
+        decode: bool = False,
+        max_decode_length: int | None = None,
+        prefill: bool = False,
+        prefill_lengths: Any = None,
+        hidden_only: bool = False,
+    ) -> Any:
         """Return logits for inputs, which are the targets moved right by one; see Decoder.
 
         decoder_causal_attention: int [batch, length], 1 for a prefix that sees itself in both directions.
@@ -185,12 +302,25 @@ class LanguageModel(nn.Module):
                 ahead = jnp.tril(jnp.ones((decoder_input_tokens.shape[1],) * 2, bool))
                 visible = ahead[None, None] | (prefix[:, None, :, None] & prefix[:, None, None, :])
             mask = Mask(
-                queries=real, keys=real, causal=visible is None, visible=visible, query_segments=decoder_segment_ids, key_segments=decoder_segment_ids
+                queries=real,
+                keys=real,
+                causal=visible is None,
+                visible=visible,
+                query_segments=decoder_segment_ids,
+                key_segments=decoder_segment_ids,
             )
         return _decoded(
-            self, config, table, decoder_input_tokens, mask, deterministic=deterministic, decode=decode, max_decode_length=max_decode_length,
-            prefill_lengths=prefill_lengths if prefill else None, hidden_only=hidden_only,
-        )  # fmt: skip
+            self,
+            config,
+            table,
+            decoder_input_tokens,
+            mask,
+            deterministic=deterministic,
+            decode=decode,
+            max_decode_length=max_decode_length,
+            prefill_lengths=prefill_lengths if prefill else None,
+            hidden_only=hidden_only,
+        )
 
 
 class DecoderOnly(nn.Module):

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
-_FILES = {"model.gin.txt": ".gin", "tasks.py.txt": "_tasks.py", "pretrain.gin.txt": "_pretrain.gin", "train.sh.txt": ".sh"}
+_FILES = {
+    "model.gin.txt": ".gin",
+    "tasks.py.txt": "_tasks.py",
+    "pretrain.gin.txt": "_pretrain.gin",
+    "train.sh.txt": ".sh",
+}
 _GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
 
 
@@ -27,18 +32,63 @@ def add(commands: Any, common: Any) -> None:
     """Add `new` to the command line."""
     new = commands.add_parser("new", help="write the files of a model of one's own")
     kinds = new.add_subparsers(dest="kind", required=True, metavar="KIND")
-    t5x = kinds.add_parser("t5x", parents=[common], help="T5 pretraining on one's own text and vocabulary: four files")
-    t5x.add_argument("name", metavar="NAME", help="what the model is called, such as ro_t5x: the files are NAME_SIZE...")
-    t5x.add_argument("--size", default="base", help="small, base, large, xl, xxl or tiny (default base)")
-    t5x.add_argument("--vocab", required=True, metavar="FILE", help="a SentencePiece model, or `byte`")
-    t5x.add_argument("--data", required=True, metavar="SPEC", help="text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ...: see rosetta data --help")
-    t5x.add_argument("--eval-data", metavar="SPEC", help="text kept back, for the loss in evaluation")
+    t5x = kinds.add_parser(
+        "t5x", parents=[common], help="T5 pretraining on one's own text and vocabulary: four files"
+    )
+    t5x.add_argument(
+        "name",
+        metavar="NAME",
+        help="what the model is called, such as ro_t5x: the files are NAME_SIZE...",
+    )
+    t5x.add_argument(
+        "--size", default="base", help="small, base, large, xl, xxl or tiny (default base)"
+    )
+    t5x.add_argument(
+        "--vocab", required=True, metavar="FILE", help="a SentencePiece model, or `byte`"
+    )
+    t5x.add_argument(
+        "--data",
+        required=True,
+        metavar="SPEC",
+        help="text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ...: see rosetta data --help",
+    )
+    t5x.add_argument(
+        "--eval-data", metavar="SPEC", help="text kept back, for the loss in evaluation"
+    )
     t5x.add_argument("--family", choices=_FAMILIES, help="default: t5_1_1; mt5 with --from")
-    t5x.add_argument("--from", dest="checkpoint", metavar="CHECKPOINT", help="weights to go on from, such as mT5's, with their own vocabulary")
-    t5x.add_argument("--inputs", type=arguments.positive, default=512, metavar="TOKENS", help="the encoder's length (default 512)")
-    t5x.add_argument("--targets", type=arguments.positive, default=256, metavar="TOKENS", help="the decoder's length (default 256)")
-    t5x.add_argument("--steps", type=arguments.positive, default=2_000_000, help="steps to train to (default 2000000)")
-    t5x.add_argument("--out", type=Path, default=Path(), metavar="FOLDER", help="where the files go (default: here)")
+    t5x.add_argument(
+        "--from",
+        dest="checkpoint",
+        metavar="CHECKPOINT",
+        help="weights to go on from, such as mT5's, with their own vocabulary",
+    )
+    t5x.add_argument(
+        "--inputs",
+        type=arguments.positive,
+        default=512,
+        metavar="TOKENS",
+        help="the encoder's length (default 512)",
+    )
+    t5x.add_argument(
+        "--targets",
+        type=arguments.positive,
+        default=256,
+        metavar="TOKENS",
+        help="the decoder's length (default 256)",
+    )
+    t5x.add_argument(
+        "--steps",
+        type=arguments.positive,
+        default=2_000_000,
+        help="steps to train to (default 2000000)",
+    )
+    t5x.add_argument(
+        "--out",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="where the files go (default: here)",
+    )
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
@@ -46,7 +96,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     written = write(args)
     script = written[-1]
     lines = [f"wrote {path}" for path in written]
-    return {"files": [str(path) for path in written]}, "\n".join([*lines, f"start it with: bash {script}"])
+    return {"files": [str(path) for path in written]}, "\n".join(
+        [*lines, f"start it with: bash {script}"]
+    )
 
 
 RUN: Mapping[str, Callable[[argparse.Namespace], tuple[dict[str, Any], str]]] = {"new": run}
@@ -68,7 +120,9 @@ def _checkpoint(given: str) -> str:
         return given
     folder = Path(given).expanduser().resolve()
     if not folder.is_dir():
-        raise UserError("there is no such folder", given, "name a checkpoint_N of T5X, or a folder of them")
+        raise UserError(
+            "there is no such folder", given, "name a checkpoint_N of T5X, or a folder of them"
+        )
     return str(folder)
 
 
@@ -99,15 +153,31 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
     family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
     name = f"{args.name}_{args.size}"
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", args.name):
-        raise UserError(f"{args.name!r} cannot name a Python module", "NAME", "use letters, digits and underscores, and begin with a letter")
+        raise UserError(
+            f"{args.name!r} cannot name a Python module",
+            "NAME",
+            "use letters, digits and underscores, and begin with a letter",
+        )
     if args.size not in sizes(family):
-        raise UserError(f"{family} has no size {args.size!r}", "--size", f"choose one of: {' '.join(sizes(family))}")
+        raise UserError(
+            f"{family} has no size {args.size!r}",
+            "--size",
+            f"choose one of: {' '.join(sizes(family))}",
+        )
     vocab = vocabulary.named(args.vocab)
     own = vocabulary.padded(vocab.size)
     if not vocab.sentinels:
-        raise UserError("it has no sentinels for span corruption", args.vocab, "make it with rosetta vocab train, or leave its extra_id pieces out so that they are added")
+        raise UserError(
+            "it has no sentinels for span corruption",
+            args.vocab,
+            "make it with rosetta vocab train, or leave its extra_id pieces out so that they are added",
+        )
     if args.checkpoint and own != vocab_size(family):
-        raise UserError(f"its {vocab.size} ids are not the {vocab_size(family)} of {family}", args.vocab, "give the vocabulary the checkpoint was trained with, or leave --from out")
+        raise UserError(
+            f"its {vocab.size} ids are not the {vocab_size(family)} of {family}",
+            args.vocab,
+            "give the vocabulary the checkpoint was trained with, or leave --from out",
+        )
     network = not args.checkpoint and own != vocab_size(family)
     return {
         "NAME": name,
@@ -115,14 +185,18 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         "SIZE": args.size,
         "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
         "NETWORK_IMPORT": "from rosetta.t5x import network\n" if network else "",
-        "VOCAB_SIZE": f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple of 128\n" if network else "",
+        "VOCAB_SIZE": f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple of 128\n"
+        if network
+        else "",
         "DATA": repr(_data(args.data)),
         "EVAL_DATA": repr(_data(args.eval_data)),
         "INPUTS": str(args.inputs),
         "TARGETS": str(args.targets),
         "STEPS": f"{args.steps:_}",
         "SPAN": "20.0" if family == "byt5" else "3.0",
-        "START": f"INITIAL_CHECKPOINT_PATH = {_checkpoint(args.checkpoint)!r}  # its steps count" if args.checkpoint else "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained",
+        "START": f"INITIAL_CHECKPOINT_PATH = {_checkpoint(args.checkpoint)!r}  # its steps count"
+        if args.checkpoint
+        else "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained",
     }
 
 
@@ -139,10 +213,14 @@ def write(args: argparse.Namespace) -> list[Path]:
     for template, ending in _FILES.items():
         text = (_HERE / "templates" / template).read_text()
         text = re.sub(r"@(" + "|".join(values) + r")@", lambda found: values[found[1]], text)
-        paths[args.out / f"{values['NAME']}{ending}"] = re.sub(r"\n{3,}", "\n\n", text) if ending.endswith(".gin") else text
+        paths[args.out / f"{values['NAME']}{ending}"] = (
+            re.sub(r"\n{3,}", "\n\n", text) if ending.endswith(".gin") else text
+        )
     for path in paths:
         if path.exists():
-            raise UserError("the file is there already", str(path), "choose another NAME or --out, or remove it")
+            raise UserError(
+                "the file is there already", str(path), "choose another NAME or --out, or remove it"
+            )
     checks.writable(str(args.out))
     args.out.mkdir(parents=True, exist_ok=True)
     placed: list[Path] = []

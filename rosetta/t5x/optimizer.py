@@ -20,7 +20,9 @@ class Scheduled(optimizers.OptaxWrapper):
     `train_state.step`, so that finetuning without the old optimizer state would start its schedule elsewhere.
     """
 
-    def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+    def apply_gradient(
+        self, hyper_params: Any, params: Any, state: Any, grads: Any
+    ) -> tuple[Any, Any]:
         """Return the new parameters and the new state.
 
         Raises:
@@ -28,10 +30,14 @@ class Scheduled(optimizers.OptaxWrapper):
         """
         rate = hyper_params.learning_rate
         if rate is None:
-            raise ValueError("apply_gradient needs learning_rate: this optimizer has none of its own")
+            raise ValueError(
+                "apply_gradient needs learning_rate: this optimizer has none of its own"
+            )
         updates, inner = self.optax_optimizer.update(grads, state.param_states, params)
         updates = jax.tree.map(lambda update: rate * update, updates)
-        return optax.apply_updates(params, updates), optimizers.OptimizerState(step=state.step + 1, param_states=inner)
+        return optax.apply_updates(params, updates), optimizers.OptimizerState(
+            step=state.step + 1, param_states=inner
+        )
 
 
 def scheduled(transformations: Sequence[optax.GradientTransformation]) -> Scheduled:
@@ -39,7 +45,14 @@ def scheduled(transformations: Sequence[optax.GradientTransformation]) -> Schedu
     return Scheduled(optax.chain(*transformations))
 
 
-def adamw(*, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01, clip_norm: float | None = 1.0) -> Scheduled:
+def adamw(
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    clip_norm: float | None = 1.0,
+) -> Scheduled:
     """Return AdamW (Loshchilov and Hutter, 2019) after clipping the gradient's global norm.
 
     Its state is that of t5x.optimizers.chain([clip_by_global_norm, adamw]) with a constant rate, so that checkpoints

@@ -32,7 +32,11 @@ SPLIT = "TP_SIZE (num_partitions)"
 
 def fitting(devices: int, local: int) -> list[int]:
     """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of them that divide all."""
-    return [size for size in range(1, devices + 1) if devices % size == 0 and (local % size == 0 or size % local == 0)]
+    return [
+        size
+        for size in range(1, devices + 1)
+        if devices % size == 0 and (local % size == 0 or size % local == 0)
+    ]
 
 
 def shards(groups: int, local: int) -> int:
@@ -56,7 +60,15 @@ class PjitPartitioner(partitioning.PjitPartitioner):
       Others as upstream's; with model_parallel_submesh the mesh is upstream's, too.
     """
 
-    def __init__(self, num_partitions: int | None = None, model_parallel_submesh: Any = None, *, fsdp: bool = False, devices: Any = None, **others: Any) -> None:
+    def __init__(
+        self,
+        num_partitions: int | None = None,
+        model_parallel_submesh: Any = None,
+        *,
+        fsdp: bool = False,
+        devices: Any = None,
+        **others: Any,
+    ) -> None:
         if not model_parallel_submesh and not whole(num_partitions, 1):
             raise UserError(f"it is {num_partitions!r}", SPLIT, "give a whole number from 1 on")
         super().__init__(num_partitions, model_parallel_submesh, **others)
@@ -71,15 +83,26 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         local = len({each.id for each in found if each.process_index == found[0].process_index})
         if num_partitions not in fitting(len(found), local):
             sizes = ", ".join(map(str, fitting(len(found), local)))
-            raise UserError(f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process", SPLIT, f"choose one of: {sizes}")
+            raise UserError(
+                f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process",
+                SPLIT,
+                f"choose one of: {sizes}",
+            )
         groups = len(found) // self._num_partitions
         self._groups, apart = (groups,), shards(groups, max(1, local // self._num_partitions))
         if fsdp and 1 < apart < groups and self._data_axis == DATA and not self._ici_mesh_shape:
             self._groups, self._data_axis = (groups // apart, apart), (REPLICA, DATA)
-            self._logical_axis_rules = tuple((name, self._data_axis if name == "batch" else axis) for name, axis in self._logical_axis_rules)
+            self._logical_axis_rules = tuple(
+                (name, self._data_axis if name == "batch" else axis)
+                for name, axis in self._logical_axis_rules
+            )
 
     def _found(self) -> list[Any]:
-        return list(self._devices) if self._devices is not None else sorted(jax.devices(self._backend), key=lambda each: (each.process_index, each.id))
+        return (
+            list(self._devices)
+            if self._devices is not None
+            else sorted(jax.devices(self._backend), key=lambda each: (each.process_index, each.id))
+        )
 
     @functools.cached_property
     def mesh(self) -> Mesh:
@@ -103,13 +126,19 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         if batch_size and batch_size % self.data_mesh_size:
             below = batch_size // self.data_mesh_size * self.data_mesh_size
             near = ", ".join(str(each) for each in (below, below + self.data_mesh_size) if each)
-            raise UserError(f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups of devices", "batch_size", f"give a multiple of {self.data_mesh_size}: {near}")
+            raise UserError(
+                f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups of devices",
+                "batch_size",
+                f"give a multiple of {self.data_mesh_size}: {near}",
+            )
         return super().get_data_layout(batch_size, host_index)
 
     def get_mesh_axes(self, train_state: Any) -> Any:
         """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axes as well, where a dimension divides."""
         axes = super().get_mesh_axes(train_state)
-        shapes = traverse_util.flatten_dict(train_state.state_dict(), keep_empty_nodes=True, sep="/")
+        shapes = traverse_util.flatten_dict(
+            train_state.state_dict(), keep_empty_nodes=True, sep="/"
+        )
         flat = traverse_util.flatten_dict(axes.state_dict(), keep_empty_nodes=True, sep="/")
         for name, spec in flat.items():
             shape = getattr(shapes.get(name), "shape", None)
@@ -118,9 +147,19 @@ class PjitPartitioner(partitioning.PjitPartitioner):
                 flat[name] = PartitionSpec()
             elif self._fsdp and name.startswith("state/param_states/"):
                 flat[name] = spread_over_data(spec, shape or (), self._sizes)
-        if self._fsdp and math.prod(self._sizes.values()) > 1 and not any(isinstance(spec, PartitionSpec) and _over(spec, self._sizes) for spec in flat.values()):
+        if (
+            self._fsdp
+            and math.prod(self._sizes.values()) > 1
+            and not any(
+                isinstance(spec, PartitionSpec) and _over(spec, self._sizes)
+                for spec in flat.values()
+            )
+        ):
             among = self._sizes[self.data_axes[-1]]
-            route.say("FSDP=1 changes nothing: the optimizer's state stays whole on each device", f"no dimension of a parameter divides by {among}; use a power of two of GPUs")
+            route.say(
+                "FSDP=1 changes nothing: the optimizer's state stays whole on each device",
+                f"no dimension of a parameter divides by {among}; use a power of two of GPUs",
+            )
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
     def over_data(self, axes: Any, params: Any) -> Any:
@@ -133,7 +172,9 @@ class PjitPartitioner(partitioning.PjitPartitioner):
 
         def spread(leaf: Any, spec: Any) -> PartitionSpec:
             whole = spread_over_data(spec, leaf.shape, self._sizes) if self._fsdp else None
-            return PartitionSpec(*(part if _over([part], self._sizes) else None for part in whole or ()))
+            return PartitionSpec(
+                *(part if _over([part], self._sizes) else None for part in whole or ())
+            )
 
         return jax.tree.map(spread, params, axes)
 
@@ -157,8 +198,12 @@ def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]
     parts = [*spec, *[None] * (len(shape) - len(spec))]
     for chosen in (tuple(sizes)[first:] for first in range(len(sizes))):
         among = math.prod(sizes[axis] for axis in chosen)
-        free = [index for index, part in enumerate(parts) if part is None and shape[index] % among == 0]
+        free = [
+            index for index, part in enumerate(parts) if part is None and shape[index] % among == 0
+        ]
         if free and among > 1:
-            parts[max(free, key=lambda index: shape[index])] = chosen[0] if len(chosen) == 1 else chosen
+            parts[max(free, key=lambda index: shape[index])] = (
+                chosen[0] if len(chosen) == 1 else chosen
+            )
             return PartitionSpec(*parts)
     return spec

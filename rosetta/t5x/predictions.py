@@ -19,7 +19,11 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
 
     Arguments are those of T5X's write_inferences_to_file.
     """
-    fields = [name for name in task_ds.element_spec if name.endswith("_pretokenized") or name == RECORD_NAME]
+    fields = [
+        name
+        for name in task_ds.element_spec
+        if name.endswith("_pretokenized") or name == RECORD_NAME
+    ]
     _upstream()(path, inferences, task_ds, mode, vocabulary, input_fields_to_include=fields)
     file = folders.path(path)
     lines = [json.dumps(name_line(json.loads(line))) for line in file.read_text().splitlines()]

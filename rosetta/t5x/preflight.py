@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from rosetta.t5x.settings import Settings
 
-def split(bound: dict[str, str], ways: int, devices: int | None, *, size: str, name: str = "TP_SIZE=") -> bool:
+
+def split(
+    bound: dict[str, str], ways: int, devices: int | None, *, size: str, name: str = "TP_SIZE="
+) -> bool:
     """Check that a model can be split over devices (tensor parallelism).
 
     Args:
@@ -36,11 +39,22 @@ def split(bound: dict[str, str], ways: int, devices: int | None, *, size: str, n
       UserError: one line, with the splits that fit.
     """
     # These are the dimensions that upstream's rules lay over the model axis.
-    wide = {what: ginread.value(bound, f"network.T5Config.{field}") for field, what in (("num_heads", "heads"), ("mlp_dim", "MLP width"), ("vocab_size", "vocabulary"))}
+    wide = {
+        what: ginread.value(bound, f"network.T5Config.{field}")
+        for field, what in (
+            ("num_heads", "heads"),
+            ("mlp_dim", "MLP width"),
+            ("vocab_size", "vocabulary"),
+        )
+    }
     known = {what: found for what, found in wide.items() if isinstance(found, int)}
     for what, found in known.items():
         if found % ways:
-            raise UserError(f"a {size} model's {what} of {found} do not divide by it", f"{name}{ways}", words.fitting(*([devices] if devices else []), *known.values()))
+            raise UserError(
+                f"a {size} model's {what} of {found} do not divide by it",
+                f"{name}{ways}",
+                words.fitting(*([devices] if devices else []), *known.values()),
+            )
     return bool(known)
 
 
@@ -56,7 +70,11 @@ def check(given: Settings, bound: dict[str, str], environment: Mapping[str, str]
       UserError: one line.
     """
     if not split(bound, given.tensor_parallel, given.gpus, size=given.size):
-        raise UserError("its gin files are not those of these scripts", "T5X_DIR", "use a tree of rosetta's (python build.py), or unset it")
+        raise UserError(
+            "its gin files are not those of these scripts",
+            "T5X_DIR",
+            "use a tree of rosetta's (python build.py), or unset it",
+        )
     check_periods(bound)
     data(bound, environment, trains=True)
 
@@ -81,7 +99,13 @@ def check_periods(bound: Mapping[str, str]) -> None:
         raise UserError(what, f"SAVE_PERIOD={save}", f"set both, as in EVAL_PERIOD={save}")
 
 
-def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool = False, answered: bool = True) -> None:
+def data(
+    bound: dict[str, str],
+    environment: Mapping[str, str],
+    *,
+    trains: bool = False,
+    answered: bool = True,
+) -> None:
     """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check.
 
     Training's first records are read, and every record that is evaluated or inferred from.
@@ -97,25 +121,54 @@ def data(bound: dict[str, str], environment: Mapping[str, str], *, trains: bool 
     """
     if not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
         return
-    found = {name: ginread.value(bound, name) for name in ("DATA", "EVAL_DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")}
-    source, objective, vocab, lengths, span = (found[name] for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH"))
-    size, extra_ids = ginread.value(bound, "network.T5Config.vocab_size"), ginread.value(bound, "EXTRA_IDS")
-    if not isinstance(source, (str, dict)) or not isinstance(vocab, str) or not isinstance(objective, str) or not isinstance(lengths, dict):
+    found = {
+        name: ginread.value(bound, name)
+        for name in (
+            "DATA",
+            "EVAL_DATA",
+            "OBJECTIVE",
+            "VOCAB",
+            "TASK_FEATURE_LENGTHS",
+            "MEAN_NOISE_SPAN_LENGTH",
+        )
+    }
+    source, objective, vocab, lengths, span = (
+        found[name]
+        for name in ("DATA", "OBJECTIVE", "VOCAB", "TASK_FEATURE_LENGTHS", "MEAN_NOISE_SPAN_LENGTH")
+    )
+    size, extra_ids = (
+        ginread.value(bound, "network.T5Config.vocab_size"),
+        ginread.value(bound, "EXTRA_IDS"),
+    )
+    if (
+        not isinstance(source, (str, dict))
+        or not isinstance(vocab, str)
+        or not isinstance(objective, str)
+        or not isinstance(lengths, dict)
+    ):
         return
     root = datasets(environment)
     if source == "tfds:the_pile" and "://" not in root and not Path(root, "the_pile").is_dir():
         do = "name a prepared copy, or other data: DATA=text:GLOB and VOCAB=FILE, or DATA=synthetic"
-        raise UserError("it has no the_pile, which has been offline since October 2023", f"TFDS_DATA_DIR={root}", do)
+        raise UserError(
+            "it has no the_pile, which has been offline since October 2023",
+            f"TFDS_DATA_DIR={root}",
+            do,
+        )
     kept = os.environ.get("TFDS_DATA_DIR")
     os.environ["TFDS_DATA_DIR"] = root  # where the data's own checks look
     try:
         checks.before_start(
-            data=source, objective=objective, vocab=vocab, vocab_size=size if isinstance(size, int) else None, lengths=lengths,
+            data=source,
+            objective=objective,
+            vocab=vocab,
+            vocab_size=size if isinstance(size, int) else None,
+            lengths=lengths,
             eval_data=found["EVAL_DATA"] if isinstance(found["EVAL_DATA"], (str, dict)) else None,
             extra_ids=extra_ids if isinstance(extra_ids, int) else None,
             mean_noise_span_length=span if isinstance(span, float) else 3.0,
             first=str(ginread.value(bound, "dataset.task.text_field") or "text") if trains else "",
-        )  # fmt: skip
+        )
         evaluated = found["EVAL_DATA"]
         if objective in PAIRS and isinstance(evaluated, (str, dict)):
             from rosetta.data import records, spec  # noqa: PLC0415 (NumPy, which a first start does without)
@@ -140,20 +193,38 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
       UserError: what has changed.
     """
     found, spec = record.read(checkpoint), ginread.value(bound, "DATA")
-    if not found or not found.data or found.start != start or not isinstance(spec, (str, dict)) or not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task"):
+    if (
+        not found
+        or not found.data
+        or found.start != start
+        or not isinstance(spec, (str, dict))
+        or not bound.get("MIXTURE_OR_TASK_NAME", "").startswith("@dataset.task")
+    ):
         return
     from rosetta.data import pipeline  # noqa: PLC0415 (NumPy, which a first start does without)
     from rosetta.data.spec import describe  # noqa: PLC0415
 
-    objective, lengths, pack, span = (ginread.value(bound, name) for name in ("OBJECTIVE", "TASK_FEATURE_LENGTHS", "PACK", "MEAN_NOISE_SPAN_LENGTH"))
+    objective, lengths, pack, span = (
+        ginread.value(bound, name)
+        for name in ("OBJECTIVE", "TASK_FEATURE_LENGTHS", "PACK", "MEAN_NOISE_SPAN_LENGTH")
+    )
     now = {"objective": objective, "pack": pack, "mean_noise_span_length": span}
     if isinstance(lengths, dict):
-        now |= {"inputs": 0 if objective == "lm" else lengths.get("inputs", 0), "targets": lengths.get("targets")}
+        now |= {
+            "inputs": 0 if objective == "lm" else lengths.get("inputs", 0),
+            "targets": lengths.get("targets"),
+        }
     if not describe(spec).startswith("task:"):  # SeqIO's keep no place
-        pipeline.same_as_told(found.data, {name: value for name, value in now.items() if value is not None}, describe(spec))
+        pipeline.same_as_told(
+            found.data,
+            {name: value for name, value in now.items() if value is not None},
+            describe(spec),
+        )
 
 
-def check_last_step(bound: Mapping[str, str], begun: int, step: int, folder: str) -> tuple[str, ...]:
+def check_last_step(
+    bound: Mapping[str, str], begun: int, step: int, folder: str
+) -> tuple[str, ...]:
     """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is left.
 
     Args:
@@ -198,6 +269,12 @@ def checkpoint(path: str, name: str) -> str:
     found = absolute(path)
     if "://" in found:
         checks.remote_path(found)
-    elif not Path(found).is_dir() or (not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None):
-        raise UserError("it is no checkpoint_N and holds none", f"{name}={found}", "name a checkpoint_N, or a folder of them")
+    elif not Path(found).is_dir() or (
+        not re.search(r"/checkpoint_\d+$", found) and folders.newest(found) is None
+    ):
+        raise UserError(
+            "it is no checkpoint_N and holds none",
+            f"{name}={found}",
+            "name a checkpoint_N, or a folder of them",
+        )
     return found

@@ -40,11 +40,19 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
         return named(checkpoint)
     given = folders.step_of(checkpoint)
     if given not in (None, began):
-        raise UserError(f"the finetuning in {model_dir} started from {own.start}", f"INITIAL_CHECKPOINT_PATH={checkpoint}", "name that one to go on, or another MODEL_DIR")
+        raise UserError(
+            f"the finetuning in {model_dir} started from {own.start}",
+            f"INITIAL_CHECKPOINT_PATH={checkpoint}",
+            "name that one to go on, or another MODEL_DIR",
+        )
     folder = checkpoint.rstrip("/")
     found = folder if given is not None else f"{folder}/checkpoint_{began}"
     if not folders.exists(found):
-        raise UserError(f"the finetuning in {model_dir} started from it, and it is gone", found, "put it back, or start anew with another MODEL_DIR")
+        raise UserError(
+            f"the finetuning in {model_dir} started from it, and it is gone",
+            found,
+            "put it back, or start anew with another MODEL_DIR",
+        )
     return found
 
 
@@ -55,14 +63,24 @@ def named(checkpoint: str | None) -> str:
       UserError: there is none.
     """
     if not checkpoint:
-        raise UserError("there are no weights to start from", "INITIAL_CHECKPOINT_PATH", "name a folder with checkpoint_N in it, or one checkpoint_N")
+        raise UserError(
+            "there are no weights to start from",
+            "INITIAL_CHECKPOINT_PATH",
+            "name a folder with checkpoint_N in it, or one checkpoint_N",
+        )
     folder = checkpoint.rstrip("/")
     if folders.step_of(folder) is not None:
         return folder
     steps = folders.steps(folder)
     if not steps:
-        what = "there is no checkpoint_N in it" if folders.exists(folder) else "there is no such folder"
-        raise UserError(what, checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it")
+        what = (
+            "there is no checkpoint_N in it"
+            if folders.exists(folder)
+            else "there is no such folder"
+        )
+        raise UserError(
+            what, checkpoint, "name the folder of the pretrained model, or one checkpoint_N of it"
+        )
     return f"{folder}/checkpoint_{steps[-1]}"
 
 
@@ -95,7 +113,9 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
         batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
-    say(f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}")
+    say(
+        f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}"
+    )
     return batch * targets
 
 
@@ -112,7 +132,9 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
         return otherwise
     found = record.require(named(checkpoint), "whether its attention's logits are divided")
     scaled = bool(found and found.scale_attn_logits)
-    say(f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}")
+    say(
+        f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}"
+    )
     return scaled
 
 

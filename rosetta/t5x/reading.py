@@ -42,13 +42,20 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     platforms, no_gpu = card.platform_or_refusal(found)
     on_cpu = platforms.split(",")[0] == "cpu"
     chosen = switches.choose(environment, found, on_cpu=on_cpu)
-    batch, ways = (positive(name, environment.get(name) or usual) for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1")))
+    batch, ways = (
+        positive(name, environment.get(name) or usual)
+        for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1"))
+    )
     devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
     if devices:
         settings.arithmetic(devices, ways)
         groups = devices // ways
         if batch % groups:
-            raise UserError(f"it does not divide over {groups} groups of {ways} device(s)", f"BSIZE={batch}", f"give a multiple of {groups}")
+            raise UserError(
+                f"it does not divide over {groups} groups of {ways} device(s)",
+                f"BSIZE={batch}",
+                f"give a multiple of {groups}",
+            )
     bindings: dict[str, object] = {
         **chosen.reading(),
         "BATCH_SIZE": batch,
@@ -64,7 +71,9 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
         bindings["NUM_DECODES"] = positive("NUM_DECODES", environment["NUM_DECODES"])
     own = ginfiles.own(environment)
     names = [model, *(f"{ginfiles.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
-    bound = ginread.read([*(ginfiles.HOME / name for name in names), *own], (ginfiles.HOME, Path.cwd()))
+    bound = ginread.read(
+        [*(ginfiles.HOME / name for name in names), *own], (ginfiles.HOME, Path.cwd())
+    )
     bindings |= launch.lengths(settings.lengths(environment), bound)
     bound |= {name: ginread.literal(value) for name, value in bindings.items()}
     preflight.split(bound, ways, devices, size=size)
@@ -73,4 +82,10 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
     writable(str(bindings[OUTPUTS[what]]))
     argv = launch.trainer(environment, [*names, *map(str, own)], bindings, program=what)
     used = launch.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
-    return Command(argv, launch.surroundings(environment, used, platforms), None, (*([str(no_gpu)] if no_gpu else []), *used.lines, *chosen.notes), refused=no_gpu)
+    return Command(
+        argv,
+        launch.surroundings(environment, used, platforms),
+        None,
+        (*([str(no_gpu)] if no_gpu else []), *used.lines, *chosen.notes),
+        refused=no_gpu,
+    )

@@ -68,7 +68,11 @@ def read(checkpoint: str) -> Record | None:
         try:
             found = json.loads(path.read_text())
             if found.pop("schema") != SCHEMA:
-                raise UserError("it was written by a newer release", place, "use that release, or remove the file and set network.T5Config.scale_attn_logits")
+                raise UserError(
+                    "it was written by a newer release",
+                    place,
+                    "use that release, or remove the file and set network.T5Config.scale_attn_logits",
+                )
             return Record(**found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
@@ -83,7 +87,10 @@ def write(folder: str, record: Record) -> None:
     """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
     beside = folders.path(f"{folder}/{FOLDER}")
     beside.mkdir(parents=True, exist_ok=True)
-    _replace(beside / f"checkpoint_{record.step}.json", json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1))
+    _replace(
+        beside / f"checkpoint_{record.step}.json",
+        json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1),
+    )
 
 
 def _replace(path: Any, text: str) -> None:
@@ -126,9 +133,17 @@ def require(checkpoint: str, setting: str) -> Record | None:
     """
     found = read(checkpoint)
     if found is None and is_orbax(checkpoint):
-        known = {"schema": SCHEMA, "step": folders.step_of(checkpoint), "scale_attn_logits": True, "batch_size": 128, "targets_length": 114}
+        known = {
+            "schema": SCHEMA,
+            "step": folders.step_of(checkpoint),
+            "scale_attn_logits": True,
+            "batch_size": 128,
+            "targets_length": 114,
+        }
         do = f"copy {FILE} from the folder of the run that wrote it, or write one with the values it was trained with: {json.dumps(known)}"
-        raise UserError(f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do)
+        raise UserError(
+            f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do
+        )
     return found
 
 
@@ -144,7 +159,11 @@ def stamp(folder: str, *, idle: bool = False) -> None:
         return
     there = folders.steps(folder)
     for path in sorted(beside.iterdir(), key=str):
-        step = folders.step_of(path.name.removesuffix(".json")) if path.name.endswith(".json") else None
+        step = (
+            folders.step_of(path.name.removesuffix(".json"))
+            if path.name.endswith(".json")
+            else None
+        )
         if step is None:
             continue
         if step in there:
@@ -186,7 +205,11 @@ def require_folder(folder: str) -> None:
     if "://" in folder:
         return
     if not os.path.isabs(folder):
-        raise UserError("the path is relative, which Orbax does not save under", folder, f"give it whole: {os.path.abspath(folder)}")
+        raise UserError(
+            "the path is relative, which Orbax does not save under",
+            folder,
+            f"give it whole: {os.path.abspath(folder)}",
+        )
     checks.writable(folder)
 
 
@@ -199,4 +222,8 @@ def require_room(folder: str, needed: int) -> None:
         existing = os.path.dirname(existing)
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise NoRoomError(f"a checkpoint takes {space.shown(needed)}, and {space.shown(free)} are free", folder, "make room, or name another MODEL_DIR")
+        raise NoRoomError(
+            f"a checkpoint takes {space.shown(needed)}, and {space.shown(free)} are free",
+            folder,
+            "make room, or name another MODEL_DIR",
+        )

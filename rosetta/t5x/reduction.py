@@ -40,18 +40,36 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
     if dtype is None:
         return
     if dtype not in DTYPES:
-        raise UserError(f"gradient_dtype is {dtype!r}", "Trainer.gradient_dtype", f"choose one of: {', '.join(DTYPES)}, or None")
+        raise UserError(
+            f"gradient_dtype is {dtype!r}",
+            "Trainer.gradient_dtype",
+            f"choose one of: {', '.join(DTYPES)}, or None",
+        )
     if factor is not None and not isinstance(factor, int | float):
-        raise UserError(f"gradient_dtype needs a loss that is a sum over tokens, not {factor}", "LOSS_NORMALIZING_FACTOR", "give a number or None, or set gradient_dtype = None")
+        raise UserError(
+            f"gradient_dtype needs a loss that is a sum over tokens, not {factor}",
+            "LOSS_NORMALIZING_FACTOR",
+            "give a number or None, or set gradient_dtype = None",
+        )
     if not partitioner.data_axes:
         raise UserError("the batch lies over no axis of the mesh", WHERE, "leave it unset")
     if "te" in (config.fp8, config.attention):
-        raise UserError("Transformer Engine adds up over the devices by itself", WHERE, "leave it unset, or set ENABLE_TE=0")
+        raise UserError(
+            "Transformer Engine adds up over the devices by itself",
+            WHERE,
+            "leave it unset, or set ENABLE_TE=0",
+        )
     if config.attention != "xla" and partitioner.mesh.size > partitioner.data_mesh_size:
-        raise UserError(f"with models split over devices XLA cannot place {config.attention}'s attention inside it", WHERE, "leave it unset, or set ATTENTION=xla or TP_SIZE=1")
+        raise UserError(
+            f"with models split over devices XLA cannot place {config.attention}'s attention inside it",
+            WHERE,
+            "leave it unset, or set ATTENTION=xla or TP_SIZE=1",
+        )
 
 
-def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any) -> Callable[..., Any]:
+def over_data(
+    gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any
+) -> Callable[..., Any]:
     """Return `gradients` computed by each group of devices on its rows of the batch, and added up in `dtype`.
 
     Args:
@@ -65,10 +83,20 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
     mesh, over, groups = partitioner.mesh, partitioner.data_axes, partitioner.data_mesh_size
     split_models = mesh.size > groups
     # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has no rule inside such a function.
-    rules = [(name, None if set(named(axis)) & set(over) else axis) for name, axis in partitioner.logical_axis_rules] if split_models else []
+    rules = (
+        [
+            (name, None if set(named(axis)) & set(over) else axis)
+            for name, axis in partitioner.logical_axis_rules
+        ]
+        if split_models
+        else []
+    )
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if on_cpu and dtype == "bfloat16":
-        route.say("gradients", "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs")
+        route.say(
+            "gradients",
+            "rounded to bfloat16 and added up in float32: XLA adds no bfloat16 between CPUs",
+        )
 
     def total(leaf: Any, spread: PartitionSpec) -> Any:
         leaf = leaf.astype(dtype)
@@ -84,13 +112,23 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
     def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
         # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism each takes its part of the whole sum.
         replicated, split = PartitionSpec(), PartitionSpec(over)
-        spread = jax.tree.map(lambda _: replicated, params) if split_models else partitioner.over_data(axes, params)
+        spread = (
+            jax.tree.map(lambda _: replicated, params)
+            if split_models
+            else partitioner.over_data(axes, params)
+        )
 
         def local(params: Any, state: Any, batch: Any, rng: Any) -> Any:
             with flax_partitioning.axis_rules(rules):
-                found, metrics, seen = gradients(params, state, batch, jax.random.fold_in(rng, lax.axis_index(over)))
+                found, metrics, seen = gradients(
+                    params, state, batch, jax.random.fold_in(rng, lax.axis_index(over))
+                )
             largest = jax.tree.map(lambda leaf: lax.pmax(leaf, over), seen)
-            return jax.tree.map(total, found, spread), jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics), largest
+            return (
+                jax.tree.map(total, found, spread),
+                jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], metrics),
+                largest,
+            )
 
         # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the type it has.
         found, metrics, seen = jax.shard_map(
@@ -102,7 +140,14 @@ def over_data(gradients: Callable[..., Any], partitioner: Any, dtype: str, axes:
             check_vma=False,
         )(params, state, batch, rng)
         first = jax.tree.map(lambda leaf: leaf[0], metrics)
-        metrics = lax.fori_loop(1, groups, lambda index, sums: merge_metrics(sums, jax.tree.map(lambda leaf: leaf[index], metrics)), first)
+        metrics = lax.fori_loop(
+            1,
+            groups,
+            lambda index, sums: merge_metrics(
+                sums, jax.tree.map(lambda leaf: leaf[index], metrics)
+            ),
+            first,
+        )
         return found, metrics, seen
 
     return reduced

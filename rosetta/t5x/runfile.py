@@ -36,7 +36,12 @@ def _stand_in(script: str) -> types.ModuleType:
 
 
 @contextlib.contextmanager
-def arguments(files: Sequence[str], bindings: Sequence[str] = (), script: str = "train", search: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def arguments(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    script: str = "train",
+    search: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
     """Give what T5X's `train`, `evaluate` or `infer` would be called with, built: model, partitioner, data sets.
 
     Args:

@@ -17,7 +17,12 @@ def work(config: Any, shapes: Mapping[str, tuple[int, ...]], devices: list[Any])
     batch, targets = shapes["decoder_target_tokens"]
     inputs = shapes["encoder_input_tokens"][1] if "encoder_input_tokens" in shapes else 0
     kind = "fp8" if config.fp8 != "off" else str(config.dtype)
-    return Work(flops.train_flops(config, inputs, targets, batch), batch * (inputs + targets), len(devices), peak_flops(devices[0].device_kind, kind))
+    return Work(
+        flops.train_flops(config, inputs, targets, batch),
+        batch * (inputs + targets),
+        len(devices),
+        peak_flops(devices[0].device_kind, kind),
+    )
 
 
 def loss(values: Mapping[str, float], factor: Any) -> float | None:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 REDUCED_IN = ("bfloat16", "float32")
 NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
-PRECISIONS = {"xla": "fp8-xla", "te": "fp8-te", "off": "bf16"}  # T5Config.fp8 -> what presets call it
+PRECISIONS = {
+    "xla": "fp8-xla",
+    "te": "fp8-te",
+    "off": "bf16",
+}  # T5Config.fp8 -> what presets call it
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,22 @@ class Switches:
 
     def reading(self) -> dict[str, object]:
         """Return what evaluation and inference take of them, as gin bindings."""
-        return {"network.T5Config.dtype": self.precision, **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK}}
+        return {
+            "network.T5Config.dtype": self.precision,
+            **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK},
+        }
 
     def training(self) -> dict[str, object]:
         """Return them as gin bindings."""
-        reduced = {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
-        return {**self.reading(), "partitioning.PjitPartitioner.fsdp": self.fsdp, "PACK": self.pack, **reduced}
+        reduced = (
+            {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
+        )
+        return {
+            **self.reading(),
+            "partitioning.PjitPartitioner.fsdp": self.fsdp,
+            "PACK": self.pack,
+            **reduced,
+        }
 
 
 def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
@@ -72,13 +86,19 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
     with_te = on(given, "ENABLE_TE")
     fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
     if fp8 and precision != "bfloat16":
-        notes.append(f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)")
+        notes.append(
+            f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)"
+        )
         precision = "bfloat16"
     attention = _attention(given, cards, on_cpu=on_cpu, precision=precision, with_te=with_te)
     if with_te or attention == "te":
         te.require()
         if on_cpu:
-            raise UserError("it needs an NVIDIA card", "Transformer Engine", "set ENABLE_TE=0, and ATTENTION to another than te")
+            raise UserError(
+                "it needs an NVIDIA card",
+                "Transformer Engine",
+                "set ENABLE_TE=0, and ATTENTION to another than te",
+            )
     chosen = Switches(
         precision=precision,
         fp8=("te" if with_te else "xla") if fp8 else "off",
@@ -89,34 +109,60 @@ def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> 
         scan_layers=on(given, "SCAN_LAYERS"),
         fsdp=on(given, "FSDP"),
         pack=on(given, "PACK"),
-        gradient_dtype=one_of("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN) if given.get("GRADIENT_DTYPE") else None,
+        gradient_dtype=one_of("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN)
+        if given.get("GRADIENT_DTYPE")
+        else None,
         notes=tuple(notes),
     )
-    T5Config(vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK})  # refuses what cannot be combined
+    T5Config(
+        vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK}
+    )  # refuses what cannot be combined
     return chosen
 
 
-def _fp8(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, notes: list[str]) -> bool:
+def _fp8(
+    given: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    on_cpu: bool,
+    precision: str,
+    notes: list[str],
+) -> bool:
     lacking = [each.name for each in cards if each.capability < card.FP8]
     able = not on_cpu and bool(cards) and not lacking
-    where = "the CPU" if on_cpu else lacking[0] if lacking else "a card that cannot be asked (no nvidia-smi)"
+    where = (
+        "the CPU"
+        if on_cpu
+        else lacking[0]
+        if lacking
+        else "a card that cannot be asked (no nvidia-smi)"
+    )
     if given.get("ENABLE_FP8"):
         asked = on(given, "ENABLE_FP8")
         if asked and cards and not able and not on_cpu:
-            raise UserError(f"{where} has no FP8", f"ENABLE_FP8={given['ENABLE_FP8']}", "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card")
+            raise UserError(
+                f"{where} has no FP8",
+                f"ENABLE_FP8={given['ENABLE_FP8']}",
+                "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+            )
         if asked and on_cpu:
             notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
         return asked
     if not able:
         can = "computes it slowly" if on_cpu else "has none" if cards else "may have none"
-        notes.append(f"FP8 is off: {where} {can}" + ("" if cards and not on_cpu else " (ENABLE_FP8=1 turns it on)"))
+        notes.append(
+            f"FP8 is off: {where} {can}"
+            + ("" if cards and not on_cpu else " (ENABLE_FP8=1 turns it on)")
+        )
     elif precision != "bfloat16":
         notes.append(f"FP8 is off: PREC={precision} was asked for (ENABLE_FP8=1 turns it on)")
         return False
     return able
 
 
-def _attention(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool) -> str:
+def _attention(
+    given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool
+) -> str:
     lacking = [each.name for each in cards if each.capability < card.CUDNN]
     able = not on_cpu and precision != "float32" and bool(cards) and not lacking
     asked = given.get("ATTENTION")
@@ -124,6 +170,16 @@ def _attention(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool,
         return "te" if with_te else "cudnn" if able else "xla"
     one_of("ATTENTION", asked, ATTENTION)
     if asked == "cudnn" and not able and (cards or on_cpu):
-        why = "the CPU has none" if on_cpu else "it is for bfloat16 and float16" if precision == "float32" else f"{lacking[0]} has none"
-        raise UserError(f"cuDNN's attention cannot run here: {why}", "ATTENTION=cudnn", "set ATTENTION=xla, or leave it out")
+        why = (
+            "the CPU has none"
+            if on_cpu
+            else "it is for bfloat16 and float16"
+            if precision == "float32"
+            else f"{lacking[0]} has none"
+        )
+        raise UserError(
+            f"cuDNN's attention cannot run here: {why}",
+            "ATTENTION=cudnn",
+            "set ATTENTION=xla, or leave it out",
+        )
     return asked

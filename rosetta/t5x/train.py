@@ -36,7 +36,9 @@ def main(module: str = "t5x.train") -> None:
         run.over(_finish)
         _end_if_data()
         run.blame(error)
-        run.explain(error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish)
+        run.explain(
+            error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish
+        )
         _end_if_system(error)
         _end_if_configuration(error)
         raise
@@ -64,7 +66,9 @@ def _parse_flags(words: list[str]) -> list[str]:
         rest: list[str] = flags.FLAGS(words)
     except flags.Error as error:
         what = str(error).splitlines()[0]
-        raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE") from error
+        raise UserError(
+            what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE"
+        ) from error
     if rest[1:]:
         what = f"{rest[1]!r} is not an option"
         raise UserError(what, "command line", "give --gin_file=FILE and --gin.NAME=VALUE")

@@ -34,7 +34,9 @@ _LOSSES = ("loss", "loss_per_nonpadding_target_token")
 _SKIPPED = "rosetta/skipped"  # the share of steps whose update was left out
 
 
-def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any) -> tuple[Any, Any, Any]:
+def gradients(
+    model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any
+) -> tuple[Any, Any, Any]:
     """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where there is none).
 
     All microbatches read the same FP8 scales, and their largest magnitudes are combined.
@@ -43,7 +45,11 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
     """
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
-        return model.loss_fn(variables[0], part, rng, variables[1]) if variables[1] else model.loss_fn(variables[0], part, rng)
+        return (
+            model.loss_fn(variables[0], part, rng, variables[1])
+            if variables[1]
+            else model.loss_fn(variables[0], part, rng)
+        )
 
     graded = jax.value_and_grad(loss, has_aux=True)
     if microbatches <= 1:
@@ -53,13 +59,23 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
     rows = next(iter(batch.values())).shape[0]
     if rows % microbatches:
         whose = "a batch" if spec is not None else "a group of devices, as gradient_dtype is set,"
-        raise UserError(f"the {rows} rows of {whose} do not divide into {microbatches} microbatches", "Trainer.num_microbatches", f"give a divisor of {rows}")
+        raise UserError(
+            f"the {rows} rows of {whose} do not divide into {microbatches} microbatches",
+            "Trainer.num_microbatches",
+            f"give a divisor of {rows}",
+        )
 
     def one(index: Any, rng: Any) -> tuple[Any, Any, Any]:
         size = rows // microbatches
-        part = {key: jax.lax.dynamic_slice_in_dim(value, index * size, size) for key, value in batch.items()}
+        part = {
+            key: jax.lax.dynamic_slice_in_dim(value, index * size, size)
+            for key, value in batch.items()
+        }
         if spec is not None:
-            part = {key: t5x_partitioning.with_sharding_constraint(value, spec) for key, value in part.items()}
+            part = {
+                key: t5x_partitioning.with_sharding_constraint(value, spec)
+                for key, value in part.items()
+            }
         (_, metrics), (of_params, seen) = graded((params, state), part, rng)
         return of_params, metrics, seen
 
@@ -68,14 +84,20 @@ def gradients(model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any,
         rng, own = jax.random.split(rng)
         of_params, found, after = one(index, own)
         total = jax.tree.map(jnp.add, total, of_params)
-        metrics = jax.lax.cond(index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found))
+        metrics = jax.lax.cond(
+            index == 0, lambda: found, lambda: trainer.merge_metrics(metrics, found)
+        )
         return rng, total, metrics, fp8.combine(seen, after)
 
     _, shape, _ = jax.eval_shape(one, 0, dropout_rng)
     empty = {key: t5x_metrics.shape_obj_to_defined_obj(value) for key, value in shape.items()}
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
-    unseen = jax.tree.map(jnp.zeros_like, state)  # nothing that is seen, neither scale nor magnitude, is below zero
-    _, total, metrics, seen = jax.lax.fori_loop(0, microbatches, body, (dropout_rng, zeros, empty, unseen))
+    unseen = jax.tree.map(
+        jnp.zeros_like, state
+    )  # nothing that is seen, neither scale nor magnitude, is below zero
+    _, total, metrics, seen = jax.lax.fori_loop(
+        0, microbatches, body, (dropout_rng, zeros, empty, unseen)
+    )
     return total, metrics, seen
 
 
@@ -89,20 +111,35 @@ class Trainer(trainer.Trainer):
 
     train_state: Any  # upstream's property
 
-    def __init__(self, *args: Any, total_steps: int | None = None, gradient_dtype: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        total_steps: int | None = None,
+        gradient_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        reduction.check(gradient_dtype, self._model._loss_normalizing_factor, self._partitioner, self._model.config)  # noqa: SLF001
+        reduction.check(
+            gradient_dtype,
+            self._model._loss_normalizing_factor,  # noqa: SLF001
+            self._partitioner,
+            self._model.config,
+        )
         self._gradient_dtype = gradient_dtype
         if self._model.config.fp8 != "off":
             fp8.require(list(self._partitioner.mesh.devices.flat))
         self._total_steps = total_steps
         self._folder = kwargs.get("summary_dir")
         self._settings = settings.read(os.environ)
-        self._health: healths.Health | None = None  # from the first step on: another trainer may compile ahead
+        self._health: healths.Health | None = (
+            None  # from the first step on: another trainer may compile ahead
+        )
         self._newest: Any = None  # the train state after the last step that was begun
         self._at = 0
         self._program: Any = None  # the compiled step
-        self._reporter = progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
+        self._reporter = (
+            progress.Reporter(kwargs.get("summary_dir")) if jax.process_index() == 0 else None
+        )
         self._said = ThreadPoolExecutor(1)
         self._reports: list[Future[None]] = []
         self._work: Any = None
@@ -116,19 +153,26 @@ class Trainer(trainer.Trainer):
         self._raise_from_reports()
 
     def _raise_from_reports(self) -> None:
-        done, self._reports = [each for each in self._reports if each.done()], [each for each in self._reports if not each.done()]
+        done, self._reports = (
+            [each for each in self._reports if each.done()],
+            [each for each in self._reports if not each.done()],
+        )
         for each in done:
             each.result()
 
     def compile_train(self, batch: Any) -> None:
         """Compile the training step, unless it has been while the train state was made."""
         before = time.monotonic()
-        ready = ahead.take(model=self._model, state=self.train_state, batch=batch, key=self._base_rng)
+        ready = ahead.take(
+            model=self._model, state=self.train_state, batch=batch, key=self._base_rng
+        )
         if ready is None:
             super().compile_train(batch)
             return
         self._compiled_train_step = ready
-        self.train_metrics_manager.write_scalar("timing/compilation_seconds", time.monotonic() - before, self.train_state.step)  # that it was waited for
+        self.train_metrics_manager.write_scalar(
+            "timing/compilation_seconds", time.monotonic() - before, self.train_state.step
+        )  # that it was waited for
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
         """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier report is raised.
@@ -159,13 +203,23 @@ class Trainer(trainer.Trainer):
         if num_steps:
             held = (dataset.waited() - waited) / num_steps
             if self._reporter:
-                self._reports.append(self._said.submit(self._report, future, start + num_steps, num_steps, before, waited))
+                self._reports.append(
+                    self._said.submit(
+                        self._report, future, start + num_steps, num_steps, before, waited
+                    )
+                )
             else:
                 health.tell(start + num_steps, held)
         return future
 
     def _begin(self, start: int) -> None:
-        health = self._health = healths.Health(self._folder, self._settings, jax.process_index(), jax.process_count(), healths.Source(dataset.told, self._scales))
+        health = self._health = healths.Health(
+            self._folder,
+            self._settings,
+            jax.process_index(),
+            jax.process_count(),
+            healths.Source(dataset.told, self._scales),
+        )
         if health.goodput:
             health.goodput.begins(start)
         given = self._program = self._compiled_train_step or self._partitioned_train_step
@@ -182,7 +236,14 @@ class Trainer(trainer.Trainer):
         found = {}
         for name in (*_LOSSES, _SKIPPED):
             if name in metrics:
-                here = jax.tree.map(lambda leaf: np.asarray(leaf.addressable_data(0)) if isinstance(leaf, jax.Array) else leaf, metrics[name])
+                here = jax.tree.map(
+                    lambda leaf: (
+                        np.asarray(leaf.addressable_data(0))
+                        if isinstance(leaf, jax.Array)
+                        else leaf
+                    ),
+                    metrics[name],
+                )
                 found[name] = float(here.compute_value().value)
         if found.pop(_SKIPPED, 0.0):
             return math.nan
@@ -191,8 +252,16 @@ class Trainer(trainer.Trainer):
 
     def _scales(self) -> dict[str, list[float]]:
         state = self._newest or self.train_state
-        flat = flatten_dict(flax.core.unfreeze(state.flax_mutables), sep="/") if state.flax_mutables else {}
-        return {name: np.asarray(leaf.addressable_data(0)).ravel().tolist() for name, leaf in flat.items() if name.endswith("_scale")}
+        flat = (
+            flatten_dict(flax.core.unfreeze(state.flax_mutables), sep="/")
+            if state.flax_mutables
+            else {}
+        )
+        return {
+            name: np.asarray(leaf.addressable_data(0)).ravel().tolist()
+            for name, leaf in flat.items()
+            if name.endswith("_scale")
+        }
 
     def _seen(self, batches: Any, start: int) -> Iterator[Any]:
         """The same batches, one of which was looked at for its shapes. Between them the run may be stopped, or saved."""
@@ -209,15 +278,25 @@ class Trainer(trainer.Trainer):
                 raise health.stop_for_data(error, self._at) from error
             if self._work is None:
                 shares = self._partitioner.data_shards if jax.process_count() > 1 else 1
-                shapes = {key: (value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares, *value.shape[1:]) for key, value in batch.items()}
-                self._work = one_step.work(self._model.config, shapes, list(self._partitioner.mesh.devices.flat))
+                shapes = {
+                    key: (
+                        value.shape[0] if isinstance(value, jax.Array) else value.shape[0] * shares,
+                        *value.shape[1:],
+                    )
+                    for key, value in batch.items()
+                }
+                self._work = one_step.work(
+                    self._model.config, shapes, list(self._partitioner.mesh.devices.flat)
+                )
             yield batch
             self._at += 1
             self._between()
 
     def _between(self) -> None:
         health: Any = self._health
-        health.before(self._at, (lambda: self._program) if hasattr(self._program, "as_text") else None)
+        health.before(
+            self._at, (lambda: self._program) if hasattr(self._program, "as_text") else None
+        )
         if health.wants_checkpoint(self._at) and self._newest is not None:
             health.pause()
             manager.save_now(self._newest)
@@ -231,7 +310,16 @@ class Trainer(trainer.Trainer):
         seconds = steps / rate if rate else time.monotonic() - before
         held = dataset.waited() - waited
         health: Any = self._health
-        found = progress.report(self._work, step, self._total_steps, steps, seconds, held, loss, health.report(step, seconds, held / steps))
+        found = progress.report(
+            self._work,
+            step,
+            self._total_steps,
+            steps,
+            seconds,
+            held,
+            loss,
+            health.report(step, seconds, held / steps),
+        )
         for name, value in found.scalars().items():
             self.train_metrics_manager.write_scalar(f"rosetta/{name}", value, step)
         if self._reporter:
@@ -246,16 +334,38 @@ class Trainer(trainer.Trainer):
             spec = None if self._gradient_dtype else self._partitioner.data_partition_spec
 
             def graded(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-                return gradients(self._model, params, state, batch, rng, self._num_microbatches or 1, spec)
+                return gradients(
+                    self._model, params, state, batch, rng, self._num_microbatches or 1, spec
+                )
 
             if self._gradient_dtype:
-                graded = reduction.over_data(graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params)
-            found, metrics, seen = graded(train_state.params, state, batch, self._get_step_rng(train_state.step))
-            kept = {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))} if seen else None
-            after, metrics = trainer.apply_grads(train_state, found, dict(metrics), rate, self._weight_metrics_computer, other_state_variables=kept)
+                graded = reduction.over_data(
+                    graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params
+                )
+            found, metrics, seen = graded(
+                train_state.params, state, batch, self._get_step_rng(train_state.step)
+            )
+            kept = (
+                {"flax_mutables": flax.core.freeze(fp8.advance(state, seen, train_state.step))}
+                if seen
+                else None
+            )
+            after, metrics = trainer.apply_grads(
+                train_state,
+                found,
+                dict(metrics),
+                rate,
+                self._weight_metrics_computer,
+                other_state_variables=kept,
+            )
             if self._settings.on_bad_loss == "skip":
                 after, fine = _where_finite(found, after, train_state)
-                metrics = {**metrics, _SKIPPED: t5x_metrics.AveragePerStep.from_model_output(jnp.where(fine, 0.0, 1.0))}
+                metrics = {
+                    **metrics,
+                    _SKIPPED: t5x_metrics.AveragePerStep.from_model_output(
+                        jnp.where(fine, 0.0, 1.0)
+                    ),
+                }
             return after, metrics
 
         return self._partitioner.partition(
@@ -269,4 +379,6 @@ class Trainer(trainer.Trainer):
 def _where_finite(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
     """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted. And which it is, bool []."""
     fine = finite(found)
-    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(after.step), fine
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(
+        after.step
+    ), fine

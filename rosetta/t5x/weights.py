@@ -10,7 +10,15 @@ from rosetta.t5x import ginread
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_SIZES = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers")
+_SIZES = (
+    "vocab_size",
+    "emb_dim",
+    "num_heads",
+    "head_dim",
+    "mlp_dim",
+    "num_encoder_layers",
+    "num_decoder_layers",
+)
 _ADAM = "@optimizer.adamw()"
 
 
@@ -28,7 +36,11 @@ def kernels(bound: Mapping[str, str]) -> int | None:
     vocabulary, d, heads, head, mlp, encoder, decoder = sizes
     wide, feed = d * heads * head, (len(activations) + 1) * d * mlp
     tables = 1 if ginread.value(bound, "network.T5Config.logits_via_embedding") else 2
-    return tables * vocabulary * d + encoder * (4 * wide + feed) + decoder * ((8 if encoder else 4) * wide + feed)
+    return (
+        tables * vocabulary * d
+        + encoder * (4 * wide + feed)
+        + decoder * ((8 if encoder else 4) * wide + feed)
+    )
 
 
 def find_last_step(bound: Mapping[str, str], begun: int) -> int | None:
@@ -44,7 +56,9 @@ def find_last_step(bound: Mapping[str, str], begun: int) -> int | None:
     return end if isinstance(end, int) else None
 
 
-def room(bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, name: str) -> tuple[str, ...]:
+def room(
+    bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, name: str
+) -> tuple[str, ...]:
     """Return a line where a run's checkpoints do not all fit, see space.check; nothing where the files do not say how long it trains, or it saves none.
 
     Args:
@@ -58,10 +72,29 @@ def room(bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, 
       UserError: there is no room for one.
     """
     count = kernels(bound)
-    end, period, keep = find_last_step(bound, begun), ginread.value(bound, "SAVE_PERIOD"), ginread.value(bound, "KEEP")
-    if count is None or end is None or not isinstance(period, int) or period < 1 or bound.get("utils.CheckpointConfig.save") == "None":
+    end, period, keep = (
+        find_last_step(bound, begun),
+        ginread.value(bound, "SAVE_PERIOD"),
+        ginread.value(bound, "KEEP"),
+    )
+    if (
+        count is None
+        or end is None
+        or not isinstance(period, int)
+        or period < 1
+        or bound.get("utils.CheckpointConfig.save") == "None"
+    ):
         return ()
     moments = space.ADAM * space.FLOAT if bound.get("OPTIMIZER", "").strip() == _ADAM else 0
-    width = space.FLOAT if ginread.value(bound, "utils.SaveCheckpointConfig.dtype") == "float32" else space.FLOAT // 2
+    width = (
+        space.FLOAT
+        if ginread.value(bound, "utils.SaveCheckpointConfig.dtype") == "float32"
+        else space.FLOAT // 2
+    )
     saves = -(-max(end - max(own, default=begun), 0) // period)
-    return space.check(folder, count * (width + moments), space.at_once(saves, keep if isinstance(keep, int) else None, len(own)), name)
+    return space.check(
+        folder,
+        count * (width + moments),
+        space.at_once(saves, keep if isinstance(keep, int) else None, len(own)),
+        name,
+    )

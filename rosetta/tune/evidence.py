@@ -31,16 +31,24 @@ class Evidence:
         self._path, self._trials = path, dict[str, Outcome]()
         head = {"schema": SCHEMA, **about}
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
+        whole = [
+            line for line in lines if line.endswith("\n")
+        ]  # the last one may have been cut off
         try:
             found = [json.loads(line) for line in whole]
             for each in found[1:]:
                 self._trials[_key(each["settings"], each["repeat"])] = Outcome(**each["outcome"])
         except (ValueError, KeyError, TypeError):
-            raise UserError("it is no evidence of a tuning", str(path), "name another file, or remove it") from None
+            raise UserError(
+                "it is no evidence of a tuning", str(path), "name another file, or remove it"
+            ) from None
         if found and found[0] != json.loads(json.dumps(head)):
             odd = _odd(found[0], json.loads(json.dumps(head)))
-            raise UserError(f"it is of a tuning with another {', '.join(odd)}", str(path), "name another file with --evidence, or remove it")
+            raise UserError(
+                f"it is of a tuning with another {', '.join(odd)}",
+                str(path),
+                "name another file with --evidence, or remove it",
+            )
         text = "".join(whole) if whole else json.dumps(head) + "\n"
         whole_again = path.with_name(f"{path.name}.new")
         whole_again.write_text(text, encoding="utf-8")
@@ -53,7 +61,9 @@ class Evidence:
 
     def add(self, choice: Choice, repeat: int, outcome: Outcome) -> None:
         """Keep a trial."""
-        line = json.dumps({"settings": choice.settings(), "repeat": repeat, "outcome": asdict(outcome)})
+        line = json.dumps(
+            {"settings": choice.settings(), "repeat": repeat, "outcome": asdict(outcome)}
+        )
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._trials[_key(choice.settings(), repeat)] = outcome
@@ -62,7 +72,15 @@ class Evidence:
 def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """What differs; of what is a mapping in both, which of its names."""
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-    return [word for name in names for word in (_odd(one[name], other[name]) if isinstance(one.get(name), dict) and isinstance(other.get(name), dict) else [name])]
+    return [
+        word
+        for name in names
+        for word in (
+            _odd(one[name], other[name])
+            if isinstance(one.get(name), dict) and isinstance(other.get(name), dict)
+            else [name]
+        )
+    ]
 
 
 def _key(settings: Mapping[str, str], repeat: int) -> str:

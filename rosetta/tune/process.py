@@ -27,7 +27,9 @@ class Processes:
         self._logs, self._seconds = logs, seconds
         self._number = len(list(logs.glob("*.log"))) if logs.is_dir() else 0
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], out: IO[bytes] | None = None) -> tuple[int | None, Path]:
+    def run(
+        self, argv: Sequence[str], env: Mapping[str, str], out: IO[bytes] | None = None
+    ) -> tuple[int | None, Path]:
         """Run one to its end.
 
         Args:
@@ -44,8 +46,14 @@ class Processes:
         tie = functools.partial(tied.to, os.getpid(), signal.SIGKILL)
         with log.open("wb") as file:
             process = subprocess.Popen(  # a thread could hang in it, and we have none
-                list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out or file, stderr=file, start_new_session=True, preexec_fn=tie,  # noqa: PLW1509
-            )  # fmt: skip
+                list(argv),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out or file,
+                stderr=file,
+                start_new_session=True,
+                preexec_fn=tie,  # noqa: PLW1509
+            )
         try:
             return process.wait(timeout=self._seconds), log
         except subprocess.TimeoutExpired:

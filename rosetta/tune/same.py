@@ -18,7 +18,14 @@ _ASK = "from jaxlib import xla_client; made = xla_client.CompileOptions(); print
 
 def comes_to(run: Run) -> tuple[object, ...]:
     """Return what makes a run what it is: two runs are the same where these are equal."""
-    flags, _ = xlaflags.today(xlaflags.joined(xlaflags.written({name: value for name, value in run.xla_flags.items() if value is not None})), xlaflags.jaxlib())
+    flags, _ = xlaflags.today(
+        xlaflags.joined(
+            xlaflags.written(
+                {name: value for name, value in run.xla_flags.items() if value is not None}
+            )
+        ),
+        xlaflags.jaxlib(),
+    )
     return run.model, run.precision, tuple(sorted(run.env.items())), options(xlaflags.joined(flags))
 
 
@@ -31,6 +38,10 @@ def options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
       python: whose jaxlib is asked.
     """
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([python, "-P", "-c", _ASK], env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("goo.gle/")]  # of the text format's: it is not always the same
+    done = subprocess.run(
+        [python, "-P", "-c", _ASK], env=environment, capture_output=True, text=True, check=False
+    )
+    lines = [
+        line for line in done.stdout.splitlines() if not line.startswith("goo.gle/")
+    ]  # of the text format's: it is not always the same
     return tuple(sorted(lines if done.returncode == 0 and lines else set(xlaflags.split(flags))))

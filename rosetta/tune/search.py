@@ -27,12 +27,23 @@ class Choice:
     def settings(self) -> dict[str, str]:
         """Return it as a command line has it."""
         found = {} if self.batch is None else {"batch.per_gpu": str(self.batch)}
-        return {**found, **({"ROSETTA_WITH": ",".join(self.switches)} if self.switches else {}), **dict(self.fields)}
+        return {
+            **found,
+            **({"ROSETTA_WITH": ",".join(self.switches)} if self.switches else {}),
+            **dict(self.fields),
+        }
 
     def plus(self, part: Choice) -> Choice:
         """Return it with a part, which takes the place of its opposite: no-X that of X."""
-        opposites = {each.removeprefix("no-") if each.startswith("no-") else f"no-{each}" for each in part.switches}
-        return replace(self, switches=(*(each for each in self.switches if each not in opposites), *part.switches), fields=(*self.fields, *part.fields))
+        opposites = {
+            each.removeprefix("no-") if each.startswith("no-") else f"no-{each}"
+            for each in part.switches
+        }
+        return replace(
+            self,
+            switches=(*(each for each in self.switches if each not in opposites), *part.switches),
+            fields=(*self.fields, *part.fields),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,13 @@ class Search:
     """
 
     def __init__(
-        self, measure: Callable[[Choice, int], Outcome], repeats: int, *, most: float = math.inf, comes_to: Callable[[Choice], object] = lambda choice: choice, say: Callable[[str], None] = lambda _: None
+        self,
+        measure: Callable[[Choice, int], Outcome],
+        repeats: int,
+        *,
+        most: float = math.inf,
+        comes_to: Callable[[Choice], object] = lambda choice: choice,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._measure, self._repeats, self._comes_to, self._say = measure, repeats, comes_to, say
         self._times, self._left = min(repeats, 2), most
@@ -88,7 +105,10 @@ class Search:
         rates = [each.rate for each in outcomes]
         before = rate = statistics.median(rates)
         noise = max(abs(each / before - 1) for each in rates)
-        self._say(f"it starts at {before:,.4g}" + (f", and repeats differ by up to {noise:.1%}" if self._repeats > 1 else ""))
+        self._say(
+            f"it starts at {before:,.4g}"
+            + (f", and repeats differ by up to {noise:.1%}" if self._repeats > 1 else "")
+        )
         kept = list[tuple[str, float]]()
         # One that was halved has been tried at twice the size.
         while grow and batch is not None and (choice.batch is None or kept) and self._more():
@@ -127,7 +147,11 @@ class Search:
                 break
             smaller = (choice.batch or batch or 1) // 2
             if first.kind != MEMORY or not smaller:
-                raise UserError(f"it does not run: {first.reason}", "rosetta tune", "mend that, or tune another preset; its log is beside the evidence")
+                raise UserError(
+                    f"it does not run: {first.reason}",
+                    "rosetta tune",
+                    "mend that, or tune another preset; its log is beside the evidence",
+                )
             self._say(f"{first.reason}; {smaller} sequences a GPU instead")
             choice = replace(choice, batch=smaller)
         others = [self._measure(choice, number) for number in range(1, self._repeats)]

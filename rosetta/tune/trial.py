@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
     from rosetta.launch.description import Run
 
-_NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
+)
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # by the kernel, for the host's memory
-_OWN = re.compile(r"rosetta( \S+)*: ")  # how a line of ours begins: "rosetta: …", "rosetta t5x pretrain: …" of a word it does not know
+_OWN = re.compile(
+    r"rosetta( \S+)*: "
+)  # how a line of ours begins: "rosetta: …", "rosetta t5x pretrain: …" of a word it does not know
 _SHOWN = 5  # last lines of a log that fails
 
 
@@ -42,8 +46,23 @@ class Trials:
       logs: folder that they are kept in.
     """
 
-    def __init__(self, preset: str, accelerator: str | None, gpus: int, settings: Mapping[str, str], *, steps: int, seconds: float, logs: Path) -> None:
-        self.preset, self.accelerator, self.gpus, self.settings = preset, accelerator, gpus, settings
+    def __init__(
+        self,
+        preset: str,
+        accelerator: str | None,
+        gpus: int,
+        settings: Mapping[str, str],
+        *,
+        steps: int,
+        seconds: float,
+        logs: Path,
+    ) -> None:
+        self.preset, self.accelerator, self.gpus, self.settings = (
+            preset,
+            accelerator,
+            gpus,
+            settings,
+        )
         self.steps = steps
         self._processes = process.Processes(logs, seconds)
 
@@ -52,9 +71,18 @@ class Trials:
         framework = files.chain(self.preset)[0].name
         bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
         run = describe.describe(
-            self.preset, accelerator=self.accelerator, settings={**bench, **self.settings, **choice.settings()}, nodes=1, gpus_per_node=self.gpus, environment=os.environ
+            self.preset,
+            accelerator=self.accelerator,
+            settings={**bench, **self.settings, **choice.settings()},
+            nodes=1,
+            gpus_per_node=self.gpus,
+            environment=os.environ,
         )
-        return _synthetic(replace(run, processes_per_node="node")) if framework == "pax" and "DATA" not in run.env else replace(run, processes_per_node="node")
+        return (
+            _synthetic(replace(run, processes_per_node="node"))
+            if framework == "pax" and "DATA" not in run.env
+            else replace(run, processes_per_node="node")
+        )
 
     def __call__(self, choice: Choice, _: int) -> Outcome:
         """Make a trial. Its rate is tokens a second of all devices, without the first step, which compiles."""
@@ -62,21 +90,41 @@ class Trials:
             run = self.describe(choice, folder)
             argv = [sys.executable, "-P", "-m", *run.entry]
             variables = rendering.variables(run)
-            env = {name: value for name, value in os.environ.items() if name not in (*node.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")} | variables
+            env = {
+                name: value
+                for name, value in os.environ.items()
+                if name not in (*node.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
+            } | variables
             if rendering.on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
             status, log = self._processes.run(argv, env)
             mask = Mask(variables)
-            more: dict[str, Any] = {"command": [mask.word(word) for word in argv], "env": mask.variables(variables), "log": str(log)}
-            return _outcome(status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more)
+            more: dict[str, Any] = {
+                "command": [mask.word(word) for word in argv],
+                "env": mask.variables(variables),
+                "log": str(log),
+            }
+            return _outcome(
+                status, log.read_text(encoding="utf-8", errors="replace"), Path(folder), more
+            )
 
 
 def _t5x(steps: int, folder: str) -> dict[str, str]:
-    return {"BENCHMARK_MODE": "1", "CHECKPOINT_DISABLE": "true", "TRAIN_STEPS": str(steps), "MODEL_DIR": f"{folder}/run"}
+    return {
+        "BENCHMARK_MODE": "1",
+        "CHECKPOINT_DISABLE": "true",
+        "TRAIN_STEPS": str(steps),
+        "MODEL_DIR": f"{folder}/run",
+    }
 
 
 def _pax(steps: int, folder: str) -> dict[str, str]:
-    return {"MAX_STEPS": str(steps), "fdl.SUMMARY_INTERVAL_STEPS": str(max(steps // 2, 1)), "LOG_DIR": f"{folder}/run", "ADDITIONAL_ARGS": NO_CHECKPOINTS}
+    return {
+        "MAX_STEPS": str(steps),
+        "fdl.SUMMARY_INTERVAL_STEPS": str(max(steps // 2, 1)),
+        "LOG_DIR": f"{folder}/run",
+        "ADDITIONAL_ARGS": NO_CHECKPOINTS,
+    }
 
 
 def _synthetic(run: Run) -> Run:
@@ -86,23 +134,42 @@ def _synthetic(run: Run) -> Run:
     name = f"Synthetic{run.model.removeprefix('Pile')}"
     if name not in preflight.names():
         return run
-    return replace(run, entry=(*run.entry[:-1], "train"), model=name, env={**run.env, "CONFIG": name})
+    return replace(
+        run, entry=(*run.entry[:-1], "train"), model=name, env={**run.env, "CONFIG": name}
+    )
 
 
 def _outcome(status: int | None, log: str, folder: Path, more: dict[str, Any]) -> Outcome:
     if status == 0:
         found = next(iter(sorted(folder.rglob("progress.jsonl"))), None)
-        reports = [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()] if found else []
+        reports = (
+            [json.loads(line) for line in found.read_text(encoding="utf-8").splitlines()]
+            if found
+            else []
+        )
         rates = [each["tokens_per_second"] for each in reports if each.get("tokens_per_second")]
         if rates:
             last = reports[-1]
-            return Outcome(OK, float(rates[-1]), more={**more, **{name: last.get(name) for name in ("steps_per_second", "mfu", "loss")}})
+            return Outcome(
+                OK,
+                float(rates[-1]),
+                more={
+                    **more,
+                    **{name: last.get(name) for name in ("steps_per_second", "mfu", "loss")},
+                },
+            )
         return Outcome("failed", reason="it ended without a rate: give more --steps", more=more)
     last_lines = [line for line in log.splitlines() if line.strip()][-_SHOWN:]
     if status is None:
         return Outcome("too long", reason="it was ended: see --seconds", more=more)
     if _NO_MEMORY.search(log) or status in _KILLED:
-        return Outcome(MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines})
+        return Outcome(
+            MEMORY, reason="it does not fit into memory", more={**more, "end": last_lines}
+        )
     own = [line for line in last_lines if _OWN.match(line)]
     reason = (own or last_lines or [f"status {status}"])[-1]
-    return Outcome("refused" if status == 2 else "failed", reason=reason.removeprefix("rosetta: "), more={**more, "status": status, "end": last_lines})
+    return Outcome(
+        "refused" if status == 2 else "failed",
+        reason=reason.removeprefix("rosetta: "),
+        more={**more, "status": status, "end": last_lines},
+    )

@@ -29,7 +29,12 @@ def usual(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
         return names
     names += [] if planned else LAUNCHES[:2]
     if run.nodes * run.gpus_per_node > 1:
-        names += [*([] if planned else LAUNCHES[2:]), *(LOOPS if _loops(run) else ()), *([SPLIT] if _split(run) else []), COMBINE]
+        names += [
+            *([] if planned else LAUNCHES[2:]),
+            *(LOOPS if _loops(run) else ()),
+            *([SPLIT] if _split(run) else []),
+            COMBINE,
+        ]
     return names
 
 
@@ -40,13 +45,20 @@ def asked(text: str, *, planned: bool) -> list[str]:
         if each not in ALL:
             raise UserError(f"{each!r} cannot be tried", "--try", f"choose of {', '.join(ALL)}")
         if planned and each in LAUNCHES:
-            raise UserError(f"a plan does not see what {each} gains", "--try", "try it on the card itself, without --card")
+            raise UserError(
+                f"a plan does not see what {each} gains",
+                "--try",
+                "try it on the card itself, without --card",
+            )
     return names
 
 
 def off(names: Iterable[str], resolved: Settings) -> list[str]:
     """Return those that are not on already, each once."""
-    there = {*(resolved.get("switches") or ()), *((COMBINE,) if resolved.get("combine") == "layers" else ())}
+    there = {
+        *(resolved.get("switches") or ()),
+        *((COMBINE,) if resolved.get("combine") == "layers" else ()),
+    }
     return [each for each in dict.fromkeys(names) if each not in there]
 
 
@@ -59,9 +71,17 @@ def part(name: str) -> Choice:
 
 def _loops(run: Run) -> bool:
     """Has the step a loop with collectives in it: over layers, or microbatches? Paxml's layers are one."""
-    return run.framework == "pax" or on(run.env, "SCAN_LAYERS") or run.batch.get("microbatches", 1) != 1
+    return (
+        run.framework == "pax"
+        or on(run.env, "SCAN_LAYERS")
+        or run.batch.get("microbatches", 1) != 1
+    )
 
 
 def _split(run: Run) -> bool:
     """Do several devices share a product?"""
-    return any(shape[-1] > 1 for shape in run.mesh.values()) if run.framework == "pax" else run.env.get("TP_SIZE", "1") not in ("", "1")
+    return (
+        any(shape[-1] > 1 for shape in run.mesh.values())
+        if run.framework == "pax"
+        else run.env.get("TP_SIZE", "1") not in ("", "1")
+    )

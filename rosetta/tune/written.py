@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from rosetta.tune.search import Found
 
 
-def preset(found: Found, *, extends: str, accelerator: str | None, about: str, why: str, planned: bool = False) -> dict[str, Any]:
+def preset(
+    found: Found,
+    *,
+    extends: str,
+    accelerator: str | None,
+    about: str,
+    why: str,
+    planned: bool = False,
+) -> dict[str, Any]:
     """Return the document of a preset.
 
     Args:
@@ -28,17 +36,32 @@ def preset(found: Found, *, extends: str, accelerator: str | None, about: str, w
     gains = dict(found.kept)
     if found.choice.batch is not None:
         larger = [1 + gain for name, gain in found.kept if name.startswith("batch ")]
-        reason = "the largest half of the preset's that fits" if not larger else "the preset's doubled while it fits" if planned else f"{math.prod(larger) - 1:+.1%}"
+        reason = (
+            "the largest half of the preset's that fits"
+            if not larger
+            else "the preset's doubled while it fits"
+            if planned
+            else f"{math.prod(larger) - 1:+.1%}"
+        )
         values["batch"] = {"per_gpu": {"value": found.choice.batch, "why": f"{reason}, {why}"}}
     if found.choice.switches:
-        said = ", ".join(f"{name} {gains[name]:+.1%}" for name in found.choice.switches if name in gains)
+        said = ", ".join(
+            f"{name} {gains[name]:+.1%}" for name in found.choice.switches if name in gains
+        )
         values["switches"] = {"value": list(found.choice.switches), "why": f"{said}, {why}"}
     for name, value in found.choice.fields:
-        values[name] = {"value": value, "why": f"{gains[name]:+.1%}, {why}" if name in gains else why}
+        values[name] = {
+            "value": value,
+            "why": f"{gains[name]:+.1%}, {why}" if name in gains else why,
+        }
     document: dict[str, Any] = {"about": about, "extends": extends}
-    return document | ({"accelerators": {accelerator: values}} if accelerator and values else values)
+    return document | (
+        {"accelerators": {accelerator: values}} if accelerator and values else values
+    )
 
 
 def text(document: Mapping[str, Any], evidence: str) -> str:
     """Return a preset's file; its first line says where its evidence is."""
-    return f"# Made by rosetta tune; each trial is in {evidence}\n{yamltext.written(dict(document))}"
+    return (
+        f"# Made by rosetta tune; each trial is in {evidence}\n{yamltext.written(dict(document))}"
+    )

@@ -91,41 +91,91 @@ class Chain:
         scratch = self.folder / "tmp"  # what a killed builder leaves behind goes with the test
         scratch.mkdir(exist_ok=True)
         kept = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TMPDIR": str(scratch)}
-        own = {"ROSETTA_CACHE": str(self.cache), "UV_CACHE_DIR": str(self.folder / "uv"), "UV_DEFAULT_INDEX": self.index.url, "UV_HTTP_TIMEOUT": "10", "UV_HTTP_RETRIES": "0"}
+        own = {
+            "ROSETTA_CACHE": str(self.cache),
+            "UV_CACHE_DIR": str(self.folder / "uv"),
+            "UV_DEFAULT_INDEX": self.index.url,
+            "UV_HTTP_TIMEOUT": "10",
+            "UV_HTTP_RETRIES": "0",
+        }
         return kept | own | self.extra
 
     def argv(self, *more: str) -> list[str]:
         output = () if "--output" in more else ("--output", f"env:{self.output}")
         common = ("--manifest", str(self.folder / "manifest.yaml"), "--json")
         mirror = () if "--no-mirror" in more else ("--mirror", str(self.mirror))
-        return ["--distribution", "thing", *output, *common, *mirror, *(part for part in more if part != "--no-mirror")]
+        return [
+            "--distribution",
+            "thing",
+            *output,
+            *common,
+            *mirror,
+            *(part for part in more if part != "--no-mirror"),
+        ]
 
-    def run(self, *more: str, before: tuple[str, ...] = (), program: str = _MAIN) -> tuple[int, dict[str, Any], str]:
+    def run(
+        self, *more: str, before: tuple[str, ...] = (), program: str = _MAIN
+    ) -> tuple[int, dict[str, Any], str]:
         """Run the builder; its status, its JSON document and its stderr."""
         argv = [*before, sys.executable, "-I", "-c", program, str(ROOT), *self.argv(*more)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=self.environment(), cwd=self.folder)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment(),
+            cwd=self.folder,
+        )
         return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {}, done.stderr
 
     def greeting(self) -> str:
-        done = subprocess.run([str(self.output / "bin/python"), "-c", "import thing, helper, fromsource; print(thing.GREETING)"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [
+                str(self.output / "bin/python"),
+                "-c",
+                "import thing, helper, fromsource; print(thing.GREETING)",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return done.stdout.strip()
 
     def write_patch(self, greeting: str) -> None:
         old, new = blob(SOURCE), blob(SOURCE.replace("hi", greeting))
-        (self.folder / "patches/thing/greet.patch").write_text(PATCH.format(old=old, new=new, greeting=greeting))
+        (self.folder / "patches/thing/greet.patch").write_text(
+            PATCH.format(old=old, new=new, greeting=greeting)
+        )
 
 
 SOURCE = '# a thing\nGREETING = "hi"\n'
 
 
 def blob(text: str) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(text.encode()) + text.encode(), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(
+        b"blob %d\0" % len(text.encode()) + text.encode(), usedforsecurity=False
+    ).hexdigest()
 
 
 def _git(folder: Path, *args: str) -> str:
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "u"), ("EMAIL", "u@example.com"), ("DATE", "2026-01-01T00:00:00Z"))}
-    return subprocess.run(["git", *args], cwd=folder, env=env | who, check=True, capture_output=True, text=True).stdout.strip()
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_NOSYSTEM": "1",
+    }
+    who = {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (
+            ("NAME", "u"),
+            ("EMAIL", "u@example.com"),
+            ("DATE", "2026-01-01T00:00:00Z"),
+        )
+    }
+    return subprocess.run(
+        ["git", *args], cwd=folder, env=env | who, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def _upstream(folder: Path) -> str:
@@ -145,9 +195,16 @@ def _wheel(path: Path, module: str, version: str) -> Path:
     digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{module}.py", text)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"{module}.py,sha256={digest},{len(text)}\n{info}/RECORD,,\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr(
+            f"{info}/RECORD", f"{module}.py,sha256={digest},{len(text)}\n{info}/RECORD,,\n"
+        )
     return path
 
 
@@ -164,13 +221,18 @@ def make(folder: Path, index: Index, *, sdist: str = "fromsource-1.0.tar.gz") ->
     """A distribution `thing` of one git source (in a mirror), one wheel and one sdist, which has the file name `sdist`."""
     chain = Chain(folder, index, folder / "mirrors")
     commit = _upstream(folder / "mirrors/thing")
-    made = {"helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"), "fromsource": _sdist(folder / sdist)}
+    made = {
+        "helper": _wheel(folder / "helper-1.0-py3-none-any.whl", "helper", "1.0"),
+        "fromsource": _sdist(folder / sdist),
+    }
     hashes = {name: index.add(name, path) for name, path in made.items()}
     for name in ("patches/thing", "locks/line"):
         (folder / name).mkdir(parents=True)
     (folder / "patches/thing/series").write_text("greet\n")
     chain.write_patch("good morning")
-    lock = "".join(f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sorted(hashes.items()))
+    lock = "".join(
+        f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sorted(hashes.items())
+    )
     (folder / "locks/thing-cpu.txt").write_text(lock)
     (folder / "locks/build.txt").write_text("# nothing is needed\n")
     (folder / "locks/line/common.in").write_text("helper\n")

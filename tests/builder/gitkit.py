@@ -27,11 +27,21 @@ Content = bytes | tuple[str, bytes]  # the bytes of a plain file, or (mode, byte
 def git(repo: Path, *args: str, stdin: bytes = b"", **env: str) -> str:
     """Run git as a person would in `repo`, who has no config of their own; returns what it printed."""
     full = {
-        "PATH": os.environ["PATH"], "HOME": str(repo), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C",
-        "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.invalid", "GIT_AUTHOR_DATE": f"{DATE} +0100",
-        "GIT_COMMITTER_NAME": "C", "GIT_COMMITTER_EMAIL": "c@example.invalid", "GIT_COMMITTER_DATE": f"{DATE} +0100",
-    }  # fmt: skip
-    done = subprocess.run(["git", *args], cwd=repo, input=stdin, capture_output=True, check=False, env=full | env)
+        "PATH": os.environ["PATH"],
+        "HOME": str(repo),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "LC_ALL": "C",
+        "GIT_AUTHOR_NAME": "A",
+        "GIT_AUTHOR_EMAIL": "a@example.invalid",
+        "GIT_AUTHOR_DATE": f"{DATE} +0100",
+        "GIT_COMMITTER_NAME": "C",
+        "GIT_COMMITTER_EMAIL": "c@example.invalid",
+        "GIT_COMMITTER_DATE": f"{DATE} +0100",
+    }
+    done = subprocess.run(
+        ["git", *args], cwd=repo, input=stdin, capture_output=True, check=False, env=full | env
+    )
     assert done.returncode == 0, f"git {args}: {done.stderr.decode()}"
     return done.stdout.decode().strip()
 
@@ -50,7 +60,13 @@ def raw(repo: Path, kind: str, data: bytes) -> str:
 
 def raw_tree(repo: Path, rows: Iterable[tuple[str, bytes, str]]) -> str:
     """A tree of (mode, name, object) rows as they come: in any order, with any name, twice."""
-    return raw(repo, "tree", b"".join(b"%s %s\0%s" % (mode.encode(), name, bytes.fromhex(sha)) for mode, name, sha in rows))
+    return raw(
+        repo,
+        "tree",
+        b"".join(
+            b"%s %s\0%s" % (mode.encode(), name, bytes.fromhex(sha)) for mode, name, sha in rows
+        ),
+    )
 
 
 def tree(repo: Path, files: Mapping[str, Content]) -> str:
@@ -60,17 +76,35 @@ def tree(repo: Path, files: Mapping[str, Content]) -> str:
         mode, data = content if isinstance(content, tuple) else ("100644", content)
         rows.append(f"{mode} {raw(repo, 'blob', data)}\t{path}\0")
     index = str(repo / "scratch-index")
-    git(repo, "update-index", "-z", "--index-info", stdin="".join(rows).encode(), GIT_INDEX_FILE=index)
+    git(
+        repo,
+        "update-index",
+        "-z",
+        "--index-info",
+        stdin="".join(rows).encode(),
+        GIT_INDEX_FILE=index,
+    )
     sha = git(repo, "write-tree", GIT_INDEX_FILE=index)
     os.unlink(index)
     return sha
 
 
-def commit(repo: Path, root: str, *parents: str, message: str = "a commit", date: int = DATE) -> str:
+def commit(
+    repo: Path, root: str, *parents: str, message: str = "a commit", date: int = DATE
+) -> str:
     """A commit of a tree."""
     stamp = f"{date} +0100"
     above = [part for parent in parents for part in ("-p", parent)]
-    return git(repo, "commit-tree", root, *above, "-m", message, GIT_AUTHOR_DATE=stamp, GIT_COMMITTER_DATE=stamp)
+    return git(
+        repo,
+        "commit-tree",
+        root,
+        *above,
+        "-m",
+        message,
+        GIT_AUTHOR_DATE=stamp,
+        GIT_COMMITTER_DATE=stamp,
+    )
 
 
 def branch(repo: Path, sha: str, name: str = "main") -> None:
@@ -92,17 +126,28 @@ def upstream(repo: Path, files: Mapping[str, Content] | None = None) -> tuple[Pa
     """A bare repository with two commits on main, and the pin: the second of them."""
     init(repo)
     first = commit(repo, tree(repo, {"setup.py": b"old\n"}), message="first")
-    pin = commit(repo, tree(repo, FILES if files is None else files), first, message="second", date=DATE + 60)
+    pin = commit(
+        repo, tree(repo, FILES if files is None else files), first, message="second", date=DATE + 60
+    )
     branch(repo, pin)
     return repo, pin
 
 
-def source(commit: str, *, name: str = "t5x", url: str = "", track: str = "main", absent: tuple[str, ...] = ()) -> GitSource:
+def source(
+    commit: str,
+    *,
+    name: str = "t5x",
+    url: str = "",
+    track: str = "main",
+    absent: tuple[str, ...] = (),
+) -> GitSource:
     """A source of the manifest at a pin."""
     return GitSource(name, url or URL.format(name), track, commit, Path("patches"), None, absent)
 
 
-def access(cache: Path, *mirrors: Path, offline: bool = True, protocols: tuple[str, ...] = ("https", "ssh")) -> Access:
+def access(
+    cache: Path, *mirrors: Path, offline: bool = True, protocols: tuple[str, ...] = ("https", "ssh")
+) -> Access:
     """Where sources come from in a test: offline unless said otherwise."""
     return Access(Cache(cache), offline, mirrors, protocols, {"paxml": "pax-1.4"})
 
@@ -112,7 +157,13 @@ def snapshot(folder: Path) -> dict[str, tuple[str, bytes]]:
     found = {}
     for path in sorted(folder.rglob("*")):
         info = path.lstat()
-        content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        content = (
+            os.readlink(path).encode()
+            if path.is_symlink()
+            else path.read_bytes()
+            if path.is_file()
+            else b""
+        )
         found[path.relative_to(folder).as_posix()] = (f"{info.st_mode:o}", content)
     return found
 
@@ -138,4 +189,6 @@ def exported(pinned: Pinned, into: Path) -> dict[str, tuple[str, bytes]]:
 
 def kept(cache: Path) -> set[str]:
     """The objects and stamps in a cache, whatever the source."""
-    return {path.name for path in cache.glob("git/*/objects/??/*")} | {path.name for path in cache.glob("git/*/rosetta-verified/*")}
+    return {path.name for path in cache.glob("git/*/objects/??/*")} | {
+        path.name for path in cache.glob("git/*/rosetta-verified/*")
+    }

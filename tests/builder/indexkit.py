@@ -50,22 +50,43 @@ def serving() -> Iterator[Index]:
                 self.send_error(404)
 
         def do_HEAD(self) -> None:
-            self.send_error(405)  # uv asks for the size first, to read a part of a wheel; so it takes the whole
+            self.send_error(
+                405
+            )  # uv asks for the size first, to read a part of a wheel; so it takes the whole
 
         def _page(self, project: str) -> None:
             if index.fault == "500":
                 self.send_error(500)
                 return
             if index.fault == "login page":
-                self._send(b"<html>please log in</html>", "text/html" if index.html else "application/vnd.pypi.simple.v1+json")
+                self._send(
+                    b"<html>please log in</html>",
+                    "text/html" if index.html else "application/vnd.pypi.simple.v1+json",
+                )
                 return
-            entries = {name: hashlib.sha256(data).hexdigest() for name, data in index.files[project].items()}
+            entries = {
+                name: hashlib.sha256(data).hexdigest()
+                for name, data in index.files[project].items()
+            }
             if index.html:
-                links = "".join(f'<a href="../../file/{project}/{name}#sha256={digest}">{name}</a>' for name, digest in entries.items())
-                self._send(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html")
+                links = "".join(
+                    f'<a href="../../file/{project}/{name}#sha256={digest}">{name}</a>'
+                    for name, digest in entries.items()
+                )
+                self._send(
+                    f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html"
+                )
                 return
-            files = [{"filename": name, "url": f"/file/{project}/{name}", "hashes": {"sha256": digest}} for name, digest in entries.items()]
-            self._send(json.dumps({"meta": {"api-version": "1.0"}, "name": project, "files": files}).encode(), "application/vnd.pypi.simple.v1+json")
+            files = [
+                {"filename": name, "url": f"/file/{project}/{name}", "hashes": {"sha256": digest}}
+                for name, digest in entries.items()
+            ]
+            self._send(
+                json.dumps(
+                    {"meta": {"api-version": "1.0"}, "name": project, "files": files}
+                ).encode(),
+                "application/vnd.pypi.simple.v1+json",
+            )
 
         def _file(self, data: bytes) -> None:
             if index.fault == "html instead":

@@ -18,7 +18,12 @@ PURE = "py3-none-any"
 
 def metadata(name: str, version: str, requires: tuple[str, ...]) -> str:
     """A `requires` that starts with python is a Requires-Python."""
-    fields = [f"Requires-Python: {text.removeprefix('python')}" if text.startswith("python>") else f"Requires-Dist: {text}" for text in requires]
+    fields = [
+        f"Requires-Python: {text.removeprefix('python')}"
+        if text.startswith("python>")
+        else f"Requires-Dist: {text}"
+        for text in requires
+    ]
     lines = ["Metadata-Version: 2.2", f"Name: {name}", f"Version: {version}", *fields]
     return "\n".join(lines) + "\n"
 
@@ -30,22 +35,41 @@ def wheel(folder: Path, name: str, version: str, *requires: str, tag: str = PURE
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{module}.py", f"# {tag}\n")
         archive.writestr(f"{info}/METADATA", metadata(name, version, requires))
-        tags = "".join(f"Tag: {tag.rpartition('-')[0]}-{platform}\n" for platform in tag.rpartition("-")[2].split("."))
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\n{tags}")
-        archive.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        tags = "".join(
+            f"Tag: {tag.rpartition('-')[0]}-{platform}\n"
+            for platform in tag.rpartition("-")[2].split(".")
+        )
+        archive.writestr(
+            f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\n{tags}"
+        )
+        archive.writestr(
+            f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
     return path
 
 
-def publish(index: Index, folder: Path, name: str, version: str, *requires: str, tag: str = PURE) -> str:
+def publish(
+    index: Index, folder: Path, name: str, version: str, *requires: str, tag: str = PURE
+) -> str:
     """Put a wheel on the index; returns its sha256."""
     return index.add(name, wheel(folder, name, version, *requires, tag=tag))
 
 
-def publish_sdist(index: Index, folder: Path, name: str, version: str, *requires: str, form: str = "tar.gz") -> str:
+def publish_sdist(
+    index: Index, folder: Path, name: str, version: str, *requires: str, form: str = "tar.gz"
+) -> str:
     """Put an sdist on the index whose requirements can be read without a build; returns its sha256."""
-    files = {"PKG-INFO": metadata(name, version, requires), "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "none"\n'}
+    files = {
+        "PKG-INFO": metadata(name, version, requires),
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "none"\n',
+    }
     root = f"{name}-{version}"
-    return index.add(name, pack_sdist(folder / f"{root}.{form}", {f"{root}/{file}": text for file, text in files.items()}))
+    return index.add(
+        name,
+        pack_sdist(
+            folder / f"{root}.{form}", {f"{root}/{file}": text for file, text in files.items()}
+        ),
+    )
 
 
 def pack_sdist(path: Path, files: Mapping[str, str]) -> Path:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from builder.sources.source import Pinned
 
-FIELDS = {"Why": "the test\nneeds it", "Upstream-Status": "Pending", "Drop-When": "the test is over"}
+FIELDS = {
+    "Why": "the test\nneeds it",
+    "Upstream-Status": "Pending",
+    "Drop-When": "the test is over",
+}
 LINES = [f"line {n}\n" for n in range(1, 31)]
 URL = "https://example.org/up.git"
 
@@ -42,7 +46,12 @@ class Upstream:
         self.git = Git(self.mirror / "up.git")
         self.git.run("init", "--quiet", "--bare", "--template=")
 
-    def tree(self, files: Mapping[str, bytes | None], base: str = "", modes: Mapping[str, str] | None = None) -> str:
+    def tree(
+        self,
+        files: Mapping[str, bytes | None],
+        base: str = "",
+        modes: Mapping[str, str] | None = None,
+    ) -> str:
         """The tree `base` with `files` set, or taken out where None."""
         env = {"GIT_INDEX_FILE": str(self.mirror / "index")}
         (self.mirror / "index").unlink(missing_ok=True)
@@ -50,29 +59,61 @@ class Upstream:
             self.git.run("read-tree", base, env=env)
         rows = []
         for path, data in files.items():
-            blob = "0" * 40 if data is None else self.git.text("hash-object", "-w", "--stdin", stdin=data)
+            blob = (
+                "0" * 40
+                if data is None
+                else self.git.text("hash-object", "-w", "--stdin", stdin=data)
+            )
             mode = "0" if data is None else (modes or {}).get(path, "100644")
             rows.append(f"{mode} {blob}\t{path}\0")
         self.git.run("update-index", "-z", "--index-info", stdin="".join(rows).encode(), env=env)
         return self.git.text("write-tree", env=env)
 
     def commit(
-        self, files: Mapping[str, bytes | None], subject: str = "a change", modes: Mapping[str, str] | None = None, parents: tuple[str, ...] | None = None
+        self,
+        files: Mapping[str, bytes | None],
+        subject: str = "a change",
+        modes: Mapping[str, str] | None = None,
+        parents: tuple[str, ...] | None = None,
     ) -> str:
         """One more commit; it becomes the head."""
         tree = self.tree(files, f"{self.head}^{{tree}}" if self.head else "", modes)
         before = parents if parents is not None else ((self.head,) if self.head else ())
         self.count += 1
         stamp = f"@{1_600_000_000 + 86400 * self.count} +0200"
-        env = {"GIT_AUTHOR_NAME": "Ada Upstream", "GIT_AUTHOR_EMAIL": "ada@example.org", "GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
-        self.head = self.git.text("commit-tree", tree, *(part for sha in before for part in ("-p", sha)), stdin=subject.encode(), env=env)
+        env = {
+            "GIT_AUTHOR_NAME": "Ada Upstream",
+            "GIT_AUTHOR_EMAIL": "ada@example.org",
+            "GIT_AUTHOR_DATE": stamp,
+            "GIT_COMMITTER_DATE": stamp,
+        }
+        self.head = self.git.text(
+            "commit-tree",
+            tree,
+            *(part for sha in before for part in ("-p", sha)),
+            stdin=subject.encode(),
+            env=env,
+        )
         self.git.run("update-ref", "refs/heads/main", self.head)
         return self.head
 
-    def diff(self, files: Mapping[str, bytes | None], modes: Mapping[str, str] | None = None, context: int = 1) -> bytes:
+    def diff(
+        self,
+        files: Mapping[str, bytes | None],
+        modes: Mapping[str, str] | None = None,
+        context: int = 1,
+    ) -> bytes:
         """What git says lies between the head and the same with `files` in it."""
         base = f"{self.head}^{{tree}}"
-        return self.git.run("diff-tree", "-p", f"-U{context}", "--full-index", "--no-renames", base, self.tree(files, base, modes)).stdout
+        return self.git.run(
+            "diff-tree",
+            "-p",
+            f"-U{context}",
+            "--full-index",
+            "--no-renames",
+            base,
+            self.tree(files, base, modes),
+        ).stdout
 
 
 @dataclass
@@ -83,7 +124,11 @@ class Bench:
 
     def __post_init__(self) -> None:
         (self.root / "mirror").mkdir()
-        self.patches, self.overlay, self.cache = self.root / "patches/up", self.root / "overlay/up", Cache(self.root / "cache")
+        self.patches, self.overlay, self.cache = (
+            self.root / "patches/up",
+            self.root / "overlay/up",
+            Cache(self.root / "cache"),
+        )
         self.patches.mkdir(parents=True)
         (self.patches / "series").write_text("")
         self.upstream = Upstream(self.root / "mirror")
@@ -91,7 +136,9 @@ class Bench:
     def add(self, name: str, diff: bytes, **fields: str) -> Path:
         """One more patch at the end of the series."""
         file = self.patches / f"{name}.patch"
-        file.write_bytes(patchfile.render("rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff))
+        file.write_bytes(
+            patchfile.render("rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff)
+        )
         with (self.patches / "series").open("a") as series:
             series.write(f"{name}\n")
         return file
@@ -106,9 +153,19 @@ class Bench:
         return file
 
     def source(self, commit: str = "", absent: tuple[str, ...] = ()) -> GitSource:
-        return GitSource("up", URL, "main", commit or self.upstream.head, self.patches, self.overlay if self.overlay.is_dir() else None, absent)
+        return GitSource(
+            "up",
+            URL,
+            "main",
+            commit or self.upstream.head,
+            self.patches,
+            self.overlay if self.overlay.is_dir() else None,
+            absent,
+        )
 
-    def pinned(self, commit: str = "", *, history: bool = True, absent: tuple[str, ...] = ()) -> Pinned:
+    def pinned(
+        self, commit: str = "", *, history: bool = True, absent: tuple[str, ...] = ()
+    ) -> Pinned:
         """The source as a build gets it; without `history` the mirror is only there to fill the cache."""
         source = self.source(commit, absent)
         pinned = acquire(source, Access(self.cache, offline=True, mirrors=(self.root / "mirror",)))

@@ -28,7 +28,9 @@ def _archive() -> tarfile.TarFile:
 
 @pytest.mark.parametrize("keep_modes", [False, True])
 @pytest.mark.parametrize("has_filters", [False, True])
-def test_members_are_extracted(keep_modes: bool, has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_extracted(
+    keep_modes: bool, has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not has_filters:
         for name in ("data_filter", "fully_trusted_filter"):
             monkeypatch.delattr(tarfile, name, raising=False)
@@ -36,7 +38,9 @@ def test_members_are_extracted(keep_modes: bool, has_filters: bool, tmp_path: Pa
         archives.extract_verified(archive, tmp_path / "out", keep_modes=keep_modes)
     assert (tmp_path / "out/top/file").read_text() == "text"
     if keep_modes:
-        assert [(tmp_path / "out" / name).stat().st_mode & 0o7777 for name in ("top", "top/file")] == [0o1777, 0o666]
+        assert [
+            (tmp_path / "out" / name).stat().st_mode & 0o7777 for name in ("top", "top/file")
+        ] == [0o1777, 0o666]
 
 
 def test_nothing_passes_a_filter_that_python_3_11_2_lacks() -> None:
@@ -45,6 +49,13 @@ def test_nothing_passes_a_filter_that_python_3_11_2_lacks() -> None:
     for folder in ("builder", "rosetta", "tests", "bench"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("extract", "extractall"):
-                    calls += [f"{path}:{node.lineno}" for keyword in node.keywords if keyword.arg == "filter"]
+                if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
+                    "extract",
+                    "extractall",
+                ):
+                    calls += [
+                        f"{path}:{node.lineno}"
+                        for keyword in node.keywords
+                        if keyword.arg == "filter"
+                    ]
     assert calls == []

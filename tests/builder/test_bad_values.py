@@ -26,9 +26,29 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 NUMBERS = ["", "x", "-1", "nan", "inf", "1e999", "²", "1.5.2", "9" * 5000, "0x10", "1,5", "\udcff"]
 TEXTS = [
-    "", " ", "\n", "-", ":", "/", "../../etc", "/dev/null/x", "/dev/full", "a" * 5000, "\udcff", "\x1b[31m\u202e", "nosuch", "oci:", "oci:/dev/null", "https://me:hunter2@[::1/x",
-    "host:99999/a/b", "localhost:1/a/b@sha256:" + "0" * 63, "sha256:" + "g" * 64, "linux/amd64,,linux/amd64", "2027-02-30", "٣.١١",
-]  # fmt: skip
+    "",
+    " ",
+    "\n",
+    "-",
+    ":",
+    "/",
+    "../../etc",
+    "/dev/null/x",
+    "/dev/full",
+    "a" * 5000,
+    "\udcff",
+    "\x1b[31m\u202e",
+    "nosuch",
+    "oci:",
+    "oci:/dev/null",
+    "https://me:hunter2@[::1/x",
+    "host:99999/a/b",
+    "localhost:1/a/b@sha256:" + "0" * 63,
+    "sha256:" + "g" * 64,
+    "linux/amd64,,linux/amd64",
+    "2027-02-30",
+    "٣.١١",
+]
 # What else a command needs so that the tested value is looked at, and nothing long is done with it.
 OTHERS = {
     "build": ["--distribution", "t5x", "--dry-run"],
@@ -43,9 +63,16 @@ OTHERS = {
     "nightly": ["--only", "report"],
 }
 POSITIONALS = {
-    "verify": ["env:nosuch"], "wheel": ["transformer-engine"], "context": ["t5x", "context"], "publish": ["oci:nosuch"], "verify-published": ["localhost:1/a/b"],
-    "promote": ["localhost:1/a/b@sha256:" + "0" * 64], "changelog": ["localhost:1/a/b", "localhost:1/a/c"], "reproduce": ["oci:nosuch"], "patches import": ["abc1234"],
-}  # fmt: skip
+    "verify": ["env:nosuch"],
+    "wheel": ["transformer-engine"],
+    "context": ["t5x", "context"],
+    "publish": ["oci:nosuch"],
+    "verify-published": ["localhost:1/a/b"],
+    "promote": ["localhost:1/a/b@sha256:" + "0" * 64],
+    "changelog": ["localhost:1/a/b", "localhost:1/a/c"],
+    "reproduce": ["oci:nosuch"],
+    "patches import": ["abc1234"],
+}
 REQUIRED = {
     "--to": "localhost:1/a/b",
     "--key": "nosuch.pem",

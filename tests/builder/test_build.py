@@ -45,7 +45,12 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
     assert lock["sources"]["thing"]["patches"][0]["outcome"] == "applied"
     assert (chain.output / "opt/rosetta/sources/thing/greet.patch").is_file()
     assert "helper==1.0" in (chain.output / "opt/rosetta/constraints.txt").read_text()
-    leaks = [name for name in content(chain.output) if not (chain.output / name).is_symlink() and str(chain.folder).encode() in (chain.output / name).read_bytes()]
+    leaks = [
+        name
+        for name in content(chain.output)
+        if not (chain.output / name).is_symlink()
+        and str(chain.folder).encode() in (chain.output / name).read_bytes()
+    ]
     assert leaks == [], "a path of the build ended in the environment"
 
 
@@ -63,9 +68,20 @@ def test_movable(chain: Chain) -> None:
     moved.parent.mkdir()
     shutil.rmtree(chain.cache)
     chain.output.rename(moved)
-    done = subprocess.run([str(moved / "bin/rosetta"), "info", "--json"], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [str(moved / "bin/rosetta"), "info", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
     assert json.loads(done.stdout)["result"]["distribution"] == "thing"
-    done = subprocess.run([str(moved / "bin/python"), "-c", "import thing; print(thing.__file__)"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(moved / "bin/python"), "-c", "import thing; print(thing.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == str(moved / "opt/thing/thing/__init__.py")
 
 
@@ -81,7 +97,9 @@ def test_nothing_changed_needs_no_network(chain: Chain) -> None:
 def test_a_second_output_offline_without_network_or_mirror(chain: Chain) -> None:
     chain.run()
     second = chain.folder / "second"
-    status, _, stderr = chain.run("--offline", "--no-mirror", "--output", f"env:{second}", before=_cut_off())
+    status, _, stderr = chain.run(
+        "--offline", "--no-mirror", "--output", f"env:{second}", before=_cut_off()
+    )
     assert status == 0, stderr
     assert content(second) == content(chain.output)
 
@@ -90,18 +108,33 @@ def test_one_patch_edited_touches_only_the_tree(chain: Chain) -> None:
     chain.run()
     chain.write_patch("good evening")
     _, document, _ = chain.run()
-    assert document["result"]["changed"] == ["opt/thing", "opt/rosetta/bin", "opt/rosetta/sources", "opt/rosetta/LICENSES", "opt/rosetta/lock.json"]
+    assert document["result"]["changed"] == [
+        "opt/thing",
+        "opt/rosetta/bin",
+        "opt/rosetta/sources",
+        "opt/rosetta/LICENSES",
+        "opt/rosetta/lock.json",
+    ]
     assert chain.greeting() == "good evening"
 
 
 def _inodes(*folders: Path) -> set[tuple[int, int]]:
-    files = [path.lstat() for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = [
+        path.lstat()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    ]
     return {(state.st_dev, state.st_ino) for state in files}
 
 
 def _overwrite(folder: Path) -> int:
     """Edit every file below a folder in place, at equal size and time; returns how many."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size]
+    files = [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path.stat().st_size
+    ]
     for path in files:
         state = path.stat()
         with open(path, "r+b") as file:
@@ -115,7 +148,9 @@ def test_an_edited_output_reaches_no_later_build(chain: Chain, lost: str) -> Non
     """Whichever file of it, installed, compiled, patched or ours, and also where the builder's cache was deleted in between."""
     chain.run()
     wanted = content(chain.output)
-    assert not _inodes(chain.output) & _inodes(chain.cache, chain.folder / "uv"), "a file in place is one of a cache"
+    assert not _inodes(chain.output) & _inodes(chain.cache, chain.folder / "uv"), (
+        "a file in place is one of a cache"
+    )
     assert _overwrite(chain.output) > 20
     if lost != "nothing":
         shutil.rmtree(chain.cache)
@@ -148,7 +183,9 @@ def test_a_file_edited_in_uvs_cache_is_fetched_again(chain: Chain) -> None:
 
 @pytest.mark.parametrize("kind", ["trees", "pyc", "wheels"])
 @pytest.mark.parametrize("damage", ["byte", "mode"])
-def test_a_damaged_entry_of_the_cache_reaches_no_output(chain: Chain, kind: str, damage: str) -> None:
+def test_a_damaged_entry_of_the_cache_reaches_no_output(
+    chain: Chain, kind: str, damage: str
+) -> None:
     chain.run()
     wanted = content(chain.output)
     modes = {path: path.stat().st_mode for path in chain.output.rglob("*") if not path.is_symlink()}
@@ -163,7 +200,11 @@ def test_a_damaged_entry_of_the_cache_reaches_no_output(chain: Chain, kind: str,
     assert f"{kind}/" in stderr
     assert "made again" in stderr
     assert content(second) == wanted
-    assert modes == {chain.output / path.relative_to(second): path.stat().st_mode for path in second.rglob("*") if not path.is_symlink()}
+    assert modes == {
+        chain.output / path.relative_to(second): path.stat().st_mode
+        for path in second.rglob("*")
+        if not path.is_symlink()
+    }
 
 
 def test_dry_run_does_nothing(chain: Chain) -> None:
@@ -255,8 +296,21 @@ def test_a_foreign_output_folder_is_refused(chain: Chain) -> None:
     ],
 )
 def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
-    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), "--distribution", "thing", "--manifest", str(chain.folder / "manifest.yaml"), *more]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder)
+    argv = [
+        sys.executable,
+        "-I",
+        "-c",
+        chainkit._MAIN,
+        str(ROOT),
+        "--distribution",
+        "thing",
+        "--manifest",
+        str(chain.folder / "manifest.yaml"),
+        *more,
+    ]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder
+    )
     assert done.returncode == 2
     assert word in done.stderr
     assert "Traceback" not in done.stderr
@@ -265,8 +319,20 @@ def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
 def test_two_builds_at_once(chain: Chain) -> None:
     argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *chain.argv()]
     with (
-        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=chain.environment(), text=True) as first,
-        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=chain.environment(), text=True) as second,
+        subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=chain.environment(),
+            text=True,
+        ) as first,
+        subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=chain.environment(),
+            text=True,
+        ) as second,
     ):
         documents = [json.loads(process.communicate()[0]) for process in (first, second)]
     assert [document["ok"] for document in documents] == [True, True]
@@ -279,7 +345,11 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
         pytest.skip("a small file system needs root")
     small = chain.folder / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(small)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this machine does not let us mount")
     try:
         chain.extra["ROSETTA_CACHE"] = str(small)
@@ -304,7 +374,15 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         chain.extra["KILL_AT"] = str(point)
         argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv()]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=chain.environment(),
+            cwd=chain.folder,
+            start_new_session=True,
+        )
         assert done.returncode == -signal.SIGKILL, (point, done.stderr)
         assert not (chain.output / "opt/rosetta/lock.json").exists()
         stages.add(tuple(sorted(path.name for path in chain.cache.iterdir())))
@@ -330,14 +408,27 @@ def test_modes_do_not_depend_on_the_umask(chain: Chain) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         program = chainkit._MAIN.replace("import sys;", f"import os, sys; os.umask(0o{mask});")
         assert chain.run(program=program)[0] == 0
-        modes.append({str(path.relative_to(chain.output)): path.lstat().st_mode for path in chain.output.rglob("*")})
+        modes.append(
+            {
+                str(path.relative_to(chain.output)): path.lstat().st_mode
+                for path in chain.output.rglob("*")
+            }
+        )
     assert modes[0] == modes[1]
 
 
 def test_settings_of_uv_cannot_add_packages(chain: Chain) -> None:
-    chain.extra |= {"UV_VENV_SEED": "1", "VIRTUAL_ENV_SEED": "1", "UV_LINK_MODE": "symlink", "UV_NO_BINARY": "1"}
+    chain.extra |= {
+        "UV_VENV_SEED": "1",
+        "VIRTUAL_ENV_SEED": "1",
+        "UV_LINK_MODE": "symlink",
+        "UV_NO_BINARY": "1",
+    }
     assert chain.run()[0] == 0
-    names = {path.name.partition("-")[0] for path in chain.output.glob("opt/rosetta/env/lib/*/site-packages/*.dist-info")}
+    names = {
+        path.name.partition("-")[0]
+        for path in chain.output.glob("opt/rosetta/env/lib/*/site-packages/*.dist-info")
+    }
     assert names == {"helper", "fromsource"}
     assert {request.split("/")[2] for request in chain.index.requests} == {"helper", "fromsource"}
 
@@ -354,7 +445,14 @@ def test_a_package_that_would_hide_the_source_is_refused(chain: Chain, module: s
     assert not chain.output.exists()
 
 
-@pytest.mark.parametrize("address", ["https://example.invalid/rosetta.git", "https://example.invalid/.git", "https://example.invalid/.."])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://example.invalid/rosetta.git",
+        "https://example.invalid/.git",
+        "https://example.invalid/..",
+    ],
+)
 def test_a_source_cannot_take_a_folder_that_is_not_free(chain: Chain, address: str) -> None:
     manifest = chain.folder / "manifest.yaml"
     manifest.write_text(manifest.read_text().replace("https://example.invalid/thing.git", address))
@@ -367,7 +465,12 @@ def test_an_output_inside_the_cache_is_refused(chain: Chain) -> None:
 
 def test_a_mount_point_is_filled_in_place(chain: Chain) -> None:
     chain.output.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(chain.output)], capture_output=True, check=False).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "tmpfs", str(chain.output)], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("this machine does not let us mount")
     try:
         assert chain.run()[0] == 0
@@ -381,5 +484,12 @@ def test_python_settings_of_the_caller_do_not_reach_rosetta(chain: Chain) -> Non
     chain.run()
     (chain.folder / "rosetta.py").write_text("raise SystemExit('stolen')\n")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(chain.folder), "PYTHONHOME": "/nowhere"}
-    done = subprocess.run([str(chain.output / "bin/rosetta"), "info"], capture_output=True, text=True, check=False, env=env, cwd=chain.folder)
+    done = subprocess.run(
+        [str(chain.output / "bin/rosetta"), "info"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        cwd=chain.folder,
+    )
     assert (done.returncode, "thing" in done.stdout) == (0, True), done.stderr

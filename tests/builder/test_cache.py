@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_key_depends_on_content_not_on_order() -> None:
     assert stage_key("s", {"a": 1, "b": [2]}) == stage_key("s", {"b": [2], "a": 1})
-    assert len({stage_key("s", {"a": 1}), stage_key("t", {"a": 1}), stage_key("s", {"a": "1"})}) == 3
+    assert (
+        len({stage_key("s", {"a": 1}), stage_key("t", {"a": 1}), stage_key("s", {"a": "1"})}) == 3
+    )
 
 
 def test_default_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -75,7 +77,12 @@ print(Cache(Path(sys.argv[1])).folder("trees", "k", make), flush=True)
 
 
 def _start(cache: Cache, seconds: float) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", _SLOW, str(cache.root), str(seconds)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", _SLOW, str(cache.root), str(seconds)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
 
 
 def test_kill_9_in_the_middle_and_a_rerun(cache: Cache) -> None:
@@ -107,7 +114,9 @@ def test_unwritable_cache_is_the_users_to_mend(tmp_path: Path) -> None:
 def test_write_atomic_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
     target = tmp_path / "f"
     write_atomic(target, "old")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))  # what a full disk looks like to a writer
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY)
+    )  # what a full disk looks like to a writer
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with pytest.raises(OSError, match="File too large"):
@@ -143,7 +152,10 @@ def test_du_counts_hard_links_once_and_prune_spares_what_is_fresh(cache: Cache) 
     os.utime(old, (long_ago, long_ago))
     os.utime(cache.path("git", "t5x.git"), (long_ago, long_ago))
     assert 200_000 <= cachetool.usage(cache.root)["trees"] < 300_000
-    assert set(cachetool.prune(cache, days=30, sources=False, dry_run=True)) == {"env/.tmp-killed", "trees/old"}
+    assert set(cachetool.prune(cache, days=30, sources=False, dry_run=True)) == {
+        "env/.tmp-killed",
+        "trees/old",
+    }
     assert old.exists()
     cachetool.prune(cache, days=30, sources=False, dry_run=False)
     assert (cache.root / "Documents/thesis.tex").exists()
@@ -208,13 +220,17 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda entry: remove(entry / "d"),
     "link for entry": _move_and_link,
     "no record": lambda entry: (entry.parents[1] / "sums/trees-k").unlink(),
-    "record of an earlier version": lambda entry: (entry.parents[1] / "sums/trees-k").write_text("0" * 64),
+    "record of an earlier version": lambda entry: (entry.parents[1] / "sums/trees-k").write_text(
+        "0" * 64
+    ),
     "half a record": lambda entry: os.truncate(entry.parents[1] / "sums/trees-k", 30),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_made_again(cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_entry_is_made_again(
+    cache: Cache, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = cache.folder("trees", "k", _make)
     DAMAGES[damage](kept)
     again = cache.folder("trees", "k", _make)
@@ -253,7 +269,22 @@ def test_check_is_a_verb_that_ends_with_1_where_something_is_damaged(cache: Cach
     assert "makes it again" in damaged.text
 
 
-@pytest.mark.parametrize("place", ["trees", "env", "layers", "blobs", "blobs/sha256", "sums", "git", "trees/k", "trees/.tmp-k", "blobs/.tmp-k", "trees/k/below"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "trees",
+        "env",
+        "layers",
+        "blobs",
+        "blobs/sha256",
+        "sums",
+        "git",
+        "trees/k",
+        "trees/.tmp-k",
+        "blobs/.tmp-k",
+        "trees/k/below",
+    ],
+)
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_prune_follows_no_link(cache: Cache, tmp_path: Path, place: str, dry_run: bool) -> None:
     """Whatever in a cache is a symbolic link: nothing behind it is deleted."""
@@ -283,7 +314,10 @@ def test_prune_waits_for_those_who_use_it(cache: Cache) -> None:
     program = "import sys; from pathlib import Path; from builder import cachetool; from builder.cache import Cache; print(cachetool.prune(Cache(Path(sys.argv[1])), days=0, sources=False, dry_run=False))"
     entry = cache.folder("trees", "k", lambda folder: (folder / "f").touch())
     argv = [sys.executable, "-c", program, str(cache.root)]
-    with cache.used(), subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        cache.used(),
+        subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
+    ):
         assert process.stderr is not None
         assert "waiting for the builds" in process.stderr.readline()
         assert entry.exists()

@@ -22,10 +22,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def _build_py(*args: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, str(ROOT / "build.py"), *args], capture_output=True, text=True, check=False, cwd=ROOT)
+    return subprocess.run(
+        [python, str(ROOT / "build.py"), *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
 
 
-@pytest.mark.parametrize(("args", "status", "word"), [(["--help"], 0, "quickstart"), ([], 2, "quickstart"), (["--version"], 0, "rosetta builder")])
+@pytest.mark.parametrize(
+    ("args", "status", "word"),
+    [(["--help"], 0, "quickstart"), ([], 2, "quickstart"), (["--version"], 0, "rosetta builder")],
+)
 def test_usage(capsys: pytest.CaptureFixture[str], args: list[str], status: int, word: str) -> None:
     assert cli.main(args) == status
     assert word in capsys.readouterr().out
@@ -54,15 +63,35 @@ def test_unknown_verb_option_and_distribution(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["--acelerator", "cpu"], "build.py build: unrecognized arguments: --acelerator cpu -> did you mean --accelerator? build.py build --help says more"),
-        (["--distribution", "t5x", "--accelerator=cud12"], "build.py build: no --accelerator 'cud12' -> did you mean cuda12? build.py build --help says more"),
-        (["--distribution", "t5x", "--accelerator=rocm"], "build.py build: no --accelerator 'rocm' -> one of: cpu, cuda12, cuda13; build.py build --help says more"),
-        (["patches", "chekc"], "build.py patches: no 'chekc' -> did you mean check? build.py patches --help says more"),
-        (["cache", "prune", "--dyas=3"], "build.py cache: unrecognized arguments: --dyas=3 -> did you mean --days? build.py cache --help says more"),
-        (["--distribution", "t5x", "--zzzzzz"], "build.py build: unrecognized arguments: --zzzzzz -> build.py build --help says more"),
+        (
+            ["--acelerator", "cpu"],
+            "build.py build: unrecognized arguments: --acelerator cpu -> did you mean --accelerator? build.py build --help says more",
+        ),
+        (
+            ["--distribution", "t5x", "--accelerator=cud12"],
+            "build.py build: no --accelerator 'cud12' -> did you mean cuda12? build.py build --help says more",
+        ),
+        (
+            ["--distribution", "t5x", "--accelerator=rocm"],
+            "build.py build: no --accelerator 'rocm' -> one of: cpu, cuda12, cuda13; build.py build --help says more",
+        ),
+        (
+            ["patches", "chekc"],
+            "build.py patches: no 'chekc' -> did you mean check? build.py patches --help says more",
+        ),
+        (
+            ["cache", "prune", "--dyas=3"],
+            "build.py cache: unrecognized arguments: --dyas=3 -> did you mean --days? build.py cache --help says more",
+        ),
+        (
+            ["--distribution", "t5x", "--zzzzzz"],
+            "build.py build: unrecognized arguments: --zzzzzz -> build.py build --help says more",
+        ),
     ],
 )
-def test_what_was_nearly_written(capsys: pytest.CaptureFixture[str], argv: list[str], line: str) -> None:
+def test_what_was_nearly_written(
+    capsys: pytest.CaptureFixture[str], argv: list[str], line: str
+) -> None:
     assert cli.main(argv) == 2
     assert capsys.readouterr().err == f"rosetta: {line}\n"
 
@@ -73,12 +102,21 @@ def test_what_was_nearly_written(capsys: pytest.CaptureFixture[str], argv: list[
         (FatalError("broken", "file:3", "mend it"), 2, "rosetta: file:3: broken -> mend it"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(28, "No space left on device", "/x"), 2, "No space left on device"),
-        (RuntimeError("surprise, token PYPI_TOKEN=hunter2"), 3, "a fault of ours: RuntimeError: surprise"),
+        (
+            RuntimeError("surprise, token PYPI_TOKEN=hunter2"),
+            3,
+            "a fault of ours: RuntimeError: surprise",
+        ),
         (OSError(5, "Input/output error", "/x"), 3, "a fault of ours"),
     ],
 )
 def test_every_error_has_its_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, raised: BaseException, status: int, word: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    raised: BaseException,
+    status: int,
+    word: str,
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -101,7 +139,12 @@ def test_every_error_has_its_status(
 def test_json_is_the_only_thing_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cache", "du", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["schema"], document["command"], document["ok"], document["error"]) == (1, "cache", True, None)
+    assert (document["schema"], document["command"], document["ok"], document["error"]) == (
+        1,
+        "cache",
+        True,
+        None,
+    )
 
 
 def test_credentials_are_never_printed() -> None:
@@ -122,13 +165,21 @@ def test_build_py_is_old_syntax_and_short() -> None:
     assert len(text.splitlines()) <= 120
     compile(text, "build.py", "exec", dont_inherit=True)
     for newer in ('f"', "f'", ":=", "match ", "async ", " -> ", "nonlocal"):
-        assert not any(newer in line for line in text.splitlines() if not line.strip().startswith(("#", '"'))), newer
+        assert not any(
+            newer in line for line in text.splitlines() if not line.strip().startswith(("#", '"'))
+        ), newer
 
 
 def test_an_old_python_gets_a_sentence(tmp_path: Path) -> None:
     """Run with sys.version_info of 3.9 and a PATH without any other Python."""
     program = f"import sys; sys.version_info = (3, 9, 2, 'final', 0); sys.argv = ['build.py']; import os; os.environ['PATH'] = {str(tmp_path)!r}; exec(open('build.py').read())"
-    done = subprocess.run([sys.executable, "-c", program.replace("exec(", "__file__ = 'build.py'; exec(")], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("exec(", "__file__ = 'build.py'; exec(")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert done.returncode == 2
     assert "Python 3.9 is too old" in done.stderr
     assert "apt-get install python3" in done.stderr
@@ -139,18 +190,42 @@ def test_a_shim_of_a_python_that_is_not_there_is_passed_by(tmp_path: Path) -> No
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     program = f"import sys; sys.version_info = (3, 9, 2, 'final', 0); sys.argv = ['build.py', 'bild']; import os; os.environ['PATH'] = {str(tmp_path)!r}; __file__ = 'build.py'; exec(open('build.py').read())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, f"went on: {ROOT / 'build.py'} bild\n"), done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, f"went on: {ROOT / 'build.py'} bild\n"), (
+        done.stderr
+    )
 
 
 def test_an_empty_home_is_none() -> None:
     program = "import os, build; import builder.bootstrap as after; after.hand_over = lambda *_: print(os.path.expanduser('~')); build.main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT, env={"PATH": os.environ["PATH"], "HOME": ""})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": ""},
+    )
     assert done.stdout.strip() == pwd.getpwuid(os.getuid()).pw_dir, done.stderr
 
 
-@pytest.mark.parametrize("argv", [["--json"], ["cache", "--json"], ["--distribution", "t5x", "--accelerator", "rocm", "--json"], ["verify", "--json"], ["bild", "--json"], ["cache", "prune", "--days", "-1", "--json"], ["cache", "prune", "--days", "nan", "--json"]])
-def test_errors_of_options_are_one_line_and_one_document(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--json"],
+        ["cache", "--json"],
+        ["--distribution", "t5x", "--accelerator", "rocm", "--json"],
+        ["verify", "--json"],
+        ["bild", "--json"],
+        ["cache", "prune", "--days", "-1", "--json"],
+        ["cache", "prune", "--days", "nan", "--json"],
+    ],
+)
+def test_errors_of_options_are_one_line_and_one_document(
+    capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
     assert cli.main(argv) == 2
     said = capsys.readouterr()
     assert json.loads(said.out)["error"]["what"]
@@ -164,17 +239,29 @@ def test_errors_of_options_are_one_line_and_one_document(capsys: pytest.CaptureF
         (["--help"], "stdout", "the result cannot be written (No space left on device)"),
         (["docs", "--help"], "stdout", "the result cannot be written (No space left on device)"),
         (["cache", "du"], "stdout", "the result cannot be written (No space left on device)"),
-        (["cache", "du", "--json"], "stdout", "the result cannot be written (No space left on device)"),
+        (
+            ["cache", "du", "--json"],
+            "stdout",
+            "the result cannot be written (No space left on device)",
+        ),
         (["cache", "nosuch", "--json"], "stdout", "no 'nosuch'"),
         (["cache", "nosuch"], "stderr", ""),
     ],
 )
-def test_a_stream_that_cannot_be_written_ends_with_status_2(tmp_path: Path, argv: list[str], stream: str, line: str) -> None:
+def test_a_stream_that_cannot_be_written_ends_with_status_2(
+    tmp_path: Path, argv: list[str], stream: str, line: str
+) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
     env = {**os.environ, "ROSETTA_CACHE": str(tmp_path)}
     with open("/dev/full", "w", encoding="ascii") as full:
-        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
-        done = subprocess.run([sys.executable, "-I", "-c", program, *argv], text=True, check=False, env=env, **streams)
+        streams: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            stream: full,
+        }
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", program, *argv], text=True, check=False, env=env, **streams
+        )
     assert done.returncode == 2
     if line:
         assert line in done.stderr
@@ -186,7 +273,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as out:
-        done = subprocess.run([sys.executable, "-I", "-c", program, "cache", "du"], check=False, stdout=out, stderr=subprocess.PIPE, env={**os.environ, "ROSETTA_CACHE": str(tmp_path)})
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", program, "cache", "du"],
+            check=False,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "ROSETTA_CACHE": str(tmp_path)},
+        )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -198,7 +291,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (OSError(28, "x", "target"), "target", "No space left on device"),
         (OSError(28, "x"), "", "No space left on device"),
         (OSError(13, "x", "source", None, "target"), "source", "Permission denied"),
-        (shutil.Error([("source", "target", "[Errno 28] No space left on device: 'source' -> 'target'"), ("b", "c", "x")]), "target", "No space left on device"),
+        (
+            shutil.Error(
+                [
+                    (
+                        "source",
+                        "target",
+                        "[Errno 28] No space left on device: 'source' -> 'target'",
+                    ),
+                    ("b", "c", "x"),
+                ]
+            ),
+            "target",
+            "No space left on device",
+        ),
     ],
 )
 def test_a_full_disk_is_named_not_what_was_copied(error: OSError, where: str, what: str) -> None:
@@ -207,7 +313,14 @@ def test_a_full_disk_is_named_not_what_was_copied(error: OSError, where: str, wh
     assert (problem.where, problem.what) == (where, what)
 
 
-@pytest.mark.parametrize("error", [OSError(5, "x"), shutil.Error([("a", "b", "odd")]), shutil.Error("`a` and `a` are the same file")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(5, "x"),
+        shutil.Error([("a", "b", "odd")]),
+        shutil.Error("`a` and `a` are the same file"),
+    ],
+)
 def test_what_the_machine_did_not_bring_about_is_ours(error: OSError) -> None:
     assert cli._machine_problem(error) is None
 
@@ -220,17 +333,39 @@ def test_an_error_is_one_line_and_controls_no_terminal(capsys: pytest.CaptureFix
     assert lines[1] == r"rosetta: w\u202e\n: a\nb\x1b[31m -> d\r"
 
 
-@pytest.mark.parametrize("words", [["--mirror", ""], ["--mirror="], ["--output", "", "--dry-run"], ["--base="], ["--python", ""], ["--platform", ""]])
-def test_an_empty_value_is_not_a_default(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--mirror", ""],
+        ["--mirror="],
+        ["--output", "", "--dry-run"],
+        ["--base="],
+        ["--python", ""],
+        ["--platform", ""],
+    ],
+)
+def test_an_empty_value_is_not_a_default(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["--distribution", "pax-1.4", *words]) == 2
     option = words[0].removesuffix("=")
-    assert capsys.readouterr().err == f"rosetta: {option}: its value is empty -> give a value, or leave the option out\n"
+    assert (
+        capsys.readouterr().err
+        == f"rosetta: {option}: its value is empty -> give a value, or leave the option out\n"
+    )
 
 
 @pytest.mark.parametrize("kind", ["env", "oci", "bundle"])
-def test_a_file_in_place_of_a_folder_is_refused_before_anything_is_made(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_place_of_a_folder_is_refused_before_anything_is_made(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
-    assert cli.main(["--distribution", "pax-1.4", "--output", f"{kind}:{tmp_path}/file/x", "--dry-run"]) == 2
+    assert (
+        cli.main(
+            ["--distribution", "pax-1.4", "--output", f"{kind}:{tmp_path}/file/x", "--dry-run"]
+        )
+        == 2
+    )
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert str(tmp_path / "file") in lines[0]

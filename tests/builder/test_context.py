@@ -40,9 +40,29 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 
 def _context(chain: Chain, folder: Path) -> tuple[int, dict[str, Any], str]:
-    common = ["--manifest", str(chain.folder / "manifest.yaml"), "--mirror", str(chain.mirror), "--json", "--base", f"oci:{chain.folder}/base-layout"]
-    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), "context", "thing", str(folder), *common]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder)
+    common = [
+        "--manifest",
+        str(chain.folder / "manifest.yaml"),
+        "--mirror",
+        str(chain.mirror),
+        "--json",
+        "--base",
+        f"oci:{chain.folder}/base-layout",
+    ]
+    argv = [
+        sys.executable,
+        "-I",
+        "-c",
+        chainkit._MAIN,
+        str(ROOT),
+        "context",
+        "thing",
+        str(folder),
+        *common,
+    ]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder
+    )
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
@@ -53,7 +73,14 @@ def _tree(stream: Any, found: dict[str, tuple[Any, ...]]) -> None:
             data = archive.extractfile(member) if member.isreg() else None
             name = member.name.strip("/")
             name = name.removeprefix("./")
-            found[name] = (member.type, member.mode & 0o7777, member.uid, member.gid, member.linkname, hashlib.sha256(data.read()).hexdigest() if data else "")
+            found[name] = (
+                member.type,
+                member.mode & 0o7777,
+                member.uid,
+                member.gid,
+                member.linkname,
+                hashlib.sha256(data.read()).hexdigest() if data else "",
+            )
 
 
 def _of_image(folder: Path) -> tuple[Image, dict[str, tuple[Any, ...]]]:
@@ -76,8 +103,16 @@ def test_the_folders_hold_the_layers(chain: Chain) -> None:
     for name in LAYERS:
         for path in (folder / name).rglob("*"):
             if path.is_symlink() or not path.is_dir():
-                found[str(path.relative_to(folder / name))] = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
-    files = {name: row[4] or row[5] for name, row in wanted.items() if row[0] != tarfile.DIRTYPE and name != "opt/rosetta/lock.json"}
+                found[str(path.relative_to(folder / name))] = (
+                    os.readlink(path)
+                    if path.is_symlink()
+                    else hashlib.sha256(path.read_bytes()).hexdigest()
+                )
+    files = {
+        name: row[4] or row[5]
+        for name, row in wanted.items()
+        if row[0] != tarfile.DIRTYPE and name != "opt/rosetta/lock.json"
+    }
     lock = (folder / "rosetta/opt/rosetta/lock.json").read_text()
     assert json.loads(lock)["compression"] == "zstd"
     del found["opt/rosetta/lock.json"]
@@ -102,25 +137,53 @@ def test_a_foreign_folder_is_refused(chain: Chain) -> None:
 def test_the_printed_command_gives_the_engine_every_label_whole(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's"
     folder.mkdir()
-    labels = {"io.rosetta.te.version": "none: it needs CUDA", "quoted": "it's \"so\" $HOME \\n *", "plain": "1"}
+    labels = {
+        "io.rosetta.te.version": "none: it needs CUDA",
+        "quoted": 'it\'s "so" $HOME \\n *',
+        "plain": "1",
+    }
     (folder / "labels").write_text(label_lines(labels))
     (tmp_path / "docker").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "docker").chmod(0o755)
     command = build_command(folder, tmp_path / "Dockerfile.t5x", "t5x")
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = subprocess.run(
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
     argv = done.stdout.splitlines()
-    assert argv[:7] == ["build", "-f", f"{tmp_path}/Dockerfile.t5x", "--build-arg", "BASE=my-base", "-t", "my-t5x"]
-    assert argv[7:] == [str(folder), *(f"--label={key}={value}" for key, value in sorted(labels.items()))]
+    assert argv[:7] == [
+        "build",
+        "-f",
+        f"{tmp_path}/Dockerfile.t5x",
+        "--build-arg",
+        "BASE=my-base",
+        "-t",
+        "my-t5x",
+    ]
+    assert argv[7:] == [
+        str(folder),
+        *(f"--label={key}={value}" for key, value in sorted(labels.items())),
+    ]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
     text = RECIPES[name].read_text().replace("\\\n", " ")
-    env = dict(pair.split("=", 1) for pair in next(re.findall(r"\S+=\S+", line) for line in text.splitlines() if line.startswith("ENV ")))
+    env = dict(
+        pair.split("=", 1)
+        for pair in next(
+            re.findall(r"\S+=\S+", line) for line in text.splitlines() if line.startswith("ENV ")
+        )
+    )
     record = {"distribution": name}
     assert [f"{key}={value}" for key, value in env.items()] == runtime.environment()
     assert f"\nWORKDIR /{runtime.work(record)}\n" in text
-    assert json.loads(next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]) == [runtime.ENTRYPOINT]
+    assert json.loads(
+        next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]
+    ) == [runtime.ENTRYPOINT]
     assert '\nCMD ["bash"]\n' in text
     assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
 
@@ -133,15 +196,36 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
     status, _, stderr = _context(chain, folder)
     assert status == 0, stderr
     place = chain.folder / "zstd"
-    status, _, stderr = imagekit.images(chain, "--platform", f"linux/{imagekit.OWN}", "--compression", "zstd", output=f"oci:{place}")
+    status, _, stderr = imagekit.images(
+        chain, "--platform", f"linux/{imagekit.OWN}", "--compression", "zstd", output=f"oci:{place}"
+    )
     assert status == 0, stderr
     image, wanted = _of_image(place)
     base, tag = "localhost/rosetta-test-context:base", "localhost/rosetta-test-context:made"
     try:
         enginekit.take(engine, chain.folder / "base-layout", base, imagekit.OWN)
-        argv = ["docker", "build"] if name == "docker" else ["buildah", "bud", "--isolation", "chroot", "--layers=false"]
-        argv += ["--file", str(RECIPES["t5x"]), "--build-arg", f"BASE={base}", "--tag", tag, *(folder / "labels").read_text().split("\n")[:-1], str(folder)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"})
+        argv = (
+            ["docker", "build"]
+            if name == "docker"
+            else ["buildah", "bud", "--isolation", "chroot", "--layers=false"]
+        )
+        argv += [
+            "--file",
+            str(RECIPES["t5x"]),
+            "--build-arg",
+            f"BASE={base}",
+            "--tag",
+            tag,
+            *(folder / "labels").read_text().split("\n")[:-1],
+            str(folder),
+        ]
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"},
+        )
         assert done.returncode == 0, done.stderr
         engine.save(tag, chain.folder / "made.tar")
         from builder.engine import export
@@ -156,7 +240,9 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
         folders = {path: row for path, row in wanted.items() if row[0] == tarfile.DIRTYPE}
         assert {path: row for path, row in found.items() if path in folders} == folders
         theirs, ours = made.config["config"], json.loads(image.config)["config"]
-        assert {key: theirs[key] for key in ("Env", "Entrypoint", "Cmd")} == {key: ours[key] for key in ("Env", "Entrypoint", "Cmd")}
+        assert {key: theirs[key] for key in ("Env", "Entrypoint", "Cmd")} == {
+            key: ours[key] for key in ("Env", "Entrypoint", "Cmd")
+        }
         assert ours["Labels"].items() <= theirs["Labels"].items()
     finally:
         engine.remove([tag, base])

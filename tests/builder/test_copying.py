@@ -14,7 +14,9 @@ from builder.copying import copy_file, copy_tree
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])
 @pytest.mark.parametrize("mode", [0o444, 0o644, 0o755])
 @pytest.mark.parametrize("there", [False, True])
-def test_a_copy_is_another_file_with_the_same_content(tmp_path: Path, size: int, mode: int, there: bool) -> None:
+def test_a_copy_is_another_file_with_the_same_content(
+    tmp_path: Path, size: int, mode: int, there: bool
+) -> None:
     source, target, other = tmp_path / "source", tmp_path / "target", tmp_path / "other"
     source.write_bytes(os.urandom(size))
     source.chmod(mode)

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_manifest_page_is_current() -> None:
-    assert (ROOT / "docs/manifest.md").read_text(encoding="utf-8") == docs.render(), "run: python build.py docs"
+    assert (ROOT / "docs/manifest.md").read_text(encoding="utf-8") == docs.render(), (
+        "run: python build.py docs"
+    )
 
 
 def test_every_key_is_documented() -> None:
@@ -36,7 +38,12 @@ def test_the_readme_bakes_what_it_runs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     baked: set[str] = set()
     for line in "\n".join(re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)).splitlines():
-        baked |= {f"{name}-cpu" for name in re.findall(r"build\.py --distribution (\S+)(?! .*--output| .*--accelerator)", line)}
+        baked |= {
+            f"{name}-cpu"
+            for name in re.findall(
+                r"build\.py --distribution (\S+)(?! .*--output| .*--accelerator)", line
+            )
+        }
         used = set(re.findall(r"build/([a-z0-9.]+-[a-z0-9]+)/(?:bin|opt)", line))
         assert used <= baked, line
     assert baked >= {"t5x-cpu", "pax-cpu"}
@@ -55,5 +62,10 @@ def test_the_windows_of_support_are_those_of_the_manifest() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) == len(shipped.lines)
     for (name, line), row in zip(shipped.lines.items(), rows, strict=True):
-        named = ", ".join(f"`{each}`" for each, entry in shipped.distributions.items() if entry.line == name)
-        assert row == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end set'}: {line.support} |"
+        named = ", ".join(
+            f"`{each}`" for each, entry in shipped.distributions.items() if entry.line == name
+        )
+        assert (
+            row
+            == f"| `{name}` | {named} | {f'until {line.until}' if line.until else 'no end set'}: {line.support} |"
+        )

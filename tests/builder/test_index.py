@@ -40,7 +40,9 @@ def _nothing_kept(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("html", [False, True])
-def test_fetches_by_hash_and_keeps_it(server: Index, digest: str, tmp_path: Path, html: bool) -> None:
+def test_fetches_by_hash_and_keeps_it(
+    server: Index, digest: str, tmp_path: Path, html: bool
+) -> None:
     server.html = html
     got = index.fetch("thing", "1.0", digest, tmp_path / "wheels")
     assert got.name == NAME
@@ -60,9 +62,17 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(digest: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("fault", "what"),
-    [("html instead", "an HTML page"), ("wrong bytes", "is not the pinned file"), ("truncated", "more expected"), ("500", "500"), ("login page", "login page")],
+    [
+        ("html instead", "an HTML page"),
+        ("wrong bytes", "is not the pinned file"),
+        ("truncated", "more expected"),
+        ("500", "500"),
+        ("login page", "login page"),
+    ],
 )
-def test_faults_are_one_clear_error_and_a_rerun_converges(server: Index, digest: str, tmp_path: Path, fault: str, what: str) -> None:
+def test_faults_are_one_clear_error_and_a_rerun_converges(
+    server: Index, digest: str, tmp_path: Path, fault: str, what: str
+) -> None:
     server.fault = fault
     into = tmp_path / "wheels"
     with pytest.raises(FatalError) as caught:
@@ -89,11 +99,17 @@ def test_unknown_project_and_hash(tmp_path: Path) -> None:
 
 def test_of_several_hashes_the_part_decides(server: Index, tmp_path: Path) -> None:
     hashes = set()
-    for name in ("thing-1.0-py3-none-manylinux_x86_64.whl", "thing-1.0-py3-none-manylinux_aarch64.whl"):
+    for name in (
+        "thing-1.0-py3-none-manylinux_x86_64.whl",
+        "thing-1.0-py3-none-manylinux_aarch64.whl",
+    ):
         (tmp_path / name).write_bytes(name.encode())
         hashes.add(server.add("thing", tmp_path / name))
     for part in ("_aarch64", "_x86_64"):
-        assert part in index.fetch("thing", "1.0", frozenset(hashes), tmp_path / "wheels", part=part).name
+        assert (
+            part
+            in index.fetch("thing", "1.0", frozenset(hashes), tmp_path / "wheels", part=part).name
+        )
 
 
 def test_a_hostile_file_name_is_refused(server: Index, tmp_path: Path) -> None:
@@ -112,7 +128,9 @@ def test_unreachable_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         index.fetch("thing", "1.0", "0" * 64, tmp_path)
 
 
-def test_credentials_are_sent_and_never_shown(server: Index, digest: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_credentials_are_sent_and_never_shown(
+    server: Index, digest: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", server.url.replace("//", "//user:hunter2@"))
     index.fetch("thing", "1.0", digest, tmp_path)
     assert server.requests
@@ -123,7 +141,15 @@ def test_credentials_are_sent_and_never_shown(server: Index, digest: str, monkey
 
 
 def test_settings_of_pip_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL", "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+    for name in (
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX_URL",
+        "PIP_INDEX_URL",
+        "SSL_CERT_FILE",
+        "PIP_CERT",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+    ):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://index.example/simple\ncert = /ca.pem\n")

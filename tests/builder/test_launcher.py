@@ -37,7 +37,13 @@ def test_the_same_files_make_the_same_wheel(tmp_path: Path) -> None:
 
 def test_what_is_in_it(tmp_path: Path) -> None:
     (tmp_path / "rosetta/launch/__pycache__").mkdir(parents=True)
-    for name in ("rosetta/__init__.py", "rosetta/launch/job.sh", "rosetta/launch/__pycache__/x.pyc", "LICENSE", "build.py"):
+    for name in (
+        "rosetta/__init__.py",
+        "rosetta/launch/job.sh",
+        "rosetta/launch/__pycache__/x.pyc",
+        "LICENSE",
+        "build.py",
+    ):
         (tmp_path / name).write_text("text")
     (tmp_path / "x.whl").write_bytes(launcher.written(tmp_path))
     with zipfile.ZipFile(tmp_path / "x.whl") as file:
@@ -51,11 +57,42 @@ def test_installed_it_starts_runs(tmp_path: Path) -> None:
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     assert uv
     target = tmp_path / "site"
-    subprocess.run([uv, "pip", "install", "-q", "--no-deps", "--offline", "--no-cache", "--target", str(target), str(made["output"])], check=True, capture_output=True)
-    shutil.copytree(Path(yaml.__file__).parent, target / "yaml", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    subprocess.run(
+        [
+            uv,
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--offline",
+            "--no-cache",
+            "--target",
+            str(target),
+            str(made["output"]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    shutil.copytree(
+        Path(yaml.__file__).parent,
+        target / "yaml",
+        ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+    )
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(target), "HOME": str(tmp_path)}
-    argv = [sys.executable, "-P", "-B", str(target / "bin" / "rosetta"), "submit", "--on=slurm", "gpt-126m", "--dry-run", "--json"]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    argv = [
+        sys.executable,
+        "-P",
+        "-B",
+        str(target / "bin" / "rosetta"),
+        "submit",
+        "--on=slurm",
+        "gpt-126m",
+        "--dry-run",
+        "--json",
+    ]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     words = json.loads(done.stdout)["result"]["argv"]
     script = next(word for word in words if word.endswith("job.sh"))

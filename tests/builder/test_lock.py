@@ -54,9 +54,18 @@ def repo(tmp_path: Path, index: Index) -> Path:
     """Two distributions, `one` and `two`, of a line; `one` for a cuda12 as well. shared 1 and 2 exist, two wants the old one."""
     made = tmp_path / "made"
     made.mkdir()
-    digests = {"one": publish(index, made, "one", "1.0", "dep", "shared"), "two": publish(index, made, "two", "1.0", "one", "shared<2", "nightly")}
+    digests = {
+        "one": publish(index, made, "one", "1.0", "dep", "shared"),
+        "two": publish(index, made, "two", "1.0", "one", "shared<2", "nightly"),
+    }
     publish(index, made, "dep", "1", "nightly")
-    for name, versions in {"base": ("1", "2"), "plugin": ("1",), "shared": ("1", "2"), "extra": ("1",), "nightly": ("1",)}.items():
+    for name, versions in {
+        "base": ("1", "2"),
+        "plugin": ("1",),
+        "shared": ("1", "2"),
+        "extra": ("1",),
+        "nightly": ("1",),
+    }.items():
         for version in versions:
             publish(index, made, name, version)
     root = tmp_path / "repo"
@@ -67,7 +76,10 @@ def repo(tmp_path: Path, index: Index) -> Path:
     (root / "locks/l/common.in").write_text("base  # the ground\n")
     (root / "locks/l/cuda12.in").write_text("plugin  # for the GPU\n")
     (root / "locks/two.in").write_text("extra  # undeclared\n")
-    sources = "".join(f'  {name}: {{wheel: {name}==1.0, sha256: "{digest}", patches: patches/{name}}}\n' for name, digest in digests.items())
+    sources = "".join(
+        f'  {name}: {{wheel: {name}==1.0, sha256: "{digest}", patches: patches/{name}}}\n'
+        for name, digest in digests.items()
+    )
     (root / "manifest.yaml").write_text(f"""version: 1
 sources:
 {sources}lines:
@@ -93,7 +105,11 @@ def _pins(root: Path, name: str) -> list[str]:
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _problems(root: Path, *, offline: bool = True) -> list[str]:
@@ -109,29 +125,51 @@ def test_every_lock_is_a_part_of_one_resolution(repo: Path) -> None:
     assert _pins(repo, "one-cpu.txt") == ["base==2", "dep==1", "shared==1"]
     assert _pins(repo, "one-cuda12.txt") == ["base==2", "dep==1", "plugin==1", "shared==1"]
     assert _pins(repo, "two-cpu.txt") == ["base==2", "extra==1", "shared==1"]
-    assert set(result.data["locks"]) == {"locks/l/common.txt", "locks/one-cpu.txt", "locks/one-cuda12.txt", "locks/two-cpu.txt"}
+    assert set(result.data["locks"]) == {
+        "locks/l/common.txt",
+        "locks/one-cpu.txt",
+        "locks/one-cuda12.txt",
+        "locks/two-cpu.txt",
+    }
     record = json.loads((repo / "locks/declared.json").read_text())["sources"]
     assert record["two"]["requirements"] == ["nightly", "shared<2"]
     assert "one" in json.loads((repo / "locks/sources.json").read_text())["sources"]
     for name in ("one-cpu.txt", "l/common.txt"):
         text = (repo / "locks" / name).read_text()
-        assert re.match(r"# Machine-owned: .*\n# uv \S+\n# inputs: [0-9a-f]{64}\n# pins: [0-9a-f]{64}\nbase==2 \\\n    --hash=sha256:[0-9a-f]{64}\n", text)
+        assert re.match(
+            r"# Machine-owned: .*\n# uv \S+\n# inputs: [0-9a-f]{64}\n# pins: [0-9a-f]{64}\nbase==2 \\\n    --hash=sha256:[0-9a-f]{64}\n",
+            text,
+        )
         assert str(repo.parent) not in text
         assert "://" not in text
 
 
-def test_again_changes_nothing_and_new_releases_come_only_when_asked_for(repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_again_changes_nothing_and_new_releases_come_only_when_asked_for(
+    repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _run(repo)
     before = _files(repo)
     publish(index, tmp_path, "base", "3")
     publish(index, tmp_path, "extra", "2")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "fresh-uv"))  # uv believes an index page for ten minutes
-    assert set(_run(repo).text.splitlines()) == {f"{path}: as it was" for path in ("locks/l/common.txt", "locks/one-cpu.txt", "locks/one-cuda12.txt", "locks/two-cpu.txt")}
+    monkeypatch.setenv(
+        "UV_CACHE_DIR", str(tmp_path / "fresh-uv")
+    )  # uv believes an index page for ten minutes
+    assert set(_run(repo).text.splitlines()) == {
+        f"{path}: as it was"
+        for path in (
+            "locks/l/common.txt",
+            "locks/one-cpu.txt",
+            "locks/one-cuda12.txt",
+            "locks/two-cpu.txt",
+        )
+    }
     assert _files(repo) == before
     assert _problems(repo, offline=False) == []
 
 
-def test_upgrade_moves_what_is_named(repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upgrade_moves_what_is_named(
+    repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _run(repo)
     publish(index, tmp_path, "base", "3")
     publish(index, tmp_path, "extra", "2")
@@ -156,7 +194,14 @@ def test_killed_while_it_writes(repo: Path, survivors: int) -> None:
     """SIGKILL after `survivors` files were renamed into place, the next one half-written beside its place."""
     _run(repo)
     whole = _files(repo)
-    for name in ("declared.json", "sources.json", "one-cpu.txt", "one-cuda12.txt", "two-cpu.txt", "l/common.txt"):
+    for name in (
+        "declared.json",
+        "sources.json",
+        "one-cpu.txt",
+        "one-cuda12.txt",
+        "two-cpu.txt",
+        "l/common.txt",
+    ):
         (repo / "locks" / name).unlink()
     program = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1])\n"
@@ -175,7 +220,10 @@ def test_killed_while_it_writes(repo: Path, survivors: int) -> None:
     )
     env = {**os.environ, "ROSETTA_CACHE": str(repo.parent / "cache")}
     argv = [sys.executable, "-c", program, str(ROOT), str(survivors), str(repo / "manifest.yaml")]
-    assert subprocess.run(argv, env=env, check=False, capture_output=True).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(argv, env=env, check=False, capture_output=True).returncode
+        == -signal.SIGKILL
+    )
     assert any(path.name.startswith(".tmp-") for path in (repo / "locks").rglob("*"))
     _run(repo)
     assert _files(repo) == whole
@@ -195,11 +243,18 @@ def test_a_sound_set_has_no_problem_and_needs_no_network(repo: Path, index: Inde
         ("locks/l/common.in", "base", "base<9", 4),
         ("locks/two.in", "extra", "extra==1", 4),
         ("manifest.yaml", 'pythons: ["3.11", "3.12"]', 'pythons: ["3.12"]', 4),
-        ("manifest.yaml", "[cpu], architectures: [amd64]", "[cpu], architectures: [amd64, arm64]", 1),
+        (
+            "manifest.yaml",
+            "[cpu], architectures: [amd64]",
+            "[cpu], architectures: [amd64, arm64]",
+            1,
+        ),
         ("manifest.yaml", "{drop: nightly", "{drop: other", 4),
     ],
 )
-def test_what_decides_a_lock_makes_it_stale(repo: Path, file: str, old: str, new: str, stale: int) -> None:
+def test_what_decides_a_lock_makes_it_stale(
+    repo: Path, file: str, old: str, new: str, stale: int
+) -> None:
     _run(repo)
     text = (repo / file).read_text()
     assert old in text
@@ -210,7 +265,11 @@ def test_what_decides_a_lock_makes_it_stale(repo: Path, file: str, old: str, new
 def test_comments_and_reasons_do_not(repo: Path) -> None:
     _run(repo)
     (repo / "locks/l/common.in").write_text("# another word\nbase\n")
-    (repo / "manifest.yaml").write_text((repo / "manifest.yaml").read_text().replace("overwrites the module", "writes over the module"))
+    (repo / "manifest.yaml").write_text(
+        (repo / "manifest.yaml")
+        .read_text()
+        .replace("overwrites the module", "writes over the module")
+    )
     assert _problems(repo) == []
 
 
@@ -231,14 +290,22 @@ def test_edits_by_hand(repo: Path) -> None:
     ]
     path.write_text(_sealed(whole.replace("shared==1", "shared==2")))
     found = _problems(repo)
-    assert "shared: 1 in locks/one-cpu.txt, locks/one-cuda12.txt; 2 in locks/two-cpu.txt (for Python 3.11 on x86_64)" in found
-    path.write_text(_sealed(whole) + "other @ https://example.com/other.whl --hash=sha256:" + "0" * 64 + "\n")
+    assert (
+        "shared: 1 in locks/one-cpu.txt, locks/one-cuda12.txt; 2 in locks/two-cpu.txt (for Python 3.11 on x86_64)"
+        in found
+    )
+    path.write_text(
+        _sealed(whole) + "other @ https://example.com/other.whl --hash=sha256:" + "0" * 64 + "\n"
+    )
     assert any("a URL or an option" in problem for problem in _problems(repo))
     path.write_text(_sealed(whole.replace("--hash=sha256:", "--hash=md5:", 1)))
     assert any("not pinned by version and sha256" in problem for problem in _problems(repo))
     path.unlink()
     (repo / "locks/gone-cpu.txt").write_text(whole)
-    assert _problems(repo) == ["locks/two-cpu.txt: missing", "locks/gone-cpu.txt: nothing in the manifest has it; remove it"]
+    assert _problems(repo) == [
+        "locks/two-cpu.txt: missing",
+        "locks/gone-cpu.txt: nothing in the manifest has it; remove it",
+    ]
     (repo / "locks/gone-cpu.txt").unlink()
     _run(repo)
     assert (path.read_text(), _problems(repo)) == (whole, [])
@@ -252,7 +319,9 @@ def test_a_broken_lock_is_made_anew(repo: Path) -> None:
     assert _files(repo) == before
 
 
-def test_with_network_it_says_what_would_change(repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_network_it_says_what_would_change(
+    repo: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _run(repo)
     index.files["shared"].pop("shared-1-py3-none-any.whl")
     index.add("shared", wheel(tmp_path, "shared", "1.5"))
@@ -262,7 +331,9 @@ def test_with_network_it_says_what_would_change(repo: Path, index: Index, tmp_pa
 
 def test_an_override_that_does_nothing(repo: Path) -> None:
     with (repo / "manifest.yaml").open("a") as out:
-        out.write('  - {drop: never-heard-of, why: "a reason that is none"}\n  - {pin: "shared==1", why: "what comes out anyway"}\n')
+        out.write(
+            '  - {drop: never-heard-of, why: "a reason that is none"}\n  - {pin: "shared==1", why: "what comes out anyway"}\n'
+        )
     _run(repo)
     assert _problems(repo, offline=False) == [
         "override of never-heard-of: changes nothing in line l; remove it",
@@ -272,10 +343,15 @@ def test_an_override_that_does_nothing(repo: Path) -> None:
 
 def test_entries_of_the_manifest_that_nothing_needs(repo: Path) -> None:
     with (repo / "manifest.yaml").open("a") as out:
-        out.write('strip: [{name: base, architectures: [arm64], why: "in every lock"}, {name: away, architectures: [arm64], why: "in no lock"}]\n')
+        out.write(
+            'strip: [{name: base, architectures: [arm64], why: "in every lock"}, {name: away, architectures: [arm64], why: "in no lock"}]\n'
+        )
         out.write('sdists: [{name: gone, why: "in no lock"}]\n')
     _run(repo)
-    assert _problems(repo) == ["sdists: gone: no lock holds it; remove it", "strip: away: no lock holds it; remove it"]
+    assert _problems(repo) == [
+        "sdists: gone: no lock holds it; remove it",
+        "strip: away: no lock holds it; remove it",
+    ]
 
 
 def test_only_the_lines_that_are_named(repo: Path) -> None:
@@ -284,7 +360,14 @@ def test_only_the_lines_that_are_named(repo: Path) -> None:
     assert _run(repo, "l").ok
 
 
-@pytest.mark.parametrize(("name", "text", "word"), [("two.in", "extra @ https://example.com/x\n", "by URL"), ("l/common.in", "-r other\n", "an option"), ("l/cuda12.in", None, "cannot be read")])
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("two.in", "extra @ https://example.com/x\n", "by URL"),
+        ("l/common.in", "-r other\n", "an option"),
+        ("l/cuda12.in", None, "cannot be read"),
+    ],
+)
 def test_input_files_are_checked(repo: Path, name: str, text: str | None, word: str) -> None:
     path = repo / "locks" / name
     if text is None:
@@ -305,7 +388,13 @@ def test_without_the_source_its_record_serves_while_it_is_of_the_same_pin(repo: 
     assert result.ok
     assert [note.split(":")[0] for note in result.data["notes"]] == ["one", "two", "offline"]
     assert _files(repo) == before
-    (repo / "manifest.yaml").write_text(re.sub(r'(one==1.0, sha256: )"[0-9a-f]{64}"', rf'\1"{"0" * 64}"', (repo / "manifest.yaml").read_text()))
+    (repo / "manifest.yaml").write_text(
+        re.sub(
+            r'(one==1.0, sha256: )"[0-9a-f]{64}"',
+            rf'\1"{"0" * 64}"',
+            (repo / "manifest.yaml").read_text(),
+        )
+    )
     with pytest.raises(FatalError, match="one"):
         _run(repo, "--check", offline=True, cache="empty")
 
@@ -317,7 +406,9 @@ def test_only_patches_of_what_declares_count_for_the_record(repo: Path) -> None:
     (repo / "patches/one/series").write_text("other\n")
     (repo / "patches/one/other.patch").write_text(PATCH.format(subject="other", diff=diff))
     assert declared.key(entry) == bare
-    (repo / "patches/one/other.patch").write_text(PATCH.format(subject="other", diff=diff.replace("one.py", "setup.py")))
+    (repo / "patches/one/other.patch").write_text(
+        PATCH.format(subject="other", diff=diff.replace("one.py", "setup.py"))
+    )
     assert declared.key(entry) != bare
 
 
@@ -343,7 +434,9 @@ distributions:
     (tmp_path / "manifest.yaml").write_text(text)
     loaded = manifest.load(tmp_path / "manifest.yaml")
     access = Access(Cache(tmp_path / "cache"), offline=True, mirrors=(tmp_path / "mirrors",))
-    gitkit.branch(upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"second"}), pin))
+    gitkit.branch(
+        upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"second"}), pin)
+    )
     assert lock._branches(loaded, access) == ([], [])
     gitkit.branch(upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"other"})))
     lost, unasked = lock._branches(loaded, access)

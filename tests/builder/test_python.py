@@ -23,7 +23,9 @@ def test_ours_is_found_and_known() -> None:
 def test_the_lines_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for minor in ("3.97", "3.98"):
         program = tmp_path / f"python{minor}"
-        program.write_text(f"#!/bin/sh\nprintf '{minor}\\n{minor}.9\\ncpython-{minor.replace('.', '')}\\n'\n")
+        program.write_text(
+            f"#!/bin/sh\nprintf '{minor}\\n{minor}.9\\ncpython-{minor.replace('.', '')}\\n'\n"
+        )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert python.find(["3.97", "3.98"], "3.97").full == "3.97.9"
@@ -49,8 +51,14 @@ def test_a_path_of_another_version_is_refused() -> None:
         python.find(["3.99"], "3.99", sys.executable)
 
 
-def test_a_shim_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, text in {"shims/python3.98": "exit 127", "real/python3.98": "printf '3.98\\n3.98.5\\ncpython-398\\n'", "real/python3.97": "printf '3.10\\n3.10.1\\nx\\n'"}.items():
+def test_a_shim_that_does_not_run_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in {
+        "shims/python3.98": "exit 127",
+        "real/python3.98": "printf '3.98\\n3.98.5\\ncpython-398\\n'",
+        "real/python3.97": "printf '3.10\\n3.10.1\\nx\\n'",
+    }.items():
         program = tmp_path / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(f"#!/bin/sh\n{text}\n")
@@ -62,7 +70,9 @@ def test_a_shim_that_does_not_run_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_on_path_that_may_not_be_searched_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A user who became another one keeps root's PATH."""
     (tmp_path / "python3.98").touch(0o755)
     tmp_path.chmod(0o700)

@@ -17,13 +17,31 @@ from builder.verb import Context
 
 ROOT = Path(__file__).parents[2]
 REPORT: dict[str, Any] = {
-    "framework": "t5x", "ok": False, "problems": ["the loss did not fall"],
+    "framework": "t5x",
+    "ok": False,
+    "problems": ["the loss did not fall"],
     "imports": {"modules": 90, "skipped": {"a": "why"}, "failed": {"t5x.x": "ImportError: no y"}},
     "runs": [
-        {"devices": 1, "mesh": "data=1", "losses": {"5": 6.5, "10": 4.25}, "resumed_from": 10, "resumed_losses": {"15": 3.0}, "steps_per_second": 12.345, "wall_s": 3.0},
-        {"devices": 4, "mesh": "data=2 model=2", "losses": {"5": 6.5}, "resumed_from": 5, "resumed_losses": {"10": 4.0}, "steps_per_second": 10.0, "wall_s": 3.0},
+        {
+            "devices": 1,
+            "mesh": "data=1",
+            "losses": {"5": 6.5, "10": 4.25},
+            "resumed_from": 10,
+            "resumed_losses": {"15": 3.0},
+            "steps_per_second": 12.345,
+            "wall_s": 3.0,
+        },
+        {
+            "devices": 4,
+            "mesh": "data=2 model=2",
+            "losses": {"5": 6.5},
+            "resumed_from": 5,
+            "resumed_losses": {"10": 4.0},
+            "steps_per_second": 10.0,
+            "wall_s": 3.0,
+        },
     ],
-}  # fmt: skip
+}
 
 
 def _context(cache: Cache) -> Context:
@@ -37,7 +55,9 @@ def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("any_python")
-def test_takes_the_first_whose_sources_can_be_had_and_says_why(cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_takes_the_first_whose_sources_can_be_had_and_says_why(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     real = tree.patched
 
     def only_wheels(entry: Any, access: Any) -> Any:
@@ -57,7 +77,9 @@ def test_none_can_be_had(cache: Cache) -> None:
     assert "1.4" in str(caught.value)
 
 
-def test_without_sources_and_the_wheels_python_both_ways_out_are_named(cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As on Debian 13, which has Python 3.13 alone, behind a network without GitHub."""
     find = python.find
 
@@ -97,7 +119,17 @@ def test_a_run_that_was_not_resumed_is_shown_too(tmp_path: Path) -> None:
 
 def test_the_table_names_losses_speed_and_problems() -> None:
     text = verify.table(REPORT)
-    for word in ("90 modules", "t5x.x: ImportError: no y", "6.5000", "3.0000", "12.35 steps/s", "resumed from step 10", "mesh data=2 model=2", "the loss did not fall", "NO"):
+    for word in (
+        "90 modules",
+        "t5x.x: ImportError: no y",
+        "6.5000",
+        "3.0000",
+        "12.35 steps/s",
+        "resumed from step 10",
+        "mesh data=2 model=2",
+        "the loss did not fall",
+        "NO",
+    ):
         assert word in text, text
 
 

@@ -44,17 +44,35 @@ FORMS = {
     "key without its frame": f"{_BODY}{MARK}",
 }
 _UNTRIED = {"test", "docs"}  # they run and write this checkout itself, and take no address
-VARIABLES = ("ROSETTA_DEBIAN_MIRROR", "ROSETTA_DEBIAN_SECURITY_MIRROR", "ROSETTA_INSECURE_REGISTRIES", "ROSETTA_KEY_PASSWORD", "UV_INDEX_URL", "PIP_INDEX_URL", "https_proxy", "SSL_CERT_FILE")
+VARIABLES = (
+    "ROSETTA_DEBIAN_MIRROR",
+    "ROSETTA_DEBIAN_SECURITY_MIRROR",
+    "ROSETTA_INSECURE_REGISTRIES",
+    "ROSETTA_KEY_PASSWORD",
+    "UV_INDEX_URL",
+    "PIP_INDEX_URL",
+    "https_proxy",
+    "SSL_CERT_FILE",
+)
 
 
-def _actions(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[argparse.Action]]]:
+def _actions(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], list[argparse.Action]]]:
     """The words that lead to each parser below a verb's, and what it takes."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in below:
         for name, child in action.choices.items():
             yield from _actions(child, (*path, name))
     if not below:
-        yield path, [action for action in parser._actions if action.nargs != 0 and not isinstance(action, argparse._HelpAction)]
+        yield (
+            path,
+            [
+                action
+                for action in parser._actions
+                if action.nargs != 0 and not isinstance(action, argparse._HelpAction)
+            ],
+        )
 
 
 def _words(action: argparse.Action, value: str) -> list[str]:
@@ -73,8 +91,12 @@ def _commands() -> Iterator[tuple[str, ...]]:
                 for action in actions:
                     if action is tried:
                         words += _words(action, "{}")
-                    elif action.required and not (action.option_strings == [] and action.nargs in ("*", "?")):
-                        words += _words(action, str(next(iter(action.choices))) if action.choices else "x")
+                    elif action.required and not (
+                        action.option_strings == [] and action.nargs in ("*", "?")
+                    ):
+                        words += _words(
+                            action, str(next(iter(action.choices))) if action.choices else "x"
+                        )
                 yield (verb, *path, *words)
 
 
@@ -109,19 +131,32 @@ def closed(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Pro
 def _leaks(project: Project, argv: list[str], capfd: pytest.CaptureFixture[str]) -> list[str]:
     """Run a command; the places where the secret is to be found after it."""
     capfd.readouterr()
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+    ):
         cli.main(argv)
     shown = capfd.readouterr()
     texts = {"stdout": out.getvalue() + shown.out, "stderr": err.getvalue() + shown.err}
     for file in project.folder.parent.rglob("*"):
         if file.is_file() and not file.is_symlink():
             texts[str(file)] = file.read_bytes().decode("utf-8", "replace")
-    return [f"{place}: {text[max(0, text.find(MARK) - 200) :][:400]}" for place, text in texts.items() if MARK in text]
+    return [
+        f"{place}: {text[max(0, text.find(MARK) - 200) :][:400]}"
+        for place, text in texts.items()
+        if MARK in text
+    ]
 
 
 @pytest.mark.parametrize("gate", [True, False], ids=["as it is", "without the refusal"])
 @pytest.mark.parametrize("form", FORMS)
-def test_no_option_shows_a_secret(closed: Project, form: str, gate: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_option_shows_a_secret(
+    closed: Project,
+    form: str,
+    gate: bool,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Most forms are refused at once; where one would get further, nothing shows it either."""
     if not gate:
         monkeypatch.setattr(cli, "find_exposed", lambda _: "")
@@ -139,35 +174,81 @@ def test_no_option_shows_a_secret(closed: Project, form: str, gate: bool, capfd:
 
 @pytest.mark.parametrize("form", [form for form in FORMS if not form.startswith("key")])
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_no_variable_shows_a_secret(closed: Project, variable: str, form: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_variable_shows_a_secret(
+    closed: Project,
+    variable: str,
+    form: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(variable, FORMS[form])
     layout = closed.layout(architectures=("amd64",))
-    for words in (["build", "--distribution", "thing", "--output", "oci:out"], ["lock", "--base"], ["publish", layout, "--to", "host.example/a/b"]):
+    for words in (
+        ["build", "--distribution", "thing", "--output", "oci:out"],
+        ["lock", "--base"],
+        ["publish", layout, "--to", "host.example/a/b"],
+    ):
         key = ["--key", f"{closed.keys['ours']}.pem"] if words[0] == "publish" else []
-        assert _leaks(closed, [*words, *key, "--manifest", str(closed.manifest), "--json"], capfd) == []
+        assert (
+            _leaks(closed, [*words, *key, "--manifest", str(closed.manifest), "--json"], capfd)
+            == []
+        )
 
 
 @pytest.mark.parametrize(
     "word",
     [
-        "host.example:5000/team/thing:tag@sha256:" + "0" * 64, "registry:localhost:5000/a/b:tag@sha256:" + "0" * 64, "git@host.example:group/thing.git", "oci:build/a@b",
-        "https://host.example/a/b.git", "git+https://host.example/a.git@" + "a" * 40, "pkg:pypi/jax@0.5", "env:KEY", "M" * 80,
+        "host.example:5000/team/thing:tag@sha256:" + "0" * 64,
+        "registry:localhost:5000/a/b:tag@sha256:" + "0" * 64,
+        "git@host.example:group/thing.git",
+        "oci:build/a@b",
+        "https://host.example/a/b.git",
+        "git+https://host.example/a.git@" + "a" * 40,
+        "pkg:pypi/jax@0.5",
+        "env:KEY",
+        "M" * 80,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_secret_stays(word: str) -> None:
     redact.remember([word], {})
     assert redact.redact(f"see {word!r}, {word}") == f"see {word!r}, {word}"
     assert redact.find_exposed(["--to", word]) == ""
 
 
-@pytest.mark.parametrize("text", ["password=PW", "UV_INDEX_X_PASSWORD=PW", "?sig=1&access_token=PW&x=1", "Authorization: Bearer PW", "authorization: basic PW", "X-Amz-Signature=PW"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=PW",
+        "UV_INDEX_X_PASSWORD=PW",
+        "?sig=1&access_token=PW&x=1",
+        "Authorization: Bearer PW",
+        "authorization: basic PW",
+        "X-Amz-Signature=PW",
+    ],
+)
 def test_settings_and_headers(text: str) -> None:
     assert "PW" not in redact.redact(f"it said {text}")
     assert "it said" in redact.redact(f"it said {text}")
 
 
-def test_key_text_without_quotes_around_it(closed: Project, capfd: pytest.CaptureFixture[str]) -> None:
+def test_key_text_without_quotes_around_it(
+    closed: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = FORMS["key text"].split()
-    assert _leaks(closed, ["verify-published", "host.example/a:b", "--key", *words, "--manifest", str(closed.manifest)], capfd) == []
+    assert (
+        _leaks(
+            closed,
+            [
+                "verify-published",
+                "host.example/a:b",
+                "--key",
+                *words,
+                "--manifest",
+                str(closed.manifest),
+            ],
+            capfd,
+        )
+        == []
+    )
     assert cli.main(["verify-published", "host.example/a:b", "--key", *words]) == 2
     assert "the text of a private key" in capfd.readouterr().err

@@ -36,13 +36,39 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 
 def _reproduce(chain: Chain, image: str = "", *more: str) -> tuple[int, dict[str, Any], str]:
-    common = ["--manifest", str(chain.folder / "manifest.yaml"), "--mirror", str(chain.mirror), "--json", "--base", f"oci:{chain.folder}/base-layout"]
-    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), "reproduce", image or f"oci:{chain.folder}/image", *common, *more]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder)
+    common = [
+        "--manifest",
+        str(chain.folder / "manifest.yaml"),
+        "--mirror",
+        str(chain.mirror),
+        "--json",
+        "--base",
+        f"oci:{chain.folder}/base-layout",
+    ]
+    argv = [
+        sys.executable,
+        "-I",
+        "-c",
+        chainkit._MAIN,
+        str(ROOT),
+        "reproduce",
+        image or f"oci:{chain.folder}/image",
+        *common,
+        *more,
+    ]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder
+    )
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def _altered(chain: Chain, name: str, alter: Callable[[Entry], Entry | None], *, config: Callable[[dict[str, Any]], None] | None = None) -> str:
+def _altered(
+    chain: Chain,
+    name: str,
+    alter: Callable[[Entry], Entry | None],
+    *,
+    config: Callable[[dict[str, Any]], None] | None = None,
+) -> str:
     """A copy of the image in which one layer's entries were changed."""
     read, cache = layout.read(chain.folder / "image"), Cache(chain.folder / "altered-cache")
     images = []
@@ -51,12 +77,34 @@ def _altered(chain: Chain, name: str, alter: Callable[[Entry], Entry | None], *,
         for one in image.layers:
             blob = layout.blob(read.folder, one)
             keep = alter if one.name == name else None
-            layers.append(layer.from_tar(cache, f"{one.diff_id}-{name}", one.name, "gzip", lambda blob=blob: open(blob, "rb"), keep))  # type: ignore[misc]  # noqa: SIM115
+            layers.append(
+                layer.from_tar(
+                    cache,
+                    f"{one.diff_id}-{name}",
+                    one.name,
+                    "gzip",
+                    lambda blob=blob: open(blob, "rb"),  # type: ignore[misc]  # noqa: SIM115
+                    keep,
+                )
+            )
         document = json.loads(image.config)
         if config:
             config(document["config"])
-        images.append(oci.image(image.architecture, layers, document["created"], document["config"], json.loads(image.manifest)["annotations"]))
-    layout.write(cache, oci.index(images, json.loads(read.index.document)["annotations"]), chain.folder / "altered", name="altered")
+        images.append(
+            oci.image(
+                image.architecture,
+                layers,
+                document["created"],
+                document["config"],
+                json.loads(image.manifest)["annotations"],
+            )
+        )
+    layout.write(
+        cache,
+        oci.index(images, json.loads(read.index.document)["annotations"]),
+        chain.folder / "altered",
+        name="altered",
+    )
     return f"oci:{chain.folder}/altered"
 
 
@@ -64,24 +112,43 @@ def test_the_same(chain: Chain) -> None:
     status, document, stderr = _reproduce(chain)
     assert status == 0, stderr
     assert document["result"]["same"] is True
-    assert document["result"]["digest"] == document["result"]["rebuilt"] == layout.read(chain.folder / "image").index.digest
-    assert [path.name for path in (chain.cache / "blobs").iterdir() if path.name.startswith(".tmp")] == []
+    assert (
+        document["result"]["digest"]
+        == document["result"]["rebuilt"]
+        == layout.read(chain.folder / "image").index.digest
+    )
+    assert [
+        path.name for path in (chain.cache / "blobs").iterdir() if path.name.startswith(".tmp")
+    ] == []
 
 
 def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None:
     """A layer that was wrong from the start, in the image and in the cache alike, is found."""
 
     def alter(entry: Entry) -> Entry:
-        return Entry(entry.path, "file", 0o644, data=b"x = 1\n", size=6) if entry.path.endswith("site-packages/helper.py") else entry
+        return (
+            Entry(entry.path, "file", 0o644, data=b"x = 1\n", size=6)
+            if entry.path.endswith("site-packages/helper.py")
+            else entry
+        )
 
     image = _altered(chain, "python", alter)
     for record in (chain.cache / "layers").glob("*.gzip.json"):
         known = json.loads(record.read_text())
         if known["name"] == "python":
-            wrong = next(one for each in layout.read(chain.folder / "altered").index.images for one in each.layers if one.name == "python")
+            wrong = next(
+                one
+                for each in layout.read(chain.folder / "altered").index.images
+                for one in each.layers
+                if one.name == "python"
+            )
             target = chain.cache / "blobs/sha256" / wrong.digest[7:]
             target.write_bytes(layout.blob(chain.folder / "altered", wrong).read_bytes())
-            record.write_text(json.dumps({**known, "digest": wrong.digest, "diff_id": wrong.diff_id, "size": wrong.size}))
+            record.write_text(
+                json.dumps(
+                    {**known, "digest": wrong.digest, "diff_id": wrong.diff_id, "size": wrong.size}
+                )
+            )
     status, document, stderr = _reproduce(chain, image)
     assert status == 1, stderr
     assert "layer python: " in document["result"]["difference"]
@@ -91,12 +158,43 @@ def test_it_does_not_take_the_layers_it_is_to_compare_with(chain: Chain) -> None
 @pytest.mark.parametrize(
     ("name", "alter", "word"),
     [
-        ("sources", lambda entry: None if entry.path.endswith("thing/__init__.py") else entry, "opt/thing/thing/__init__.py is in the rebuilt one only"),
-        ("sources", lambda entry: Entry(entry.path, "file", 0o755, entry.source, entry.data, "", entry.size, offset=entry.offset) if entry.path == "opt/thing/LICENSE" else entry, "opt/thing/LICENSE: another mode"),
-        ("rosetta", lambda entry: Entry(entry.path, "link", 0o777, target="/bin/false") if entry.path == "opt/rosetta/bin/rosetta" else entry, "opt/rosetta/bin/rosetta: another type"),
+        (
+            "sources",
+            lambda entry: None if entry.path.endswith("thing/__init__.py") else entry,
+            "opt/thing/thing/__init__.py is in the rebuilt one only",
+        ),
+        (
+            "sources",
+            lambda entry: (
+                Entry(
+                    entry.path,
+                    "file",
+                    0o755,
+                    entry.source,
+                    entry.data,
+                    "",
+                    entry.size,
+                    offset=entry.offset,
+                )
+                if entry.path == "opt/thing/LICENSE"
+                else entry
+            ),
+            "opt/thing/LICENSE: another mode",
+        ),
+        (
+            "rosetta",
+            lambda entry: (
+                Entry(entry.path, "link", 0o777, target="/bin/false")
+                if entry.path == "opt/rosetta/bin/rosetta"
+                else entry
+            ),
+            "opt/rosetta/bin/rosetta: another type",
+        ),
     ],
 )
-def test_the_first_difference_is_named(chain: Chain, name: str, alter: Callable[[Entry], Entry | None], word: str) -> None:
+def test_the_first_difference_is_named(
+    chain: Chain, name: str, alter: Callable[[Entry], Entry | None], word: str
+) -> None:
     status, document, stderr = _reproduce(chain, _altered(chain, name, alter))
     assert status == 1, stderr
     assert f"layer {name}: " in document["result"]["difference"]
@@ -104,7 +202,12 @@ def test_the_first_difference_is_named(chain: Chain, name: str, alter: Callable[
 
 
 def test_another_setting_is_named(chain: Chain) -> None:
-    status, document, stderr = _reproduce(chain, _altered(chain, "", lambda entry: entry, config=lambda settings: settings.update(User="1000")))
+    status, document, stderr = _reproduce(
+        chain,
+        _altered(
+            chain, "", lambda entry: entry, config=lambda settings: settings.update(User="1000")
+        ),
+    )
     assert status == 1, stderr
     assert document["result"]["difference"].endswith(", config: config")
 

@@ -25,9 +25,16 @@ def context(tmp_path: Path) -> Context:
 def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for name, text in {
-        "a.sh": "", "b.sub": "x", "door": "#!/bin/sh\n", "bash": "#!/usr/bin/env bash\n", "tool": "#!/usr/bin/python3 # sh\n", "c.py": "#!/bin/sh",
-        "notes": "sh\n", ".gitignore": "left.sh\n", "left.sh": "",
-    }.items():  # fmt: skip
+        "a.sh": "",
+        "b.sub": "x",
+        "door": "#!/bin/sh\n",
+        "bash": "#!/usr/bin/env bash\n",
+        "tool": "#!/usr/bin/python3 # sh\n",
+        "c.py": "#!/bin/sh",
+        "notes": "sh\n",
+        ".gitignore": "left.sh\n",
+        "left.sh": "",
+    }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "link.sh").symlink_to("a.sh")
     subprocess.run(["git", "-C", tmp_path, "add", "a.sh"], check=True)
@@ -36,12 +43,18 @@ def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
 
 def test_ours_are_found() -> None:
     found = selfcheck.shell_scripts(ROOT)
-    assert {"overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh", "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub", ".ci/run"} <= set(found)
+    assert {
+        "overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh",
+        "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub",
+        ".ci/run",
+    } <= set(found)
 
 
 def test_nothing_to_do_is_refused(context: Context) -> None:
     with pytest.raises(FatalError, match="with both there is nothing to do"):
-        selfcheck.run(context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[]))
+        selfcheck.run(
+            context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[])
+        )
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:
@@ -55,7 +68,13 @@ def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "complaint"), [("env:nowhere", "no baked environment"), ("image:x", "no baked environment"), ("lock:t6x", "t6x"), ("lock:", "distribution")]
+    ("inside", "complaint"),
+    [
+        ("env:nowhere", "no baked environment"),
+        ("image:x", "no baked environment"),
+        ("lock:t6x", "t6x"),
+        ("lock:", "distribution"),
+    ],
 )
 def test_what_has_no_python_is_refused(context: Context, inside: str, complaint: str) -> None:
     with pytest.raises(FatalError, match=complaint):

@@ -15,7 +15,10 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_stamp(tmp_path / "a.json") == {"tree": "1" * 40, "absent": []}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"tree": "1"}', '{"sha256": "0", "content": {}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"tree": "1"}', '{"sha256": "0", "content": {}}', "[" * 100_000],
+)
 def test_what_is_damaged_or_of_an_earlier_version_is_not_read(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
     assert read_stamp(tmp_path / "a.json") is None

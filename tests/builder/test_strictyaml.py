@@ -55,8 +55,12 @@ def test_control_characters_are_an_error_not_a_traceback() -> None:
         strictyaml.load("a: \x00\n", "f.yaml")
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "a: " + "{x: " * 100_000, "[" * 100_000 + "]" * 100_000, "- [" * 50_000])
-def test_deep_nesting_is_refused_before_it_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "a: " + "{x: " * 100_000, "[" * 100_000 + "]" * 100_000, "- [" * 50_000]
+)
+def test_deep_nesting_is_refused_before_it_is_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PyYAML's time for open brackets grows with the square of their number."""
     monkeypatch.delattr(yaml, "parse")
     with pytest.raises(FatalError, match="nested too deeply"):

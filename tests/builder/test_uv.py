@@ -10,12 +10,31 @@ from builder import uv
 from builder.errors import FatalError
 
 
-def test_settings_that_would_change_the_result_are_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_LINK_MODE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"):
+def test_settings_that_would_change_the_result_are_shut_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "UV_OVERRIDE",
+        "UV_EXCLUDE_NEWER",
+        "UV_NO_BINARY",
+        "UV_PRERELEASE",
+        "UV_LINK_MODE",
+        "UV_NO_VERIFY_HASHES",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+    ):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("UV_HTTP_TIMEOUT", "7")
     env = uv.environment()
-    assert not {"UV_OVERRIDE", "UV_EXCLUDE_NEWER", "UV_NO_BINARY", "UV_PRERELEASE", "UV_NO_VERIFY_HASHES", "VIRTUAL_ENV", "PYTHONPATH"} & set(env)
+    assert not {
+        "UV_OVERRIDE",
+        "UV_EXCLUDE_NEWER",
+        "UV_NO_BINARY",
+        "UV_PRERELEASE",
+        "UV_NO_VERIFY_HASHES",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+    } & set(env)
     assert env["UV_LINK_MODE"] == "copy"
     assert env["UV_HTTP_TIMEOUT"] == "7"
     assert env["UV_NO_CONFIG"] == "1"
@@ -34,7 +53,16 @@ def test_the_index_that_pip_would_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_failure_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FatalError) as caught:
-        uv.run("pip", "install", "--offline", "--no-index", "--target", str(tmp_path / "x"), "no-such-project==1.0", where="here")
+        uv.run(
+            "pip",
+            "install",
+            "--offline",
+            "--no-index",
+            "--target",
+            str(tmp_path / "x"),
+            "no-such-project==1.0",
+            where="here",
+        )
     assert "\n" not in str(caught.value)
     assert "no-such-project" in str(caught.value)
 
@@ -43,16 +71,48 @@ def test_a_failure_is_one_line(tmp_path: Path) -> None:
     ("stderr", "offline", "word"),
     [
         ("error: Hash mismatch for `x==1`\n  Expected:\n", False, "not the locked one"),
-        ("  × Failed to write\n  ╰─▶ No space left on device (os error 28)\n", False, "disk is full"),
-        ("error: Failed to fetch\n  Caused by: dns error: failed to lookup\n", False, "cannot be reached"),
-        ("Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n", True, "not in the cache"),
+        (
+            "  × Failed to write\n  ╰─▶ No space left on device (os error 28)\n",
+            False,
+            "disk is full",
+        ),
+        (
+            "error: Failed to fetch\n  Caused by: dns error: failed to lookup\n",
+            False,
+            "cannot be reached",
+        ),
+        (
+            "Network connectivity is disabled, but the requested data wasn't found in the cache for: `x`\n",
+            True,
+            "not in the cache",
+        ),
         ("", False, "printed no message"),
-        ("error: No solution found\n  cause: x was not found\n\nhint: An index could not be queried (401 Unauthorized)\n", False, "refuses the credentials"),
-        ("error: Failed to fetch: `https://a/x.whl`\n  Caused by: HTTP status client error (403 Forbidden) for url (https://a/x.whl)\n", False, "refuses the credentials"),
-        ("error: tunnel error: 407 Proxy Authentication Required\n", False, "proxy refuses the user"),
-        ("error: x has no wheel\nhint: You require CPython 3.11\n", False, "hint: You require CPython 3.11"),
+        (
+            "error: No solution found\n  cause: x was not found\n\nhint: An index could not be queried (401 Unauthorized)\n",
+            False,
+            "refuses the credentials",
+        ),
+        (
+            "error: Failed to fetch: `https://a/x.whl`\n  Caused by: HTTP status client error (403 Forbidden) for url (https://a/x.whl)\n",
+            False,
+            "refuses the credentials",
+        ),
+        (
+            "error: tunnel error: 407 Proxy Authentication Required\n",
+            False,
+            "proxy refuses the user",
+        ),
+        (
+            "error: x has no wheel\nhint: You require CPython 3.11\n",
+            False,
+            "hint: You require CPython 3.11",
+        ),
         ("error: \x1b[31mred\u202e\n", False, r"\x1b[31mred\u202e"),
-        ("  × No solution found\n  ╰─▶ Because the requested Python version is 3.9\n", False, "No solution found"),
+        (
+            "  × No solution found\n  ╰─▶ Because the requested Python version is 3.9\n",
+            False,
+            "No solution found",
+        ),
     ],
 )
 def test_explanations(stderr: str, offline: bool, word: str) -> None:

@@ -28,8 +28,19 @@ class Recorder:
         self.pulled: list[tuple[str, str]] = []
         self.removed: list[str] = []
         self.ran: list[tuple[str, list[str], Limits]] = []
-        run = {"devices": 1, "platform": platform, "mesh": "data=1", "losses": {"5": 3.0}, "resumed_losses": {"10": 2.0}, "resumed_from": 5, "steps_per_second": 1.0}
-        self.answer: dict[str, Any] = {"error": None, "result": {"ok": ok, "problems": [], "runs": [run]}}
+        run = {
+            "devices": 1,
+            "platform": platform,
+            "mesh": "data=1",
+            "losses": {"5": 3.0},
+            "resumed_losses": {"10": 2.0},
+            "resumed_from": 5,
+            "steps_per_second": 1.0,
+        }
+        self.answer: dict[str, Any] = {
+            "error": None,
+            "result": {"ok": ok, "problems": [], "runs": [run]},
+        }
 
     def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
         assert architecture in ("amd64", "arm64")
@@ -42,7 +53,9 @@ class Recorder:
     def digest(self, tag: str) -> str:
         return "" if tag == "none" else "sha256:1"
 
-    def run(self, image: str, command: Sequence[str], limits: Limits) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, image: str, command: Sequence[str], limits: Limits
+    ) -> subprocess.CompletedProcess[str]:
         self.ran.append((image, list(command), limits))
         return subprocess.CompletedProcess([], 0, json.dumps(self.answer), "words\n")
 
@@ -58,8 +71,13 @@ def _argv(*more: str) -> int:
     return cli.main(["verify", *more, "--json"])
 
 
-def test_a_published_image_is_pulled_by_digest_tried_and_forgotten(engine: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _argv(f"registry:reg.example/ns/x@{DIGEST}", "--write", str(tmp_path / "new/suite.json")) == 0
+def test_a_published_image_is_pulled_by_digest_tried_and_forgotten(
+    engine: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        _argv(f"registry:reg.example/ns/x@{DIGEST}", "--write", str(tmp_path / "new/suite.json"))
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
     assert document["result"]["digest"] == DIGEST
     assert json.loads((tmp_path / "new/suite.json").read_text()) == document
@@ -67,11 +85,21 @@ def test_a_published_image_is_pulled_by_digest_tried_and_forgotten(engine: Recor
     assert reference == f"reg.example/ns/x@{DIGEST}"
     assert engine.removed == [tag]
     ((image, command, limits),) = engine.ran
-    assert (image, command[:2], limits.read_only, limits.gpus, dict(limits.env)) == (tag, ["rosetta", "selftest"], True, False, {})
+    assert (image, command[:2], limits.read_only, limits.gpus, dict(limits.env)) == (
+        tag,
+        ["rosetta", "selftest"],
+        True,
+        False,
+        {},
+    )
 
 
-@pytest.mark.parametrize("name", ["reg.example/ns/x:latest", f"reg.example/ns/x:latest@{DIGEST}", "reg.example/ns/x"])
-def test_a_tag_is_not_what_was_tested(engine: Recorder, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["reg.example/ns/x:latest", f"reg.example/ns/x:latest@{DIGEST}", "reg.example/ns/x"]
+)
+def test_a_tag_is_not_what_was_tested(
+    engine: Recorder, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _argv(f"registry:{name}") == 2
     assert "digest" in json.loads(capsys.readouterr().out)["error"]["what"]
     assert engine.pulled == []
@@ -98,14 +126,26 @@ def test_on_a_gpu_it_trains_on_one_and_on_nothing_else(monkeypatch: pytest.Monke
     assert (limits.gpus, dict(limits.env)) == (True, {"ROSETTA_SELFTEST_PLATFORM": "cuda"})
 
 
-def test_a_training_on_the_cpu_is_no_training_on_a_gpu(engine: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_on_the_cpu_is_no_training_on_a_gpu(
+    engine: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _argv("image:x", "--gpu") == 2
     assert "trained on cpu, not on a GPU" in json.loads(capsys.readouterr().out)["error"]["what"]
     del engine.answer["result"]["runs"][0]["platform"]
     assert _argv("image:x", "--gpu") == 2
 
 
-@pytest.mark.parametrize("argv", [("env:/none", "--gpu"), ("image:none",), ("oci:x",), ("registry:",), (f"registry:reg.example/x@{DIGEST}", "--offline"), ("image:x", "--write", ".")])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("env:/none", "--gpu"),
+        ("image:none",),
+        ("oci:x",),
+        ("registry:",),
+        (f"registry:reg.example/x@{DIGEST}", "--offline"),
+        ("image:x", "--write", "."),
+    ],
+)
 def test_what_cannot_be_is_refused(engine: Recorder, argv: tuple[str, ...]) -> None:
     assert _argv(*argv) == 2
     assert engine.ran == []

@@ -25,7 +25,9 @@ def simple(tag: str, value: float) -> bytes:
     return chunk(1, tag.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
 
 
-def tensor(tag: str, dtype: int, *, content: bytes = b"", packed: tuple[int, bytes] | None = None) -> bytes:
+def tensor(
+    tag: str, dtype: int, *, content: bytes = b"", packed: tuple[int, bytes] | None = None
+) -> bytes:
     body = varint(1 << 3) + varint(dtype) + chunk(2, b"")
     if content:
         body += chunk(4, content)

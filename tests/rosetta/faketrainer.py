@@ -30,12 +30,18 @@ def main(folder: Path, steps: int, fault: str) -> int:
     eventkit.append(events, eventkit.version())
     for step in range(start + 5, steps + 1, 5):
         value = 5.9 if fault == "forgets" and resuming else loss_at(step, fault)
-        eventkit.append(events, eventkit.record(step, 100.0 + step / 10, eventkit.simple("loss", value)))
+        eventkit.append(
+            events, eventkit.record(step, 100.0 + step / 10, eventkit.simple("loss", value))
+        )
     if fault != "no-checkpoint":
         state = folder / f"checkpoint_{steps}" / "state"
         state.mkdir(parents=True, exist_ok=True)
         devices = 1 if fault == "one-device" else int(os.environ["FAKE_DEVICES"])
-        sharding = {"sharding_type": "NamedSharding", "shape": [devices, 1], "axis_names": ["data", "model"]}
+        sharding = {
+            "sharding_type": "NamedSharding",
+            "shape": [devices, 1],
+            "axis_names": ["data", "model"],
+        }
         (state / "_sharding").write_text(json.dumps({"eA==": json.dumps(sharding)}))
     return 0
 

@@ -68,8 +68,17 @@ class Place:
         """Run a command with these variables on top of the usual ones; an empty one is not set."""
         record = self.work / "record.json"
         record.unlink(missing_ok=True)
-        done = subprocess.run(argv, cwd=self.work, env=self.env(**settings), capture_output=True, text=True, check=False)
-        seen: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {"argv": [], "env": {}}
+        done = subprocess.run(
+            argv,
+            cwd=self.work,
+            env=self.env(**settings),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seen: dict[str, Any] = (
+            json.loads(record.read_text()) if record.exists() else {"argv": [], "env": {}}
+        )
         return Ran(done.returncode, done.stdout, done.stderr, seen["argv"], seen["env"])
 
     def run(self, script: str, *words: str, **settings: str) -> Ran:
@@ -77,7 +86,14 @@ class Place:
 
     def rosetta(self, *words: str, **settings: str) -> Ran:
         """Run the command line, with the tree as the environment's t5x."""
-        return self.start(sys.executable, "-P", "-m", "rosetta", *words, **{"PYTHONPATH": f"{ROOT}:{self.tree}", **settings})
+        return self.start(
+            sys.executable,
+            "-P",
+            "-m",
+            "rosetta",
+            *words,
+            **{"PYTHONPATH": f"{ROOT}:{self.tree}", **settings},
+        )
 
     def program(self, name: str, text: str) -> None:
         (self.work / "bin" / name).write_text(text)
@@ -119,4 +135,8 @@ def checkpoints(place: Place, *steps: str, name: str = "pre") -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

@@ -21,4 +21,7 @@ def need_current(*modules: str) -> None:
     """As `need`; skip a test module, too, of what pax-1.4 has not, with the JAX of its time."""
     need(*modules)
     if not hasattr(need("jax").tree_util, "register_dataclass"):
-        pytest.skip("NOT CHECKED on this line: it is of what the JAX or the Praxis of pax-1.4 lacks", allow_module_level=True)
+        pytest.skip(
+            "NOT CHECKED on this line: it is of what the JAX or the Praxis of pax-1.4 lacks",
+            allow_module_level=True,
+        )

@@ -11,7 +11,12 @@ _ASK = "import sys; sys.path.insert(0, sys.argv[1]); {load}import pwd, grp, getp
 
 
 def _ask(load: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-I", "-S", "-c", _ASK.format(load=load), str(FOLDER)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _ASK.format(load=load), str(FOLDER)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_unknown_ones_are_named_by_their_number() -> None:

@@ -30,26 +30,104 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 if importlib.util.find_spec("jax"):
-    pytest.skip("NOT CHECKED here: this environment has JAX, with which some commands compile; checked without it", allow_module_level=True)
+    pytest.skip(
+        "NOT CHECKED here: this environment has JAX, with which some commands compile; checked without it",
+        allow_module_level=True,
+    )
 
 OVERLAY = Path(__file__).parents[2] / "overlay" / "t5x"
-NUMBERS = ("x", "-1", "nan", "inf", "-inf", "1e999", "²", "٣", "1.5.2", "9" * 5000, "0x10", "1;5", "1\n", " ", "\udcff", "\x1b[31m")
+NUMBERS = (
+    "x",
+    "-1",
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "²",
+    "٣",
+    "1.5.2",
+    "9" * 5000,
+    "0x10",
+    "1;5",
+    "1\n",
+    " ",
+    "\udcff",
+    "\x1b[31m",
+)
 PATHS = ("/", ".", "missing/x", "/dev/full", "/dev/null/x", "../../etc/passwd", "a" * 5000, "-")
-ADDRESSES = ("host:99999", ":", "https://[::1/x", "s3://", "gs://", "hf:", "text:", "text:/dev/full", "jsonl:missing")
+ADDRESSES = (
+    "host:99999",
+    ":",
+    "https://[::1/x",
+    "s3://",
+    "gs://",
+    "hf:",
+    "text:",
+    "text:/dev/full",
+    "jsonl:missing",
+)
 NAMES = ("", " ", "\n", "\udcff", "\x1b[31m\u202e", "nosuch", "=", "A=", "٣")
 LISTS = ("[1,", "{", "(((", "a,,b", "'", ",")
 TEXTS = (*PATHS, *ADDRESSES, *NAMES, *LISTS)
-VARIABLE_TEXTS = ("", "/dev/full", "a" * 5000, "text:/dev/full", "\n", "\udcff", "\x1b[31m\u202e", "nosuch", "[1,", "'")  # some: each command has sixty variables
+VARIABLE_TEXTS = (
+    "",
+    "/dev/full",
+    "a" * 5000,
+    "text:/dev/full",
+    "\n",
+    "\udcff",
+    "\x1b[31m\u202e",
+    "nosuch",
+    "[1,",
+    "'",
+)  # some: each command has sixty variables
 # Arguments without which a command does not look at the others.
 POSITIONALS = {
-    "t5x": ["pretrain"], "new t5x": ["m"], "pax": ["train"], "data check": ["text:missing"], "data show": ["text:missing"], "data cache": ["text:missing"], "vocab show": ["missing"],
-    "plan pax": ["Synthetic126M"], "convert llama": ["missing", "out"], "tune": ["t5x-small"], "run": ["t5x-small"], "submit": ["t5x-small"], "explain": ["t5x-small"], "profile": ["true"], "spawn": ["true"],
-}  # fmt: skip
-OPTIONS = {"new t5x": {"--vocab": "byte", "--data": "text:x"}, "data cache": {"--out": "o"}, "vocab train": {"--data": "text:missing", "--out": "o"}, "submit": {"--on": "slurm"}}
+    "t5x": ["pretrain"],
+    "new t5x": ["m"],
+    "pax": ["train"],
+    "data check": ["text:missing"],
+    "data show": ["text:missing"],
+    "data cache": ["text:missing"],
+    "vocab show": ["missing"],
+    "plan pax": ["Synthetic126M"],
+    "convert llama": ["missing", "out"],
+    "tune": ["t5x-small"],
+    "run": ["t5x-small"],
+    "submit": ["t5x-small"],
+    "explain": ["t5x-small"],
+    "profile": ["true"],
+    "spawn": ["true"],
+}
+OPTIONS = {
+    "new t5x": {"--vocab": "byte", "--data": "text:x"},
+    "data cache": {"--out": "o"},
+    "vocab train": {"--data": "text:missing", "--out": "o"},
+    "submit": {"--on": "slurm"},
+}
 NUMERIC_VARIABLES = {
-    "BSIZE_PER_GPU", "NUM_MICROBATCHES", "TP_SIZE", "TRAIN_STEPS", "ENC_SL", "DEC_SL", "WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD", "LEARNING_RATE", "EXTRA_IDS",
-    "LOSS_SPIKE", "WATCHDOG_STEPS", "WATCHDOG_SECONDS", "CHECKPOINT_MINUTES", "NUM_GPUS", "PERCORE_BATCH_SIZE", "MAX_STEPS", "MAX_SEQ_LEN", "LR_COS_WARMUP", "PROFILE_STEPS",
-}  # fmt: skip
+    "BSIZE_PER_GPU",
+    "NUM_MICROBATCHES",
+    "TP_SIZE",
+    "TRAIN_STEPS",
+    "ENC_SL",
+    "DEC_SL",
+    "WARMUP_STEPS",
+    "SAVE_PERIOD",
+    "EVAL_PERIOD",
+    "LEARNING_RATE",
+    "EXTRA_IDS",
+    "LOSS_SPIKE",
+    "WATCHDOG_STEPS",
+    "WATCHDOG_SECONDS",
+    "CHECKPOINT_MINUTES",
+    "NUM_GPUS",
+    "PERCORE_BATCH_SIZE",
+    "MAX_STEPS",
+    "MAX_SEQ_LEN",
+    "LR_COS_WARMUP",
+    "PROFILE_STEPS",
+}
 # Hyper-parameters are literals of Python, and these are numbers there.
 LITERALS = ("0x10", "1\n")
 READS_OTHERS = {"doctor"}  # whose answer is status 1 where something is in the way
@@ -61,7 +139,11 @@ def argument_cases() -> Iterator[tuple[str, tuple[str, ...], bool]]:
         name = " ".join(words)
         positionals, options = POSITIONALS.get(name, []), OPTIONS.get(name, {})
         for action in parser._actions:
-            others = [f"{option}={value}" for option, value in options.items() if option not in action.option_strings]
+            others = [
+                f"{option}={value}"
+                for option, value in options.items()
+                if option not in action.option_strings
+            ]
             start = (*words, *dry_run(parser), *others)
             numeric = action.type not in (None, str, Path)
             if action.nargs == 0:
@@ -71,8 +153,14 @@ def argument_cases() -> Iterator[tuple[str, tuple[str, ...], bool]]:
                 given = f"{option}={{}}" if option.startswith("--") else f"{option}{{}}"
                 yield f"{name} {option}", (*start, given, "--", *positionals), numeric
             else:
-                index = [other for other in parser._actions if not other.option_strings].index(action)
-                yield f"{name} {action.dest}", (*start, "--", *positionals[:index], "{}", *positionals[index + 1 :]), numeric
+                index = [other for other in parser._actions if not other.option_strings].index(
+                    action
+                )
+                yield (
+                    f"{name} {action.dest}",
+                    (*start, "--", *positionals[:index], "{}", *positionals[index + 1 :]),
+                    numeric,
+                )
 
 
 CASES = {name: (line, numeric) for name, line, numeric in argument_cases()}
@@ -94,7 +182,9 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tree: Path) -> Iterat
     def start_nothing(*words: Any, **_: Any) -> NoReturn:
         if "nvidia-smi" in str(words):
             raise FileNotFoundError(2, "No such file or directory", "nvidia-smi")
-        raise UserError(f"this test does not start {words[:1]!r}"[:200], "test", "look at the words")
+        raise UserError(
+            f"this test does not start {words[:1]!r}"[:200], "test", "look at the words"
+        )
 
     def refuse_connection(*_: Any, **__: Any) -> NoReturn:
         raise ConnectionRefusedError(111, "Connection refused")
@@ -128,19 +218,34 @@ def problem(words: list[str], capfd: pytest.CaptureFixture[str], *, numeric: boo
     except SystemExit as error:
         status = int(error.code or 0)
     captured = capfd.readouterr()
-    lines = captured.err.replace("rosetta: trying the preset as it is\n", "")  # of tune, before it starts what this test does not start
+    lines = captured.err.replace(
+        "rosetta: trying the preset as it is\n", ""
+    )  # of tune, before it starts what this test does not start
     accepted = (2,) if numeric else (0, 1, 2) if words[0] in READS_OTHERS else (0, 2)
     if status not in accepted or "Traceback" in captured.err:
         return f"status {status}: {captured.err[-300:]!r}"
     if status == 2 and not re.fullmatch(r"rosetta[: ].+\n", lines):
         return f"{captured.err.count(chr(10))} lines: {captured.err[-300:]!r}"
-    hidden = {character for character in captured.err if unicodedata.category(character) in ("Cc", "Cf", "Cs")} - {"\n", "\t"}
+    hidden = {
+        character
+        for character in captured.err
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs")
+    } - {"\n", "\t"}
     return f"hidden characters {hidden}" if hidden else ""
 
 
-def problems(line: tuple[str, ...], values: tuple[str, ...], capfd: pytest.CaptureFixture[str], *, numeric: bool) -> list[str]:
+def problems(
+    line: tuple[str, ...],
+    values: tuple[str, ...],
+    capfd: pytest.CaptureFixture[str],
+    *,
+    numeric: bool,
+) -> list[str]:
     """Return what is wrong with a command for each of the values."""
-    outcomes = {value: problem([word.replace("{}", value) for word in line], capfd, numeric=numeric) for value in values}
+    outcomes = {
+        value: problem([word.replace("{}", value) for word in line], capfd, numeric=numeric)
+        for value in values
+    }
     return [f"{value[:40]!r}: {outcome}" for value, outcome in outcomes.items() if outcome]
 
 
@@ -153,7 +258,11 @@ def test_each_argument_of_each_command(name: str, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("command", VARIABLES, ids=" ".join)
 def test_each_variable(command: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
-    usual = {"T5_SIZE": "small", "DATA": "synthetic", "VOCAB": "byte"} if command[0] == "t5x" else {"CONFIG": "Synthetic126M"}
+    usual = (
+        {"T5_SIZE": "small", "DATA": "synthetic", "VOCAB": "byte"}
+        if command[0] == "t5x"
+        else {"CONFIG": "Synthetic126M"}
+    )
     wrong = []
     for name in dict.fromkeys(VARIABLES[command]):
         others = [f"{other}={value}" for other, value in usual.items() if other != name]
@@ -167,7 +276,13 @@ def test_each_variable(command: tuple[str, str], capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("command", [("t5x", "pretrain"), ("pax", "train")], ids=" ".join)
-def test_the_command_lines_are_right_but_for_the_value(command: tuple[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lines_are_right_but_for_the_value(
+    command: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
     """Otherwise a refusal of a value would be one of something else."""
-    usual = ("T5_SIZE=small", "DATA=synthetic", "VOCAB=byte") if command[0] == "t5x" else ("CONFIG=Synthetic126M",)
+    usual = (
+        ("T5_SIZE=small", "DATA=synthetic", "VOCAB=byte")
+        if command[0] == "t5x"
+        else ("CONFIG=Synthetic126M",)
+    )
     assert cli.main([*command, "--dry-run", *usual]) == 0, capfd.readouterr().err

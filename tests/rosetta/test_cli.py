@@ -40,7 +40,9 @@ LOCK: dict[str, Any] = {
 def baked(tmp_path: Path) -> Path:
     """The package and a lock, laid out as in a baked environment."""
     home = tmp_path / "opt" / "rosetta"
-    shutil.copytree(ROOT / "rosetta", home / "rosetta", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "rosetta", home / "rosetta", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (home / "lock.json").write_text(json.dumps(LOCK))
     return home
 
@@ -61,10 +63,18 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 def test_its_version(baked: Path) -> None:
     done = rosetta(baked, "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "rosetta 0.1 (t5x, cpu, Python 3.11)\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "rosetta 0.1 (t5x, cpu, Python 3.11)\n",
+        "",
+    )
     (baked / "lock.json").unlink()
     done = rosetta(baked, "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "rosetta (not baked: from a checkout)\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "rosetta (not baked: from a checkout)\n",
+        "",
+    )
 
 
 def test_info_as_json(baked: Path) -> None:
@@ -73,7 +83,10 @@ def test_info_as_json(baked: Path) -> None:
     answer = document(done)
     assert (answer["command"], answer["ok"], answer["error"]) == ("info", True, None)
     result = answer["result"]
-    assert {key: result[key] for key in ("distribution", "line", "accelerator", "architecture", "builder")} == {
+    assert {
+        key: result[key]
+        for key in ("distribution", "line", "accelerator", "architecture", "builder")
+    } == {
         "distribution": "t5x",
         "line": "current",
         "accelerator": "cpu",
@@ -93,8 +106,19 @@ def test_info_for_people(baked: Path) -> None:
 
 
 def test_info_says_what_is_known_to_go_wrong_and_why_there_is_no_te(baked: Path) -> None:
-    (baked / "lock.json").write_text(json.dumps({**LOCK, "transformer_engine": None, "transformer_engine_reason": "no wheel", "base": {"name": "b", "digest": "sha256:1"}}))
-    (baked / "known_issues.json").write_text('{"schema": 1, "issues": [{"id": "x", "line": "it breaks", "see": "there#1"}]}')
+    (baked / "lock.json").write_text(
+        json.dumps(
+            {
+                **LOCK,
+                "transformer_engine": None,
+                "transformer_engine_reason": "no wheel",
+                "base": {"name": "b", "digest": "sha256:1"},
+            }
+        )
+    )
+    (baked / "known_issues.json").write_text(
+        '{"schema": 1, "issues": [{"id": "x", "line": "it breaks", "see": "there#1"}]}'
+    )
     result = document(rosetta(baked, "info", "--json"))["result"]
     assert (result["transformer_engine"], result["transformer_engine_reason"]) == (None, "no wheel")
     assert result["known_issues"] == [{"id": "x", "line": "it breaks", "see": "there#1"}]
@@ -126,7 +150,9 @@ def test_broken_licences_are_one_line(baked: Path, text: str | None) -> None:
 
 
 def test_te_is_refused_with_the_reason(baked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (baked / "lock.json").write_text(json.dumps({**LOCK, "transformer_engine": None, "transformer_engine_reason": "no wheel"}))
+    (baked / "lock.json").write_text(
+        json.dumps({**LOCK, "transformer_engine": None, "transformer_engine_reason": "no wheel"})
+    )
     done = rosetta(baked, "te")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no wheel" in done.stderr
@@ -134,15 +160,32 @@ def test_te_is_refused_with_the_reason(baked: Path, monkeypatch: pytest.MonkeyPa
     done = rosetta(baked, "selftest")
     assert done.returncode == 2
     assert "no wheel" in done.stderr
-    assert rosetta(baked, "info").returncode == 0, "what an environment is can be asked all the same"
+    assert rosetta(baked, "info").returncode == 0, (
+        "what an environment is can be asked all the same"
+    )
 
 
 def test_profile_becomes_nsys(baked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nsys").write_text('#!/bin/sh\necho "$@" $$\nexit 6\n')
     (tmp_path / "nsys").chmod(0o755)
     monkeypatch.setenv("NSYS", str(tmp_path / "nsys"))
-    argv = [sys.executable, "-P", "-m", "rosetta", "profile", "-o", "file", "--", "python", "--json", "-c", "x"]
-    with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(baked)}, stdout=subprocess.PIPE, text=True) as running:
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rosetta",
+        "profile",
+        "-o",
+        "file",
+        "--",
+        "python",
+        "--json",
+        "-c",
+        "x",
+    ]
+    with subprocess.Popen(
+        argv, env={**os.environ, "PYTHONPATH": str(baked)}, stdout=subprocess.PIPE, text=True
+    ) as running:
         out = running.communicate()[0]
     assert (running.returncode, out) == (6, f"profile -o file python --json -c x {running.pid}\n")
     monkeypatch.setenv("NSYS", str(tmp_path / "missing"))
@@ -199,17 +242,37 @@ def test_a_wrong_command_line(baked: Path, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["submit", "t5x-large", "--on=slurm", "--nods", "4"], "rosetta submit: unrecognized arguments: --nods; did you mean --nodes? see rosetta submit --help"),
-        (["run", "t5x-large", "--weird=1", "-q"], "rosetta run: unrecognized arguments: --weird=1 -q; see rosetta run --help"),
-        (["submit", "t5x-large", "--on", "slrum"], "rosetta submit: there is no --on 'slrum'; did you mean slurm? see rosetta submit --help"),
-        (["selftest", "--framework=torch"], "rosetta selftest: there is no --framework 'torch'; choose one of: t5x, pax; see rosetta selftest --help"),
+        (
+            ["submit", "t5x-large", "--on=slurm", "--nods", "4"],
+            "rosetta submit: unrecognized arguments: --nods; did you mean --nodes? see rosetta submit --help",
+        ),
+        (
+            ["run", "t5x-large", "--weird=1", "-q"],
+            "rosetta run: unrecognized arguments: --weird=1 -q; see rosetta run --help",
+        ),
+        (
+            ["submit", "t5x-large", "--on", "slrum"],
+            "rosetta submit: there is no --on 'slrum'; did you mean slurm? see rosetta submit --help",
+        ),
+        (
+            ["selftest", "--framework=torch"],
+            "rosetta selftest: there is no --framework 'torch'; choose one of: t5x, pax; see rosetta selftest --help",
+        ),
         (["bech"], "rosetta: there is no command 'bech'; did you mean bench? see rosetta --help"),
-        (["t5x", "pretrian"], "rosetta t5x: there is no 'pretrian'; did you mean pretrain? see rosetta t5x --help"),
-        (["data", "chekc"], "rosetta data: there is no action 'chekc'; did you mean check? see rosetta data --help"),
+        (
+            ["t5x", "pretrian"],
+            "rosetta t5x: there is no 'pretrian'; did you mean pretrain? see rosetta t5x --help",
+        ),
+        (
+            ["data", "chekc"],
+            "rosetta data: there is no action 'chekc'; did you mean check? see rosetta data --help",
+        ),
         (["--jsno", "info"], "rosetta: unrecognized arguments: --jsno; see rosetta --help"),
     ],
 )
-def test_what_was_nearly_written(capsys: pytest.CaptureFixture[str], words: list[str], line: str) -> None:
+def test_what_was_nearly_written(
+    capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
     assert cli.main(words) == 2
     assert capsys.readouterr().err == f"{line}\n"
 
@@ -220,7 +283,19 @@ def test_help_is_fine(baked: Path) -> None:
     assert "--workdir" in done.stdout
 
 
-HEAVY = ("jax", "paxml", "praxis", "fiddle", "jaxlib", "flax", "tensorflow", "numpy", "seqio", "gin", "t5x")
+HEAVY = (
+    "jax",
+    "paxml",
+    "praxis",
+    "fiddle",
+    "jaxlib",
+    "flax",
+    "tensorflow",
+    "numpy",
+    "seqio",
+    "gin",
+    "t5x",
+)
 SAYS_WHAT_IS_LOADED = f"""
 import sys
 from rosetta import cli
@@ -231,9 +306,30 @@ finally:
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info"], ["explain"], ["explain", "t5x-large", "--accelerator", "h100"], ["explain", "gpt-5b"], *([name, "--help"] for name in (*cli.COMMANDS, *(name for brings in cli.ROOMS.values() for name in brings)))])
-def test_help_is_there_for_every_command_and_loads_no_framework(baked: Path, words: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", SAYS_WHAT_IS_LOADED, *words], env={**os.environ, "PYTHONPATH": str(baked)}, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["info"],
+        ["explain"],
+        ["explain", "t5x-large", "--accelerator", "h100"],
+        ["explain", "gpt-5b"],
+        *(
+            [name, "--help"]
+            for name in (*cli.COMMANDS, *(name for brings in cli.ROOMS.values() for name in brings))
+        ),
+    ],
+)
+def test_help_is_there_for_every_command_and_loads_no_framework(
+    baked: Path, words: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SAYS_WHAT_IS_LOADED, *words],
+        env={**os.environ, "PYTHONPATH": str(baked)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == ""
     assert done.stdout.strip()
@@ -258,7 +354,9 @@ def test_a_workdir_that_cannot_be_made(baked: Path, tmp_path: Path) -> None:
     assert document(done)["error"]["where"] == str(tmp_path / "file" / "x")
 
 
-def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_ours_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(_: object) -> Any:
         raise ZeroDivisionError("never here")
 
@@ -273,7 +371,16 @@ def test_a_selftest_without_its_framework_fails_its_imports(baked: Path, tmp_pat
     """In an environment that lacks JAX the selftest must say so, not pass."""
     (baked / "t5x").mkdir()
     (baked / "t5x" / "__init__.py").write_text("import a_package_that_is_not_there")
-    done = rosetta(baked, "selftest", "--devices", "1", "--json", "--no-imports", "--workdir", str(tmp_path / "w"))
+    done = rosetta(
+        baked,
+        "selftest",
+        "--devices",
+        "1",
+        "--json",
+        "--no-imports",
+        "--workdir",
+        str(tmp_path / "w"),
+    )
     assert done.returncode == 1
     answer = document(done)
     assert answer["ok"] is False
@@ -287,7 +394,9 @@ def test_a_selftest_without_its_framework_fails_its_imports(baked: Path, tmp_pat
 def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal.Signals) -> None:
     (baked / "t5x").mkdir()
     (baked / "t5x" / "__init__.py").touch()
-    (baked / "t5x" / "train.py").write_text("import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)")
+    (baked / "t5x" / "train.py").write_text(
+        "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+    )
     argv = [
         sys.executable,
         "-P",
@@ -305,7 +414,14 @@ def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal
     ) as running:
         log = None
         while log is None:
-            log = next((p for p in (tmp_path / "w").glob("*/devices-1/train.log") if "pid" in p.read_text()), None)
+            log = next(
+                (
+                    p
+                    for p in (tmp_path / "w").glob("*/devices-1/train.log")
+                    if "pid" in p.read_text()
+                ),
+                None,
+            )
             assert running.poll() is None
             time.sleep(0.05)
         child = int(log.read_text().split("pid ")[1].split()[0])
@@ -317,7 +433,9 @@ def test_interrupted_leaves_no_child(baked: Path, tmp_path: Path, number: signal
         os.kill(child, 0)
 
 
-@pytest.mark.parametrize(("distribution", "framework"), [("t5x", "t5x"), ("pax", "pax"), ("pax-1.4", "pax")])
+@pytest.mark.parametrize(
+    ("distribution", "framework"), [("t5x", "t5x"), ("pax", "pax"), ("pax-1.4", "pax")]
+)
 def test_framework_of_a_distribution(distribution: str, framework: str) -> None:
     assert lock.framework(distribution) == framework
 

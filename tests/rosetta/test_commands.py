@@ -71,16 +71,40 @@ os.execvpe(words[0], [*words, "--dry-run"], env)
 # A disk on which everything fits, whatever this machine's has.
 DISK = "import os\nos.statvfs = lambda path: os.statvfs_result((4096, 4096, 2**40, 2**40, 2**40, 2**40, 2**40, 2**40, 0, 255))\n"
 FILLED = {
-    "<DATASET_PATH>": "/d", "<WORKSPACE_PATH>": "/w", "<VOCAB_PATH>": "/v", "<CONTAINER>": "image", "<PATH_TO_WORKSPACE>": "$OPT/workspace", "<PATH_TO_THE_PILE>": "$OPT/datasets",
-    "<PATH_TO_SENTENCEPIECE_MODEL>": "$OPT/vocab", "<LOG_DIR_LOCAL>": "logs", "<OUTPUT_DIR_LOCAL>": "out", "<ENABLE_FP8>": "0", "<ACCOUNT>": "mine", "<PARTITION>": "gpu", "<JOBNAME>": "name",
-    "<PATH_TO_BOOLQ>": "$OPT/datasets", "<PATH_TO_LLAMA_TOKENIZER>": "$OPT/vocab", "<EVAL_ONLY>": "1", "<USE_LORA>": "0", "<PATH_TO_PRETRAINED_CHECKPOINT>": "$OPT/restore",
-    "<DIR_TO_STORE_NEW_CHECKPOINTS_AND_LOGS>": "logs", "<LLaMA_CONFIG>": "LLaMA13B", "<ENABLE_TE>": "0", "<NUM_NODES>": "2", "<CONFIG_NAME>": "Pile5B", "<PRECISION>": "bfloat16",
-    "<GPUS_PER_NODE>": "8", "<OUTPUT_DIR>": "out", "<LOG_DIR>": "logs",
-}  # fmt: skip
+    "<DATASET_PATH>": "/d",
+    "<WORKSPACE_PATH>": "/w",
+    "<VOCAB_PATH>": "/v",
+    "<CONTAINER>": "image",
+    "<PATH_TO_WORKSPACE>": "$OPT/workspace",
+    "<PATH_TO_THE_PILE>": "$OPT/datasets",
+    "<PATH_TO_SENTENCEPIECE_MODEL>": "$OPT/vocab",
+    "<LOG_DIR_LOCAL>": "logs",
+    "<OUTPUT_DIR_LOCAL>": "out",
+    "<ENABLE_FP8>": "0",
+    "<ACCOUNT>": "mine",
+    "<PARTITION>": "gpu",
+    "<JOBNAME>": "name",
+    "<PATH_TO_BOOLQ>": "$OPT/datasets",
+    "<PATH_TO_LLAMA_TOKENIZER>": "$OPT/vocab",
+    "<EVAL_ONLY>": "1",
+    "<USE_LORA>": "0",
+    "<PATH_TO_PRETRAINED_CHECKPOINT>": "$OPT/restore",
+    "<DIR_TO_STORE_NEW_CHECKPOINTS_AND_LOGS>": "logs",
+    "<LLaMA_CONFIG>": "LLaMA13B",
+    "<ENABLE_TE>": "0",
+    "<NUM_NODES>": "2",
+    "<CONFIG_NAME>": "Pile5B",
+    "<PRECISION>": "bfloat16",
+    "<GPUS_PER_NODE>": "8",
+    "<OUTPUT_DIR>": "out",
+    "<LOG_DIR>": "logs",
+}
 
 
 # Evaluation data is read before a run starts.
-_SQUAD: dict[str, list[bytes]] = {name: [b"a"] for name in ("id", "context", "question", "answers/text")}
+_SQUAD: dict[str, list[bytes]] = {
+    name: [b"a"] for name in ("id", "context", "question", "answers/text")
+}
 RECORDS = {
     "glue/mnli": datakit.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
     "squad/v1.1": datakit.example(answers_start=[0], **_SQUAD),
@@ -99,10 +123,19 @@ class Typed(NamedTuple):
 def _page() -> list[Typed]:
     found = []
     for section in PAGE.read_text().split("\n## ")[1:]:
-        for text, outcome, line in re.findall(r"```bash\n((?:(?!```).*\n)+)```\n(Runs|Refused|Not typed)(.*)", section):
+        for text, outcome, line in re.findall(
+            r"```bash\n((?:(?!```).*\n)+)```\n(Runs|Refused|Not typed)(.*)", section
+        ):
             spans = re.match(r"(?: `[^`]*`)*", line)
             assert spans
-            found.append(Typed(section.splitlines()[0].lower(), text.rstrip("\n"), outcome, tuple(re.findall(r"`([^`]+)`", spans[0]))))
+            found.append(
+                Typed(
+                    section.splitlines()[0].lower(),
+                    text.rstrip("\n"),
+                    outcome,
+                    tuple(re.findall(r"`([^`]+)`", spans[0])),
+                )
+            )
     return found
 
 
@@ -110,15 +143,27 @@ def _page() -> list[Typed]:
 def place_(tmp_path: Path) -> Path:
     home, opt = tmp_path / "t5x_home", tmp_path / "opt"
     shutil.copytree(OVERLAY / "t5x", home / "t5x", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "overlay" / "paxml" / "paxml", opt / "paxml", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "overlay" / "paxml" / "paxml",
+        opt / "paxml",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     for path in ("t5x/train.py", "t5x/__init__.py"):
         (home / path).touch()
     (opt / "paxml" / "__init__.py").touch()
     for root in (home, opt):
-        for name, version in (("the_pile", "1.0.0"), ("glue/mnli", "2.0.0"), ("squad/v1.1", "3.0.0"), ("lambada", "1.0.0"), ("boolq", "1.0.0")):
+        for name, version in (
+            ("the_pile", "1.0.0"),
+            ("glue/mnli", "2.0.0"),
+            ("squad/v1.1", "3.0.0"),
+            ("lambada", "1.0.0"),
+            ("boolq", "1.0.0"),
+        ):
             splits = ("train", "validation", "validation_matched", "validation_mismatched", "test")
             record = RECORDS.get(name, datakit.example(text=[b"x"]))
-            datakit.tfds(root / "datasets", name, {split: [[record] * 8] for split in splits}, version)
+            datakit.tfds(
+                root / "datasets", name, {split: [[record] * 8] for split in splits}, version
+            )
     (home / "workspace" / "small" / "checkpoint_1000").mkdir(parents=True)
     for name in ("trained", "restore"):
         (opt / name / "checkpoints" / "checkpoint_00001000").mkdir(parents=True)
@@ -140,7 +185,9 @@ def place_(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("typed", _page(), ids=lambda typed: f"{typed.framework}: {typed.text[:60]}")
+@pytest.mark.parametrize(
+    "typed", _page(), ids=lambda typed: f"{typed.framework}: {typed.text[:60]}"
+)
 def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
     if typed.outcome == "Not typed":
         assert not typed.said
@@ -154,7 +201,11 @@ def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
         text = text.replace(name, value)
     text = text.replace("/opt/paxml", "$OPT") if not in_job and "docker" not in text else text
     if re.search(r"(?m)^(?!docker|.*sbatch).*\.sh\b", text) and "docker" not in text and not in_job:
-        text = text.replace("  false\n", "  false --dry-run\n") if "  false\n" in text else f"{text} --dry-run"
+        text = (
+            text.replace("  false\n", "  false --dry-run\n")
+            if "  false\n" in text
+            else f"{text} --dry-run"
+        )
     env = {
         "PATH": f"{place}/bin:{os.environ['PATH']}",
         "HOME": str(place),
@@ -173,10 +224,25 @@ def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
         env |= {"VOCAB": "byte", "TFDS_DATA_DIR": str(place / "t5x_home" / "datasets")}
         env |= {"BASE_TFDS_DATA_DIR": "/d"} if in_job else {}
     cwd = place / ("clone" if in_job else "t5x_home" if t5x else "opt")
-    done = subprocess.run(["bash", "-c", text], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=60)
-    said = (done.stdout + done.stderr).replace(str(place / "opt"), "/opt/paxml").replace(str(place / "t5x_home"), "/t5x_home").replace('\\"', '"')
+    done = subprocess.run(
+        ["bash", "-c", text],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = (
+        (done.stdout + done.stderr)
+        .replace(str(place / "opt"), "/opt/paxml")
+        .replace(str(place / "t5x_home"), "/t5x_home")
+        .replace('\\"', '"')
+    )
     missing_backslash = "command not found" in " ".join(typed.said)
-    assert done.returncode == (127 if missing_backslash else 0 if typed.outcome == "Runs" else 2), said
+    assert done.returncode == (127 if missing_backslash else 0 if typed.outcome == "Runs" else 2), (
+        said
+    )
     for words in typed.said:
         assert words in said
     if typed.outcome == "Refused":
@@ -187,5 +253,18 @@ def test_what_the_page_says_is_what_happens(place: Path, typed: Typed) -> None:
 def test_the_pages_command_lines_are_all_there() -> None:
     """Each script and .sub file that the old pages name is typed."""
     text = " ".join(typed.text for typed in _page())
-    for path in [*(ROOT / "scripts").iterdir(), *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/*node*.sh"), *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/download_the_pile.py")]:
-        assert path.name in text or path.stem in text or path.stem in {"run_base_config_multinode", "multiprocess_pretrain_pile", "multiprocess_ft_frompile"}, path
+    for path in [
+        *(ROOT / "scripts").iterdir(),
+        *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/*node*.sh"),
+        *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/download_the_pile.py"),
+    ]:
+        assert (
+            path.name in text
+            or path.stem in text
+            or path.stem
+            in {
+                "run_base_config_multinode",
+                "multiprocess_pretrain_pile",
+                "multiprocess_ft_frompile",
+            }
+        ), path

@@ -61,7 +61,9 @@ def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_others_could_exchange_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_others_could_exchange_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/")
     (tmp_path / "tmp").chmod(0o777)
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"

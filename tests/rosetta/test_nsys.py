@@ -55,7 +55,21 @@ def test_none_says_how_to_mount_it(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     there = program(tmp_path / "path/nsys")
-    assert nsys.command(["python", "-m", "x"], "out") == [str(there), "profile", "-o", "out", "python", "-m", "x"]
-    assert nsys.command(["x"], None, marked=True) == [str(there), "profile", "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "x"]
+    assert nsys.command(["python", "-m", "x"], "out") == [
+        str(there),
+        "profile",
+        "-o",
+        "out",
+        "python",
+        "-m",
+        "x",
+    ]
+    assert nsys.command(["x"], None, marked=True) == [
+        str(there),
+        "profile",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "x",
+    ]
     with pytest.raises(UserError, match="no command"):
         nsys.command([], None)

@@ -21,7 +21,13 @@ from tests.rosetta.walking import VARIABLES, dry_run, leaf_parsers, required_pos
 
 MARK = "hunter2"
 ADDRESS = f"https://me:PW-{MARK}@host.example/a?X-Amz-Signature=AMZ-{MARK}&sig=SAS-{MARK}"
-SECRETS = (ADDRESS, f"text:{ADDRESS}", f"hf:{ADDRESS}", f"s3://ID-{MARK}:PW/{MARK}@host.example/a", f"gs://bucket/a?X-Goog-Signature=G-{MARK}&X-Goog-Credential=C-{MARK}")
+SECRETS = (
+    ADDRESS,
+    f"text:{ADDRESS}",
+    f"hf:{ADDRESS}",
+    f"s3://ID-{MARK}:PW/{MARK}@host.example/a",
+    f"gs://bucket/a?X-Goog-Signature=G-{MARK}&X-Goog-Credential=C-{MARK}",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,17 +55,36 @@ def command_lines() -> Iterator[tuple[str, ...]]:
     for words, parser in leaf_parsers(cli.parser()):
         dry = dry_run(parser)
         required = required_positionals(parser)
-        fill = [(str(next(iter(action.choices))) if action.choices else "{}") for action in required if action.nargs not in ("*", "...")]
-        for option in (action for action in parser._actions if action.option_strings and action.required and action.choices):
+        fill = [
+            (str(next(iter(action.choices))) if action.choices else "{}")
+            for action in required
+            if action.nargs not in ("*", "...")
+        ]
+        for option in (
+            action
+            for action in parser._actions
+            if action.option_strings and action.required and action.choices
+        ):
             dry += (f"{option.option_strings[-1]}={next(iter(option.choices or ()))}",)
-        if fill or any(takes_text(action) and not action.option_strings for action in parser._actions):
+        if fill or any(
+            takes_text(action) and not action.option_strings for action in parser._actions
+        ):
             yield (*words, *dry, *(fill or ["{}"]))
         for action in parser._actions:
             if action.option_strings and takes_text(action):
                 yield (*words, *dry, f"{action.option_strings[-1]}={{}}", *fill)
     for place in ("run", "explain"):
         for name in ("t5x-small", "gpt-126m"):
-            for setting in ("DATA", "EVAL_DATA", "VOCAB", "VOCAB_PATH", "MODEL_DIR", "LOG_DIR", "TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH"):
+            for setting in (
+                "DATA",
+                "EVAL_DATA",
+                "VOCAB",
+                "VOCAB_PATH",
+                "MODEL_DIR",
+                "LOG_DIR",
+                "TFDS_DATA_DIR",
+                "INITIAL_CHECKPOINT_PATH",
+            ):
                 yield (place, *(("--dry-run",) if place == "run" else ()), name, setting + "={}")
 
 
@@ -75,7 +100,9 @@ def run_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_each_argument_of_each_command(line: tuple[str, ...], capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_each_argument_of_each_command(
+    line: tuple[str, ...], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     for secret in SECRETS:
         for extra in ((), ("--json",)):
             shown = run_command([*(word.replace("{}", secret) for word in line), *extra], capfd)
@@ -85,7 +112,9 @@ def test_each_argument_of_each_command(line: tuple[str, ...], capfd: pytest.Capt
 
 
 @pytest.mark.parametrize("command", VARIABLES, ids=" ".join)
-def test_each_variable(command: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_variable(
+    command: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PYTHON", sys.executable)
     for name in sorted(set(VARIABLES[command])):
         for secret in SECRETS:
@@ -95,11 +124,28 @@ def test_each_variable(command: tuple[str, str], monkeypatch: pytest.MonkeyPatch
             assert MARK not in run_command([*command, "--dry-run", f"{name}={secret}"], capfd), name
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "DB_PASSWORD", "hf_token"])
-def test_secret_variables(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "DB_PASSWORD",
+        "hf_token",
+    ],
+)
+def test_secret_variables(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Their values are hidden also where they stand in something else."""
     monkeypatch.setenv(name, f"value-{MARK}")
-    for line in (["explain", "t5x-small", f"MODEL_DIR=/runs/value-{MARK}"], ["convert", "llama", f"/value-{MARK}", "out"], ["run", f"value-{MARK}", "--dry-run"], [f"value-{MARK}"]):
+    for line in (
+        ["explain", "t5x-small", f"MODEL_DIR=/runs/value-{MARK}"],
+        ["convert", "llama", f"/value-{MARK}", "out"],
+        ["run", f"value-{MARK}", "--dry-run"],
+        [f"value-{MARK}"],
+    ):
         assert MARK not in run_command(line, capfd)
 
 
@@ -113,7 +159,10 @@ def test_secret_variables(name: str, monkeypatch: pytest.MonkeyPatch, capfd: pyt
         ("https://host/x?X-Amz-Signature=abc&part=1", "https://host/x?X-Amz-Signature=...&part=1"),
         ("https://host/x?se=1&sig=abc", "https://host/x?se=1&sig=..."),
         ("HF_TOKEN=abc", "HF_TOKEN=..."),
-        ("docker://localhost:5000/t5x@sha256:" + "0" * 64, "docker://localhost:5000/t5x@sha256:" + "0" * 64),
+        (
+            "docker://localhost:5000/t5x@sha256:" + "0" * 64,
+            "docker://localhost:5000/t5x@sha256:" + "0" * 64,
+        ),
         ("s3://host/x@y", "s3://host/x@y"),
         ("text:/data/me@corp/a.txt", "text:/data/me@corp/a.txt"),
         ("TOKENIZER=a KEYS=b MONKEY=c", "TOKENIZER=a KEYS=b MONKEY=c"),
@@ -125,7 +174,9 @@ def test_forms(text: str, shown: str) -> None:
     assert redact.hide_forms(shown) == shown
 
 
-def test_lines_for_the_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_for_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Progress is written past sys.stderr, where that is a log."""
     into, out = os.pipe()
     monkeypatch.setenv(progress.FD, str(out))
@@ -143,7 +194,10 @@ class _Terminal(io.StringIO):
 
 def test_a_terminal_gets_no_control_characters() -> None:
     text = "a\x1b[31m\u202eb\tc\udcff\n"
-    for below, shown in ((_Terminal(), "a\\x1b[31m\\u202eb\tc\\udcff\n"), (io.StringIO(), "a\x1b[31m\u202eb\tc\\udcff\n")):
+    for below, shown in (
+        (_Terminal(), "a\\x1b[31m\\u202eb\tc\\udcff\n"),
+        (io.StringIO(), "a\x1b[31m\u202eb\tc\\udcff\n"),
+    ):
         redact.RedactedStream(below, escaped=True).write(text)
         assert below.getvalue() == shown
     trainers = _Terminal()
@@ -152,7 +206,10 @@ def test_a_terminal_gets_no_control_characters() -> None:
 
 
 def test_an_error_is_one_visible_line() -> None:
-    assert str(UserError("not\na number", "A=\x1b[31m", "give\u202e one")) == "A=\\x1b[31m: not\\na number; give\\u202e one"
+    assert (
+        str(UserError("not\na number", "A=\x1b[31m", "give\u202e one"))
+        == "A=\\x1b[31m: not\\na number; give\\u202e one"
+    )
 
 
 def test_a_stream_is_otherwise_the_one_below() -> None:

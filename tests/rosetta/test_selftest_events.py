@@ -33,7 +33,8 @@ def test_every_way_a_scalar_is_written(tmp_path: Path, value: bytes, expected: f
 def test_texts_and_other_tags_are_left_out(tmp_path: Path) -> None:
     text = eventkit.tensor("config", 7, packed=(8, b"words"))
     eventkit.append(
-        tmp_path / NAME, eventkit.record(5, 1.0, text, eventkit.simple("rate", 1.0), eventkit.simple("loss", 2.0))
+        tmp_path / NAME,
+        eventkit.record(5, 1.0, text, eventkit.simple("rate", 1.0), eventkit.simple("loss", 2.0)),
     )
     assert events.scalars(tmp_path, "loss") == {5: 2.0}
     assert events.scalars(tmp_path, "config") == {}

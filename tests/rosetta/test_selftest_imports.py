@@ -52,7 +52,10 @@ def test_nothing_hides_anything(crashpkg: Path, context: Context, tmp_path: Path
     assert crashpkg.is_dir()
     assert found.modules == 10
     assert found.skipped == {"crashpkg.i_known": "needs another planet"}
-    failed = {name.removeprefix("crashpkg."): error.splitlines()[0] for name, error in found.failed.items()}
+    failed = {
+        name.removeprefix("crashpkg."): error.splitlines()[0]
+        for name, error in found.failed.items()
+    }
     assert failed == {
         "a_aborts": "importing it ended Python: the process was killed by SIGABRT",
         "b_exits": "SystemExit: not today",
@@ -66,7 +69,9 @@ def test_nothing_hides_anything(crashpkg: Path, context: Context, tmp_path: Path
 def test_a_python_that_cannot_start_is_reported_once_for_all(
     crashpkg: Path, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(crashpkg.parent))  # without rosetta the child has nothing to run
+    monkeypatch.setenv(
+        "PYTHONPATH", str(crashpkg.parent)
+    )  # without rosetta the child has nothing to run
     outcome = imports.attempt(context, ["crashpkg.g_good", "crashpkg.e_poison"], tmp_path, "x")
     assert list(outcome) == ["crashpkg.g_good", "crashpkg.e_poison"]
     assert all("before the first import" in str(error) for error in outcome.values())
@@ -81,10 +86,14 @@ def test_a_stopped_selftest_starts_nothing_more(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.results"))
 
 
-def test_rosettas_other_side_is_left_out(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rosettas_other_side_is_left_out(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[str] = []
 
-    def pretend(_context: Context, names: list[str], _workdir: Path, _label: str) -> dict[str, str | None]:
+    def pretend(
+        _context: Context, names: list[str], _workdir: Path, _label: str
+    ) -> dict[str, str | None]:
         tried.extend(names)
         return dict.fromkeys(names)
 

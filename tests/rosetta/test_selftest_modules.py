@@ -36,7 +36,9 @@ def test_a_package_that_is_not_there() -> None:
         modules.shipped("nowhere_to_be_found")
 
 
-def test_a_distributions_own_list_goes_before_the_frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distributions_own_list_goes_before_the_frameworks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(modules, "KNOWN", tmp_path)
     (tmp_path / "pax.yaml").write_text("paxml.a: because\n")
     assert modules.known("pax", "pax-1.4") == {"paxml.a": "because"}
@@ -47,7 +49,9 @@ def test_a_distributions_own_list_goes_before_the_frameworks(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("text", ["- a\n", "a:\n", "a: ''\n", "a: 3\n"])
-def test_every_entry_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_every_entry_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr(modules, "KNOWN", tmp_path)
     (tmp_path / "t5x.yaml").write_text(text)
     with pytest.raises(UserError, match="must map each module to the reason"):
@@ -56,4 +60,6 @@ def test_every_entry_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("path", sorted(modules.KNOWN.glob("*.yaml")), ids=lambda path: path.name)
 def test_our_lists_are_well_formed(path: Path) -> None:
-    assert all("." in name and len(reason) > 10 for name, reason in modules.known(path.stem).items())
+    assert all(
+        "." in name and len(reason) > 10 for name, reason in modules.known(path.stem).items()
+    )

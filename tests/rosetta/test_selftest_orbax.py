@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 def write(path: Path, age: int, *shardings: dict[str, object]) -> None:
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({str(i): json.dumps(sharding) for i, sharding in enumerate(shardings)}))
+    path.write_text(
+        json.dumps({str(i): json.dumps(sharding) for i, sharding in enumerate(shardings)})
+    )
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
@@ -30,5 +32,9 @@ def test_newest_checkpoint_and_its_largest_mesh(tmp_path: Path) -> None:
 
 def test_says_nothing_where_nothing_is_recorded(tmp_path: Path) -> None:
     assert mesh(tmp_path) == {}
-    write(tmp_path / "c/_sharding", 0, {"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_CPU_0"})
+    write(
+        tmp_path / "c/_sharding",
+        0,
+        {"sharding_type": "SingleDeviceSharding", "device_str": "TFRT_CPU_0"},
+    )
     assert mesh(tmp_path) == {}

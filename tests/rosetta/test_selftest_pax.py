@@ -17,19 +17,23 @@ def jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     """A jax of the version that the test names, as far as importlib.metadata can see."""
     folder = tmp_path / "site" / f"jax-{request.param}.dist-info"
     folder.mkdir(parents=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax\nVersion: {request.param}\n", encoding="utf-8")
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: jax\nVersion: {request.param}\n", encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(folder.parent)
 
 
 @pytest.mark.parametrize(
-    ("devices", "shape"), [(1, [1, 1, 1]), (2, [1, 1, 2]), (3, [1, 3, 1]), (4, [1, 2, 2]), (8, [1, 4, 2])]
+    ("devices", "shape"),
+    [(1, [1, 1, 1]), (2, [1, 1, 2]), (3, [1, 3, 1]), (4, [1, 2, 2]), (8, [1, 4, 2])],
 )
 def test_the_mesh_takes_all_devices(devices: int, shape: list[int]) -> None:
     assert mesh(devices) == shape
 
 
 @pytest.mark.parametrize(
-    ("version", "works"), [("0.4.26", False), ("0.4.38", False), ("0.5.0", True), ("0.10.2", True), ("1.0", True)]
+    ("version", "works"),
+    [("0.4.26", False), ("0.4.38", False), ("0.5.0", True), ("0.10.2", True), ("1.0", True)],
 )
 def test_which_jax_may_cache(version: str, works: bool) -> None:
     assert cache_works(version) is works
@@ -60,7 +64,9 @@ def test_results(tmp_path: Path) -> None:
     assert tiny.framework == "pax"
     assert tiny.losses(tmp_path) == {}
     assert tiny.checkpoint_steps(tmp_path) == []
-    record = eventkit.record(5, 1.0, eventkit.simple("loss", 2.0), eventkit.simple("learning/lr", 1000.0))
+    record = eventkit.record(
+        5, 1.0, eventkit.simple("loss", 2.0), eventkit.simple("learning/lr", 1000.0)
+    )
     eventkit.append(tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record)
     for folder in (
         "checkpoint_00000020/state",

@@ -45,7 +45,9 @@ def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("XLA_FLAGS", "--of_the_caller")
     log = tmp_path / "log"
     code = "import os; print([os.environ[k] for k in ('XLA_FLAGS', 'JAX_PLATFORMS', 'MINE')], os.getcwd())"
-    status = process.run(Context(tmp_path, print), [sys.executable, "-c", code], log, env={"MINE": "x"}, timeout=60)
+    status = process.run(
+        Context(tmp_path, print), [sys.executable, "-c", code], log, env={"MINE": "x"}, timeout=60
+    )
     assert status == 0
     assert log.read_text() == f"['', 'cpu', 'x'] {tmp_path}\n"
 
@@ -53,7 +55,9 @@ def test_environment_and_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_too_long_is_none_and_nobody_survives(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
-    status = process.run(Context(tmp_path, print), [sys.executable, "-c", FAMILY], log, env={}, timeout=3)
+    status = process.run(
+        Context(tmp_path, print), [sys.executable, "-c", FAMILY], log, env={}, timeout=3
+    )
     assert status is None
     pids = [int(pid) for pid in log.read_text().split()]
     assert len(pids) == 2
@@ -74,7 +78,8 @@ def test_stop_ends_the_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(None, "did not end in time"), (3, "ended with status 3"), (-9, "was killed by SIGKILL")]
+    ("status", "words"),
+    [(None, "did not end in time"), (3, "ended with status 3"), (-9, "was killed by SIGKILL")],
 )
 def test_words_for_how_it_ended(status: int | None, words: str) -> None:
     assert process.describe(status) == words
@@ -86,11 +91,19 @@ def test_tail(tmp_path: Path) -> None:
     assert process.tail(tmp_path / "none") == ""
 
 
-def test_children_get_the_cpu_alone_or_the_first_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_get_the_cpu_alone_or_the_first_gpu_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(process.PLATFORM, raising=False)
-    assert {name: process.environment(tmp_path)[name] for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")} == {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    assert {
+        name: process.environment(tmp_path)[name]
+        for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
+    } == {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     monkeypatch.setenv(process.PLATFORM, "cuda")
-    assert {name: process.environment(tmp_path)[name] for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")} == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
+    assert {
+        name: process.environment(tmp_path)[name]
+        for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
+    } == {"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": "0"}
     monkeypatch.setenv(process.PLATFORM, "tpu")
     with pytest.raises(UserError, match="'tpu'"):
         process.environment(tmp_path)

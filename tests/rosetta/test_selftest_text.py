@@ -13,7 +13,10 @@ def test_same_text_everywhere(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", lines=64)
     data = (tmp_path / "a.txt").read_bytes()
     # Fixed here, so that a change of the text or of Python's generator does not go unseen.
-    assert hashlib.sha256(data).hexdigest() == "56825984c11ac258626663e42b735a49d7d360269a18c6c816c30fabe3c594b1"
+    assert (
+        hashlib.sha256(data).hexdigest()
+        == "56825984c11ac258626663e42b735a49d7d360269a18c6c816c30fabe3c594b1"
+    )
     assert data.count(b"\n") == 64
     assert data.isascii()
 

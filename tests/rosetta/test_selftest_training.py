@@ -86,7 +86,9 @@ def test_what_was_not_resumed_is_not_called_so(tmp_path: Path, fault: str) -> No
 
 def test_too_few_reports() -> None:
     problems = training.judge_training({10: 5.0, 20: 4.0}, [20], 20)
-    assert problems == ["loss reported at steps [10, 20], which is not at least three times up to step 20"]
+    assert problems == [
+        "loss reported at steps [10, 20], which is not at least three times up to step 20"
+    ]
 
 
 def test_a_resumed_run_that_stops_short() -> None:
@@ -97,4 +99,6 @@ def test_a_resumed_run_that_stops_short() -> None:
     assert training.judge_resumed(first, {}, [20, 30], 20) == [
         "after the restore, loss reported at steps [], not up to 30"
     ]
-    assert training.judge_resumed(first, {25: 3.9, 30: 3.8}, [20], 20) == ["no checkpoint of step 30; there are [20]"]
+    assert training.judge_resumed(first, {25: 3.9, 30: 3.8}, [20], 20) == [
+        "no checkpoint of step 30; there are [20]"
+    ]

@@ -12,7 +12,9 @@ from rosetta import status
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_where_a_fault_of_ours_came_from_is_said_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_a_fault_of_ours_came_from_is_said_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("ROSETTA_DEBUG", "1")
     try:
         raise ValueError("odd")
@@ -26,7 +28,14 @@ def said_to_nobody(*words: str) -> subprocess.CompletedProcess[str]:
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as out:
-        return subprocess.run([sys.executable, "-P", "-m", "rosetta", *words], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "rosetta", *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
@@ -45,6 +54,16 @@ PROGRAM = "import sys; from rosetta import cli; cli.COMMANDS['te'] = lambda _: (
 @pytest.mark.parametrize("words", [["te"], ["te", "--json"]])
 def test_output_that_does_not_arrive_is_one_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *words],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 2
-    assert done.stderr == "rosetta: stdout: No space left on device; write it to where there is room, and read it to its end\n"
+    assert (
+        done.stderr
+        == "rosetta: stdout: No space left on device; write it to where there is room, and read it to its end\n"
+    )

@@ -36,7 +36,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
         (None, "not asked for"),
     ],
 )
-def test_the_reason_why_there_is_none(locked: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, word: str) -> None:
+def test_the_reason_why_there_is_none(
+    locked: Path, monkeypatch: pytest.MonkeyPatch, known: dict[str, Any] | None, word: str
+) -> None:
     installed(monkeypatch, None)
     if known is not None:
         locked.write_text(json.dumps(known))
@@ -52,7 +54,9 @@ def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert te.reason() is None
 
 
-@pytest.mark.parametrize(("value", "asked"), [("1", True), ("True", True), ("0", False), ("", False), ("off", False)])
+@pytest.mark.parametrize(
+    ("value", "asked"), [("1", True), ("True", True), ("0", False), ("", False), ("off", False)]
+)
 def test_what_people_write(monkeypatch: pytest.MonkeyPatch, value: str, asked: bool) -> None:
     monkeypatch.setenv("ENABLE_TE", value)
     assert te.asked() is asked

@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 
 # Flags that take a number or a text, and one of them.
 NUMBERS = {
-    "xla_gpu_graph_level": "0", "xla_gpu_redzone_scratch_max_megabytes": "1", "xla_gpu_graph_eviction_timeout_seconds": "1", "xla_gpu_graph_num_runs_to_instantiate": "1",
-    "xla_gpu_max_mlir_kernels": "1", "xla_gpu_skip_mlir_kernels": "1", "xla_gpu_triton_fusion_level": "1", "xla_gpu_asm_extra_flags": "", "xla_gpu_enable_custom_fusions_re": "",
-}  # fmt: skip
+    "xla_gpu_graph_level": "0",
+    "xla_gpu_redzone_scratch_max_megabytes": "1",
+    "xla_gpu_graph_eviction_timeout_seconds": "1",
+    "xla_gpu_graph_num_runs_to_instantiate": "1",
+    "xla_gpu_max_mlir_kernels": "1",
+    "xla_gpu_skip_mlir_kernels": "1",
+    "xla_gpu_triton_fusion_level": "1",
+    "xla_gpu_asm_extra_flags": "",
+    "xla_gpu_enable_custom_fusions_re": "",
+}
 SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not have it yet
 
 
@@ -29,9 +36,18 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
         ("--xla_gpu_enable_cudnn_fmha=True", ["--xla_gpu_enable_cudnn_fmha=true"]),
         ("--xla_gpu_simplify_all_fp_conversions", []),
         ("--xla_gpu_enable_async_all_gather=true", []),
-        ("--xla_gpu_enable_address_computation_fusion=false", ["--xla_gpu_enable_dynamic_slice_fusion=false"]),
-        ("--xla_gpu_enable_pipelined_collectives=false", [f"--{name}=false" for name in xlaflags.PIPELINED]),
-        ("--xla_gpu_experimental_autotune_cache_mode=1", ["--xla_gpu_experimental_autotune_cache_mode=AUTOTUNE_CACHE_MODE_UPDATE"]),
+        (
+            "--xla_gpu_enable_address_computation_fusion=false",
+            ["--xla_gpu_enable_dynamic_slice_fusion=false"],
+        ),
+        (
+            "--xla_gpu_enable_pipelined_collectives=false",
+            [f"--{name}=false" for name in xlaflags.PIPELINED],
+        ),
+        (
+            "--xla_gpu_experimental_autotune_cache_mode=1",
+            ["--xla_gpu_experimental_autotune_cache_mode=AUTOTUNE_CACHE_MODE_UPDATE"],
+        ),
         ("--xla_gpu_enable_split_k_autotuning=false", []),
     ],
 )
@@ -46,19 +62,56 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
     ("version", "flag", "flags"),
     [
         ("0.4.26", "--xla_gpu_graph_level=0", ["--xla_gpu_graph_level=0"]),
-        ("0.4.26", "--xla_gpu_enable_async_all_gather=true", ["--xla_gpu_enable_async_all_gather=true"]),
-        ("0.4.26", "--xla_gpu_enable_address_computation_fusion=false", ["--xla_gpu_enable_address_computation_fusion=false"]),
-        ("0.4.26", "--xla_gpu_enable_pipelined_collectives=false", ["--xla_gpu_enable_pipelined_collectives=false"]),
-        ("0.10.2", "--xla_gpu_enable_pipelined_all_gather=true", ["--xla_gpu_enable_pipelined_all_gather=true"]),
-        ("0.12.0.1", "--xla_gpu_enable_pipelined_all_gather=true", ["--xla_gpu_pipeline_all_gather=on"]),
+        (
+            "0.4.26",
+            "--xla_gpu_enable_async_all_gather=true",
+            ["--xla_gpu_enable_async_all_gather=true"],
+        ),
+        (
+            "0.4.26",
+            "--xla_gpu_enable_address_computation_fusion=false",
+            ["--xla_gpu_enable_address_computation_fusion=false"],
+        ),
+        (
+            "0.4.26",
+            "--xla_gpu_enable_pipelined_collectives=false",
+            ["--xla_gpu_enable_pipelined_collectives=false"],
+        ),
+        (
+            "0.10.2",
+            "--xla_gpu_enable_pipelined_all_gather=true",
+            ["--xla_gpu_enable_pipelined_all_gather=true"],
+        ),
+        (
+            "0.12.0.1",
+            "--xla_gpu_enable_pipelined_all_gather=true",
+            ["--xla_gpu_pipeline_all_gather=on"],
+        ),
         ("0.12.0.1", "--xla_gpu_enable_pipelined_all_reduce", ["--xla_gpu_pipeline_all_reduce=on"]),
-        ("0.12.0.1", "--xla_gpu_enable_pipelined_all_reduce=maybe", ["--xla_gpu_enable_pipelined_all_reduce=maybe"]),
-        ("0.12.0.1", "--xla_gpu_enable_pipelined_collectives=false", [f"--xla_gpu_pipeline_{each}=default" for each in ("all_gather", "all_reduce", "reduce_scatter")]),
-        ("0.10.2", "--xla_gpu_enable_llvm_module_compilation_parallelism=true", ["--xla_gpu_enable_llvm_module_compilation_parallelism=true"]),
+        (
+            "0.12.0.1",
+            "--xla_gpu_enable_pipelined_all_reduce=maybe",
+            ["--xla_gpu_enable_pipelined_all_reduce=maybe"],
+        ),
+        (
+            "0.12.0.1",
+            "--xla_gpu_enable_pipelined_collectives=false",
+            [
+                f"--xla_gpu_pipeline_{each}=default"
+                for each in ("all_gather", "all_reduce", "reduce_scatter")
+            ],
+        ),
+        (
+            "0.10.2",
+            "--xla_gpu_enable_llvm_module_compilation_parallelism=true",
+            ["--xla_gpu_enable_llvm_module_compilation_parallelism=true"],
+        ),
         ("0.12.0.1", "--xla_gpu_enable_llvm_module_compilation_parallelism=true", []),
     ],
 )
-def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(version: str, flag: str, flags: list[str]) -> None:
+def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(
+    version: str, flag: str, flags: list[str]
+) -> None:
     found, said = xlaflags.today(flag, version)
     assert found == flags
     assert len(said) == (flags != [flag])
@@ -67,8 +120,15 @@ def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(version: str, flag: s
 def test_what_is_todays_stays_as_it_is() -> None:
     text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0 stray"
     assert xlaflags.today(text) == (
-        ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_command_buffer=", "--xla_dump_to=/a b", "--xla_gpu_autotune_level=0", "stray"], (),
-    )  # fmt: skip
+        [
+            "--xla_gpu_enable_triton_gemm=false",
+            "--xla_gpu_enable_command_buffer=",
+            "--xla_dump_to=/a b",
+            "--xla_gpu_autotune_level=0",
+            "stray",
+        ],
+        (),
+    )
 
 
 def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
@@ -88,7 +148,12 @@ def test_the_last_value_counts() -> None:
 
 
 def test_truth_values_are_written_as_xla_reads_them() -> None:
-    assert xlaflags.written({"a": True, "b": False, "c": 51200, "d": ""}) == ["--a=true", "--b=false", "--c=51200", "--d="]
+    assert xlaflags.written({"a": True, "b": False, "c": 51200, "d": ""}) == [
+        "--a=true",
+        "--b=false",
+        "--c=51200",
+        "--d=",
+    ]
 
 
 def test_without_jax_nothing_is_known() -> None:
@@ -101,8 +166,14 @@ class TestWithJax:
         jaxkit.need("jax")
 
     def test_an_unknown_flag_is_one_line(self) -> None:
-        with pytest.raises(UserError, match=r"XLA has no flag --xla_gpu_enable_dynamic_slice_fusio=false.*write --xla_gpu_enable_dynamic_slice_fusion"):
-            xlaflags.require_known(["--xla_gpu_autotune_level=0", "--xla_gpu_enable_dynamic_slice_fusio=false"], sys.executable)
+        with pytest.raises(
+            UserError,
+            match=r"XLA has no flag --xla_gpu_enable_dynamic_slice_fusio=false.*write --xla_gpu_enable_dynamic_slice_fusion",
+        ):
+            xlaflags.require_known(
+                ["--xla_gpu_autotune_level=0", "--xla_gpu_enable_dynamic_slice_fusio=false"],
+                sys.executable,
+            )
 
     def test_a_bad_value_is_one_line(self) -> None:
         with pytest.raises(UserError, match="XLA takes no 'maybe' for xla_gpu_enable_cudnn_fmha"):
@@ -112,7 +183,11 @@ class TestWithJax:
         xlaflags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
     def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
-        text = " ".join(f"--{name}=true" for name in (*xlaflags.GONE, *xlaflags.PIPELINED) if name not in (*NUMBERS, SHORT_LIVED))
+        text = " ".join(
+            f"--{name}=true"
+            for name in (*xlaflags.GONE, *xlaflags.PIPELINED)
+            if name not in (*NUMBERS, SHORT_LIVED)
+        )
         flags, _ = xlaflags.today(f"{text} --xla_gpu_graph_level=0", xlaflags.jaxlib())
         assert flags
         xlaflags.require_known(flags, sys.executable)
@@ -120,8 +195,15 @@ class TestWithJax:
     def test_what_is_gone_is_gone_and_what_is_not_is_not(self) -> None:
         """The table against the parser that is here: a flag is left as it is where XLA takes it, and only there."""
         version = xlaflags.jaxlib()
-        kept = [flag for name in xlaflags.GONE if (flag := f"--{name}={NUMBERS.get(name, 'true')}") and xlaflags.today(flag, version)[0] == [flag]]
-        gone = [name for name in xlaflags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept]
+        kept = [
+            flag
+            for name in xlaflags.GONE
+            if (flag := f"--{name}={NUMBERS.get(name, 'true')}")
+            and xlaflags.today(flag, version)[0] == [flag]
+        ]
+        gone = [
+            name for name in xlaflags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
+        ]
         xlaflags.require_known([flag for flag in kept if SHORT_LIVED not in flag], sys.executable)
         for name in gone[:: max(1, len(gone) // 4)]:
             assert xlaflags.refused([f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable)

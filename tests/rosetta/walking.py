@@ -12,12 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The commands that read variables, and the variables that each of them reads.
-VARIABLES = {**{("t5x", verb): names for verb, names in t5x_command.VARIABLES.items()}, ("pax", "train"): pax_settings.VARIABLES}
+VARIABLES = {
+    **{("t5x", verb): names for verb, names in t5x_command.VARIABLES.items()},
+    ("pax", "train"): pax_settings.VARIABLES,
+}
 
 
-def leaf_parsers(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+def leaf_parsers(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
     """Yield each command of a parser: its words, and the parser of its options."""
-    choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    choices = [
+        action.choices
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
     if not choices:
         yield words, parser
         return

@@ -42,33 +42,96 @@ class Run:
     folder: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, processes: int = 1, *, steps: int = FOREVER, saved: int = 20, rate: str = "0.005", **variables: object) -> None:
+    def start(
+        self,
+        processes: int = 1,
+        *,
+        steps: int = FOREVER,
+        saved: int = 20,
+        rate: str = "0.005",
+        **variables: object,
+    ) -> None:
         """Start it; each process writes into its own file."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "XLA", "JAX", "WANDB"))}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "XLA", "JAX", "WANDB"))
+        }
         env |= {
-            "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
-            "JAX_COMPILATION_CACHE_DIR": str(self.folder.parent / "compiled"), "DATA": f"text:{ROOT / 'README.md'}", "ROSETTA_DOCTOR": "0",
-        }  # fmt: skip
+            "PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "JAX_PLATFORMS": "cpu",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "JAX_COMPILATION_CACHE_DIR": str(self.folder.parent / "compiled"),
+            "DATA": f"text:{ROOT / 'README.md'}",
+            "ROSETTA_DOCTOR": "0",
+        }
         if processes > 1:
-            env |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": str(processes), "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1"}
+            env |= {
+                "SLURM_JOB_ID": str(os.getpid()),
+                "SLURM_NTASKS": str(processes),
+                "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_JOB_NODELIST": "localhost",
+                "SLURM_NNODES": "1",
+            }
         env |= self._t5x(steps, saved, rate) if T5X else self._pax(steps, saved, rate)
-        script = ROOT / "overlay/t5x/t5x/contrib/gpu/scripts_gpu/multiprocess_pretrain_pile.sh" if T5X else SCRIPTS / "run_pile_multinode.sh"
+        script = (
+            ROOT / "overlay/t5x/t5x/contrib/gpu/scripts_gpu/multiprocess_pretrain_pile.sh"
+            if T5X
+            else SCRIPTS / "run_pile_multinode.sh"
+        )
         for rank in range(processes):
-            own = {**env, **{name: str(value) for name, value in variables.items()}, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+            own = {
+                **env,
+                **{name: str(value) for name, value in variables.items()},
+                "SLURM_PROCID": str(rank),
+                "SLURM_LOCALID": str(rank),
+            }
             with self._out(rank).open("a") as out:
-                self.started.append(subprocess.Popen(["bash", str(script)], env=own, cwd=self.folder, stdout=out, stderr=out, text=True, start_new_session=True))
+                self.started.append(
+                    subprocess.Popen(
+                        ["bash", str(script)],
+                        env=own,
+                        cwd=self.folder,
+                        stdout=out,
+                        stderr=out,
+                        text=True,
+                        start_new_session=True,
+                    )
+                )
 
     def _t5x(self, steps: int, saved: int, rate: str) -> dict[str, str]:
         gin = self.folder / "run.gin"
-        gin.write_text(f"STATS_PERIOD = {EVERY}\nSAVE_PERIOD = {saved}\nWARMUP_STEPS = 20\nLEARNING_RATE = {rate}\n")
+        gin.write_text(
+            f"STATS_PERIOD = {EVERY}\nSAVE_PERIOD = {saved}\nWARMUP_STEPS = 20\nLEARNING_RATE = {rate}\n"
+        )
         import t5x
 
         tree = str(Path(t5x.__path__[0]).parent)
-        return {"T5X_DIR": tree, "ROSETTA_GIN": str(gin), "VOCAB": "byte", "ENC_SL": "32", "DEC_SL": "16", "T5_SIZE": "tiny", "PREC": "float32", "BSIZE_PER_GPU": "4", "MODEL_DIR": str(self.place), "TRAIN_STEPS": str(steps)}
+        return {
+            "T5X_DIR": tree,
+            "ROSETTA_GIN": str(gin),
+            "VOCAB": "byte",
+            "ENC_SL": "32",
+            "DEC_SL": "16",
+            "T5_SIZE": "tiny",
+            "PREC": "float32",
+            "BSIZE_PER_GPU": "4",
+            "MODEL_DIR": str(self.place),
+            "TRAIN_STEPS": str(steps),
+        }
 
     def _pax(self, steps: int, saved: int, rate: str) -> dict[str, str]:
         hyper = f"{SMALL} --fdl.LEARNING_RATE={rate} --fdl.LR_COS_WARMUP=20 --fdl.SUMMARY_INTERVAL_STEPS={EVERY} --fdl.CHECKPOINT_EVERY_N_STEPS={saved}"
-        return {"ROSETTA_FDL": hyper, "VOCAB_PATH": "byte", "PREC": "float32", "PERCORE_BATCH_SIZE": "4", "LOG_DIR": str(self.place), "MAX_STEPS": str(steps)}
+        return {
+            "ROSETTA_FDL": hyper,
+            "VOCAB_PATH": "byte",
+            "PREC": "float32",
+            "PERCORE_BATCH_SIZE": "4",
+            "LOG_DIR": str(self.place),
+            "MAX_STEPS": str(steps),
+        }
 
     @property
     def place(self) -> Path:
@@ -86,7 +149,15 @@ class Run:
 
     def progress(self) -> list[dict[str, Any]]:
         path = self.place / "progress.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
+        return (
+            [
+                json.loads(line)
+                for line in path.read_text().splitlines(keepends=True)
+                if line.endswith("\n")
+            ]
+            if path.exists()
+            else []
+        )
 
     def trained(self, reports: int = 2) -> None:
         """Wait for so many reports."""
@@ -110,7 +181,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_signal_ends_in_a_checkpoint_from_which_the_next_start_goes_on(run: Run, number: signal.Signals) -> None:
+def test_a_signal_ends_in_a_checkpoint_from_which_the_next_start_goes_on(
+    run: Run, number: signal.Signals
+) -> None:
     run.start(saved=10_000)
     run.trained()
     run.started[0].send_signal(number)
@@ -167,7 +240,11 @@ def test_bad_steps_are_skipped_but_not_for_ever(run: Run) -> None:
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(run: Run) -> None:
     run.place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(run.place)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(run.place)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("NOT TESTED: no file system can be mounted here; run it as root")
     try:
         with (run.place / "ballast").open("wb") as file:
@@ -206,7 +283,13 @@ if os.environ.get("SLURM_PROCID") == "1":
 
 def test_a_process_whose_input_is_slow_is_named(run: Run) -> None:
     (run.folder / "sitecustomize.py").write_text(SLOW)
-    run.start(2, saved=10_000, steps=3 * EVERY, PYTHONPATH=f"{run.folder}{os.pathsep}{ROOT}", ROSETTA_DATA_WORKERS=1)
+    run.start(
+        2,
+        saved=10_000,
+        steps=3 * EVERY,
+        PYTHONPATH=f"{run.folder}{os.pathsep}{ROOT}",
+        ROSETTA_DATA_WORKERS=1,
+    )
     assert run.ends() == [0, 0], run.said()[-3000:]
     assert "is slow: its input takes" in run.said()
     last = run.progress()[-1]

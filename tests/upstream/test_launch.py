@@ -20,10 +20,33 @@ pytestmark = pytest.mark.upstream
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "Every value knows where it came from, and nothing is done twice. " * 40
-SMALL = ("fdl.NUM_LAYERS=1", "fdl.NUM_HEADS=2", "fdl.MODEL_DIMS=32", "fdl.HIDDEN_DIMS=64", "fdl.DIMS_PER_HEAD=16", "fdl.MAX_SEQ_LEN=64", "fdl.CHECKPOINT_EVERY_N_STEPS=50", "fdl.SUMMARY_INTERVAL_STEPS=5")
+SMALL = (
+    "fdl.NUM_LAYERS=1",
+    "fdl.NUM_HEADS=2",
+    "fdl.MODEL_DIMS=32",
+    "fdl.HIDDEN_DIMS=64",
+    "fdl.DIMS_PER_HEAD=16",
+    "fdl.MAX_SEQ_LEN=64",
+    "fdl.CHECKPOINT_EVERY_N_STEPS=50",
+    "fdl.SUMMARY_INTERVAL_STEPS=5",
+)
 RUNS = {
-    "t5x": ("t5x-tiny", "ENC_SL=64", "DEC_SL=32", "PREC=float32", "BSIZE_PER_GPU=4", "MODEL_DIR=model"),
-    "paxml": ("gpt-126m", "--nodes=1", "PREC=float32", "PERCORE_BATCH_SIZE=2", "LOG_DIR=model", *SMALL),
+    "t5x": (
+        "t5x-tiny",
+        "ENC_SL=64",
+        "DEC_SL=32",
+        "PREC=float32",
+        "BSIZE_PER_GPU=4",
+        "MODEL_DIR=model",
+    ),
+    "paxml": (
+        "gpt-126m",
+        "--nodes=1",
+        "PREC=float32",
+        "PERCORE_BATCH_SIZE=2",
+        "LOG_DIR=model",
+        *SMALL,
+    ),
 }
 STEPS = {"t5x": "TRAIN_STEPS={}", "paxml": "fdl.MAX_STEPS={}"}
 
@@ -39,10 +62,32 @@ def test_two_processes_end_early_and_go_on(framework: str, tmp_path: Path) -> No
     (tmp_path / "text.txt").write_text(TEXT)
 
     def start(steps: int) -> subprocess.Popen[bytes]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "XLA", "JAX"))}
-        environment = {**own, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHON": sys.executable}
-        words = [*(word for word in RUNS[framework] if not word.startswith("--")), f"DATA=text:{tmp_path}/text.txt", "VOCAB=byte" if framework == "t5x" else "VOCAB_PATH=byte", STEPS[framework].format(steps)]
-        argv = [str(program), "run", *words, *(word for word in RUNS[framework] if word.startswith("--")), "--gpus-per-node=2", "--processes=gpu"]
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "XLA", "JAX"))
+        }
+        environment = {
+            **own,
+            "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "JAX_PLATFORMS": "cpu",
+            "PYTHON": sys.executable,
+        }
+        words = [
+            *(word for word in RUNS[framework] if not word.startswith("--")),
+            f"DATA=text:{tmp_path}/text.txt",
+            "VOCAB=byte" if framework == "t5x" else "VOCAB_PATH=byte",
+            STEPS[framework].format(steps),
+        ]
+        argv = [
+            str(program),
+            "run",
+            *words,
+            *(word for word in RUNS[framework] if word.startswith("--")),
+            "--gpus-per-node=2",
+            "--processes=gpu",
+        ]
         with (tmp_path / "said").open("ab") as out:
             return subprocess.Popen(argv, env=environment, cwd=tmp_path, stdout=out, stderr=out)
 
@@ -58,9 +103,17 @@ def test_two_processes_end_early_and_go_on(framework: str, tmp_path: Path) -> No
     started.send_signal(signal.SIGUSR1)
     assert started.wait(200) == 75, said()[-5000:]
     assert "2 processes" in said()
-    steps = [int(path.name.rpartition("_")[2]) for path in (tmp_path / "model").rglob("checkpoint_*") if path.name.rpartition("_")[2].isdigit()]
+    steps = [
+        int(path.name.rpartition("_")[2])
+        for path in (tmp_path / "model").rglob("checkpoint_*")
+        if path.name.rpartition("_")[2].isdigit()
+    ]
     assert max(steps) > 0
     again = start(max(steps) + 4)
     assert again.wait(400) == 0, said()[-5000:]
-    later = [int(path.name.rpartition("_")[2]) for path in (tmp_path / "model").rglob("checkpoint_*") if path.name.rpartition("_")[2].isdigit()]
+    later = [
+        int(path.name.rpartition("_")[2])
+        for path in (tmp_path / "model").rglob("checkpoint_*")
+        if path.name.rpartition("_")[2].isdigit()
+    ]
     assert max(later) == max(steps) + 4

@@ -14,7 +14,11 @@ pytestmark = pytest.mark.upstream
 def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
     source, pin = SHIPPED.source(name), pinned(name)
     found = stack.survey(pin, series.load(source.patches), overlay.load(source.overlay))
-    assert {result.name: (result.outcome, result.detail) for result in found.results if result.outcome != "applied"} == {}
+    assert {
+        result.name: (result.outcome, result.detail)
+        for result in found.results
+        if result.outcome != "applied"
+    } == {}
     assert {laid.path: laid.detail for laid in found.overlaid if laid.outcome != "applied"} == {}
     assert stack.apply(pin, source).commit == found.commit != pin.commit
 

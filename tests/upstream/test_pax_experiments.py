@@ -27,9 +27,23 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.upstream
 
 NAMES = (
-    "Synthetic126M", "Synthetic5B", "Synthetic175B", "Pile126M", "Pile5B", "Pile175B", "GPT5B", "GPT175B", "Lambada126M",
-    "PileGLaM126M64E", "PileGLaM64B64E", "LambadaGLaM126M64E", "LambadaGLaM64B64E", "LLaMA7B", "LLaMA13B", "LLaMA70B",
-)  # fmt: skip
+    "Synthetic126M",
+    "Synthetic5B",
+    "Synthetic175B",
+    "Pile126M",
+    "Pile5B",
+    "Pile175B",
+    "GPT5B",
+    "GPT175B",
+    "Lambada126M",
+    "PileGLaM126M64E",
+    "PileGLaM64B64E",
+    "LambadaGLaM126M64E",
+    "LambadaGLaM64B64E",
+    "LLaMA7B",
+    "LLaMA13B",
+    "LLaMA70B",
+)
 # Upstream's names that do nothing there, or that a vocabulary answers here.
 ABSENT = {"R_COS_MIN_RATIO", "NUM_GPUS", "MODEL_DTYPE", "EOS_ID"}
 # What a configuration may have otherwise after its DIFFERENCES were taken back: the path, and why.
@@ -71,13 +85,22 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for name, each in fdl.ordered_arguments(value, include_defaults=True).items():
             yield from _flat(each, f"{path}.{name}" if path else name)
     else:
-        yield path, np.asarray(value).tolist() if isinstance(value, (jax.Array, np.ndarray, np.generic)) else repr(value)
+        yield (
+            path,
+            np.asarray(value).tolist()
+            if isinstance(value, (jax.Array, np.ndarray, np.generic))
+            else repr(value),
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_configurations_differ_only_in_what_is_said(upstream: Any, name: str) -> None:
     kind, theirs = getattr(configs, name), getattr(upstream, name)
-    assert [each for each in dir(theirs) if each.isupper() and each not in ABSENT and not hasattr(kind, each)] == []
+    assert [
+        each
+        for each in dir(theirs)
+        if each.isupper() and each not in ABSENT and not hasattr(kind, each)
+    ] == []
     for hyper in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE"):
         assert list(getattr(kind, hyper)) == getattr(theirs, hyper)
 
@@ -85,17 +108,40 @@ def test_configurations_differ_only_in_what_is_said(upstream: Any, name: str) ->
     for hyper in ("PERCORE_BATCH_SIZE", "MAX_SEQ_LEN", "MAX_STEPS"):
         assert said.get(hyper, getattr(kind, hyper)) == getattr(theirs, hyper), hyper
     expected, found = dict(_flat(_made(theirs).task())), dict(_flat(_made(kind, **said).task()))
-    other = {path for path in expected.keys() | found.keys() if repr(expected.get(path)) != repr(found.get(path)) and str(expected.get(path)) != str(found.get(path))}
-    assert {path: (expected.get(path), found.get(path)) for path in other if not any(re.fullmatch(known, path) for known in EXPLAINED)} == {}
+    other = {
+        path
+        for path in expected.keys() | found.keys()
+        if repr(expected.get(path)) != repr(found.get(path))
+        and str(expected.get(path)) != str(found.get(path))
+    }
+    assert {
+        path: (expected.get(path), found.get(path))
+        for path in other
+        if not any(re.fullmatch(known, path) for known in EXPLAINED)
+    } == {}
 
     plain = dict(_flat(_made(kind).task()))
-    assert bool(said) == ({path for path in plain if plain[path] != found.get(path)} != set()) or "PERCORE_BATCH_SIZE" in said
+    assert (
+        bool(said) == ({path for path in plain if plain[path] != found.get(path)} != set())
+        or "PERCORE_BATCH_SIZE" in said
+    )
 
 
 _SIZE = {
-    "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 256, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 512, "MAX_SEQ_LEN": stepkit.LENGTH, "FPROP_DTYPE": "float32",
-    "ICI_MESH_SHAPE": [1, 1, 1], "DCN_MESH_SHAPE": [1, 1, 1], "PERCORE_BATCH_SIZE": stepkit.BATCH, "MAX_STEPS": 3, "PACKED_INPUT": True,
-}  # fmt: skip
+    "NUM_LAYERS": 2,
+    "NUM_HEADS": 4,
+    "MODEL_DIMS": 64,
+    "HIDDEN_DIMS": 256,
+    "DIMS_PER_HEAD": 16,
+    "VOCAB_SIZE": 512,
+    "MAX_SEQ_LEN": stepkit.LENGTH,
+    "FPROP_DTYPE": "float32",
+    "ICI_MESH_SHAPE": [1, 1, 1],
+    "DCN_MESH_SHAPE": [1, 1, 1],
+    "PERCORE_BATCH_SIZE": stepkit.BATCH,
+    "MAX_STEPS": 3,
+    "PACKED_INPUT": True,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT": ("Pile126M", {}),
     "GPT, repeated layers": ("Pile126M", {"USE_REPEATED_LAYER": True}),
@@ -106,7 +152,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "LLaMA": ("LLaMA7B", {}),
     "LLaMA, repeated layers": ("LLaMA7B", {"USE_REPEATED_LAYER": True}),
     "LLaMA, grouped queries": ("LLaMA70B", {"NUM_KV_HEADS": 2}),
-    "LLaMA, grouped queries, repeated layers": ("LLaMA70B", {"NUM_KV_HEADS": 2, "USE_REPEATED_LAYER": True}),
+    "LLaMA, grouped queries, repeated layers": (
+        "LLaMA70B",
+        {"NUM_KV_HEADS": 2, "USE_REPEATED_LAYER": True},
+    ),
 }
 
 
@@ -114,8 +163,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_three_steps_are_upstreams(upstream: Any, case: str) -> None:
     """Bit for bit, but where the vocabulary is padded: there sums of zeros are added in another order."""
     name, given = CASES[case]
-    given = {**_SIZE, **given} if not name.startswith("LLaMA") else {**_SIZE, **given, "PACKED_INPUT": False}
-    theirs, ours = (stepkit.Run(_made(getattr(module, name), **given)) for module in (upstream, configs))
+    given = (
+        {**_SIZE, **given}
+        if not name.startswith("LLaMA")
+        else {**_SIZE, **given, "PACKED_INPUT": False}
+    )
+    theirs, ours = (
+        stepkit.Run(_made(getattr(module, name), **given)) for module in (upstream, configs)
+    )
     assert ours.params.keys() == theirs.params.keys()
     for leaf, value in theirs.params.items():
         np.testing.assert_array_equal(ours.params[leaf], value, err_msg=leaf)
@@ -123,4 +178,10 @@ def test_three_steps_are_upstreams(upstream: Any, case: str) -> None:
     exact = "vocabulary" not in case
     np.testing.assert_allclose(losses[1], losses[0], rtol=0 if exact else 1e-6)
     for leaf, value in theirs.params.items():
-        np.testing.assert_allclose(ours.params[leaf], value, rtol=0 if exact else 1e-6, atol=0 if exact else 1e-7, err_msg=leaf)
+        np.testing.assert_allclose(
+            ours.params[leaf],
+            value,
+            rtol=0 if exact else 1e-6,
+            atol=0 if exact else 1e-7,
+            err_msg=leaf,
+        )

@@ -44,7 +44,15 @@ class Place:
     def start(self, script: str, *words: object, **variables: object) -> subprocess.Popen[str]:
         environment = {**self.variables, **{name: str(value) for name, value in variables.items()}}
         argv = ["bash", str(SCRIPTS / script), *map(str, words)]
-        return subprocess.Popen(argv, env=environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, script: str, *words: object, **variables: object) -> str:
         return self.ends(0, script, *words, **variables)
@@ -53,23 +61,49 @@ class Place:
         """Run a script that ends with this status; return what it said."""
         process = self.start(script, *words, **variables)
         said, _ = process.communicate(timeout=1200)
-        logs = "".join(path.read_text()[-3000:] for path in [*self.folder.glob("*/*.log"), *self.folder.glob("*/logs/*.txt")]) if process.returncode != rc else ""
+        logs = (
+            "".join(
+                path.read_text()[-3000:]
+                for path in [*self.folder.glob("*/*.log"), *self.folder.glob("*/logs/*.txt")]
+            )
+            if process.returncode != rc
+            else ""
+        )
         assert process.returncode == rc, f"{said[-3000:]}{logs}"
         return said
 
     def pretrain(self, name: str, **variables: object) -> Path:
         words = ["", self.folder / "sp.model", "float32", 1, 8, name]
-        self.run("run_pile_singlenode.sh", *words, **{"MAX_STEPS": STEPS, "ROSETTA_FDL": GPT, "ROSETTA_BATCH_LOG": self.folder / f"{name}.hashes", **variables})
+        self.run(
+            "run_pile_singlenode.sh",
+            *words,
+            **{
+                "MAX_STEPS": STEPS,
+                "ROSETTA_FDL": GPT,
+                "ROSETTA_BATCH_LOG": self.folder / f"{name}.hashes",
+                **variables,
+            },
+        )
         return self.folder / name
 
     def llama(self, **variables: object) -> str:
-        usual = {"MAX_STEPS": 20, "MAX_SEQ_LEN": 128, "PERCORE_BATCH_SIZE": 4, "LR_COS_WARMUP": 2, "LEARNING_RATE": "1e-3", "ROSETTA_FDL": LLAMA, "DATA": f"jsonl:{self.folder}/boolq.jsonl"}
+        usual = {
+            "MAX_STEPS": 20,
+            "MAX_SEQ_LEN": 128,
+            "PERCORE_BATCH_SIZE": 4,
+            "LR_COS_WARMUP": 2,
+            "LEARNING_RATE": "1e-3",
+            "ROSETTA_FDL": LLAMA,
+            "DATA": f"jsonl:{self.folder}/boolq.jsonl",
+        }
         return self.run("run_llama_boolq.sh", **{**usual, "EVAL_DATA": usual["DATA"], **variables})
 
 
 def _progress(folder: Path) -> dict[int, float]:
     text = (folder / "progress.jsonl").read_text()
-    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last one may be half written
+    lines = [
+        json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+    ]  # the last one may be half written
     return {line["step"]: line["loss"] for line in lines}
 
 
@@ -94,14 +128,35 @@ def _weights(run: Path, step: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("pax")
-    text = [line.strip() for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text().splitlines() if len(line.split()) > 6]
+    text = [
+        line.strip()
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        for line in path.read_text().splitlines()
+        if len(line.split()) > 6
+    ]
     (folder / "corpus.txt").write_text("\n".join(text))
     (folder / "words.txt").write_text("\n".join([*text, *["Is it so? yes. Is it not? no."] * 300]))
-    with (folder / "lambada.jsonl").open("w") as lambada, (folder / "boolq.jsonl").open("w") as boolq:
+    with (
+        (folder / "lambada.jsonl").open("w") as lambada,
+        (folder / "boolq.jsonl").open("w") as boolq,
+    ):
         for number, line in enumerate(text[:30]):
             print(json.dumps({"text": line}), file=lambada)
-            print(json.dumps({"passage": line, "question": f"is {line.split()[0]} in it", "label": number % 2}), file=boolq)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "XLA", "JAX"))}
+            print(
+                json.dumps(
+                    {
+                        "passage": line,
+                        "question": f"is {line.split()[0]} in it",
+                        "label": number % 2,
+                    }
+                ),
+                file=boolq,
+            )
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM", "XLA", "JAX"))
+    }
     variables |= {
         "PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
@@ -112,7 +167,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         "DATA": f"text:{folder}/corpus.txt",
         "VOCAB_PATH": f"{folder}/sp.model",
     }
-    argv = [sys.executable, "-P", "-m", "rosetta", "vocab", "train", "--data", f"text:{folder}/words.txt", "--size", "600", "--out", variables["VOCAB_PATH"]]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rosetta",
+        "vocab",
+        "train",
+        "--data",
+        f"text:{folder}/words.txt",
+        "--size",
+        "600",
+        "--out",
+        variables["VOCAB_PATH"],
+    ]
     subprocess.run(argv, env=variables, check=True, capture_output=True)
     return Place(folder, variables)
 
@@ -128,7 +196,17 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
     assert losses[STEPS] < 0.8 * losses[EVERY]
     assert preflight.newest(str(pretrained)) == STEPS
     first = json.loads((pretrained / "progress.jsonl").read_text().splitlines()[0])
-    assert set(first) >= {"step", "total", "loss", "steps_per_second", "tokens_per_second", "mfu", "input_wait", "seconds_left", "goodput"}
+    assert set(first) >= {
+        "step",
+        "total",
+        "loss",
+        "steps_per_second",
+        "tokens_per_second",
+        "mfu",
+        "input_wait",
+        "seconds_left",
+        "goodput",
+    }
     assert first["tokens_per_second"] == pytest.approx(first["steps_per_second"] * 8 * 32)
     from rosetta.selftest import events
 
@@ -139,9 +217,19 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
 def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) -> None:
     folder = place.folder / "killed"
     words = ["", place.folder / "sp.model", "float32", 1, 8, "killed"]
-    process = place.start("run_pile_singlenode.sh", *words, MAX_STEPS=STEPS, ROSETTA_FDL=GPT, ROSETTA_BATCH_LOG=place.folder / "killed.hashes")
+    process = place.start(
+        "run_pile_singlenode.sh",
+        *words,
+        MAX_STEPS=STEPS,
+        ROSETTA_FDL=GPT,
+        ROSETTA_BATCH_LOG=place.folder / "killed.hashes",
+    )
     end = time.monotonic() + 1000
-    while not (SAVED in folders.steps(str(folder / "checkpoints")) and (folder / "progress.jsonl").exists() and max(_progress(folder), default=0) >= SAVED + EVERY):
+    while not (
+        SAVED in folders.steps(str(folder / "checkpoints"))
+        and (folder / "progress.jsonl").exists()
+        and max(_progress(folder), default=0) >= SAVED + EVERY
+    ):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -155,7 +243,17 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
 
 
 def test_lambada(place: Place, pretrained: Path) -> None:
-    said = place.run("run_lambada_singlenode.sh", "", place.folder / "sp.model", "float32", 1, 8, "pretrained", DATA=f"jsonl:{place.folder}/lambada.jsonl", ROSETTA_FDL=SMALL + " --fdl.MAX_SEQ_LEN=24")
+    said = place.run(
+        "run_lambada_singlenode.sh",
+        "",
+        place.folder / "sp.model",
+        "float32",
+        1,
+        8,
+        "pretrained",
+        DATA=f"jsonl:{place.folder}/lambada.jsonl",
+        ROSETTA_FDL=SMALL + " --fdl.MAX_SEQ_LEN=24",
+    )
     found = _evaluation(pretrained)
     assert (found["step"], found["data"]) == (STEPS, "LambadaValidation")
     assert 0 <= found["accuracy"] <= 1
@@ -163,7 +261,9 @@ def test_lambada(place: Place, pretrained: Path) -> None:
     assert preflight.newest(str(pretrained)) == STEPS
 
 
-def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(place: Place, pretrained: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(
+    place: Place, pretrained: Path
+) -> None:
     """To go on from, to begin with, and to evaluate: Paxml itself ends the first in a traceback, and fills up the weights of the others with zeros."""
     words = ["", place.folder / "sp.model", "float32", 1, 8]
     kept = _files(pretrained)
@@ -172,10 +272,24 @@ def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(pla
     other = f"{GPT} --fdl.HIDDEN_DIMS=256"
     for script, name, more, data, where in (
         ("run_pile_singlenode.sh", "pretrained", "", {}, checkpoint),
-        ("run_pile_singlenode.sh", "other", f'--fdl.CHECKPOINT_RESTORE_PATH="{pretrained}"', {}, f"CHECKPOINT_RESTORE_PATH={checkpoint}"),
-        ("run_lambada_singlenode.sh", "pretrained", "", {"DATA": f"jsonl:{place.folder}/lambada.jsonl"}, checkpoint),
+        (
+            "run_pile_singlenode.sh",
+            "other",
+            f'--fdl.CHECKPOINT_RESTORE_PATH="{pretrained}"',
+            {},
+            f"CHECKPOINT_RESTORE_PATH={checkpoint}",
+        ),
+        (
+            "run_lambada_singlenode.sh",
+            "pretrained",
+            "",
+            {"DATA": f"jsonl:{place.folder}/lambada.jsonl"},
+            checkpoint,
+        ),
     ):
-        said = place.ends(2, script, *words, name, MAX_STEPS=STEPS + 20, ROSETTA_FDL=f"{other} {more}", **data)
+        said = place.ends(
+            2, script, *words, name, MAX_STEPS=STEPS + 20, ROSETTA_FDL=f"{other} {more}", **data
+        )
         assert said.splitlines()[-1].startswith(f"rosetta: {where}: {found}"), script
         assert "Traceback" not in said
     assert _files(pretrained) == kept
@@ -184,7 +298,11 @@ def test_a_checkpoint_of_another_model_is_refused_before_anything_is_written(pla
 
 def _files(folder: Path) -> dict[str, int]:
     """The files of a run, and when each was written; what a script's output went to is none."""
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
+    return {
+        str(path): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".log"
+    }
 
 
 @pytest.fixture(scope="module")
@@ -198,18 +316,24 @@ def test_all_of_llama_is_finetuned_and_evaluated(finetuned: Path) -> None:
     assert losses[20] < losses[5]
     found = _evaluation(finetuned)
     assert (found["step"], found["data"]) == (20, "BoolQ")
-    assert found["accuracy"] * 30 == pytest.approx(round(found["accuracy"] * 30), abs=1e-3), "of 30 questions"
+    assert found["accuracy"] * 30 == pytest.approx(round(found["accuracy"] * 30), abs=1e-3), (
+        "of 30 questions"
+    )
 
 
 def test_lora_leaves_the_weights_alone(place: Place, finetuned: Path) -> None:
-    place.llama(LOG_DIR="lora", USE_LORA=1, LORA_RANK=4, CHECKPOINT_RESTORE_PATH=finetuned, MAX_STEPS=10)
+    place.llama(
+        LOG_DIR="lora", USE_LORA=1, LORA_RANK=4, CHECKPOINT_RESTORE_PATH=finetuned, MAX_STEPS=10
+    )
     run = place.folder / "lora" / "llama-LLaMA7B-mbs-4-te-0-lora-1"
     before, after = _weights(finetuned, 20), _weights(run, 10)
     assert set(before) < set(after)
     assert all(np.array_equal(before[name], after[name]) for name in before)
     added = {name: value for name, value in after.items() if name not in before}
     assert all("lora" in name for name in added)
-    assert any(value.any() for name, value in added.items() if "lora_b" in name), "they begin at zero"
+    assert any(value.any() for name, value in added.items() if "lora_b" in name), (
+        "they begin at zero"
+    )
     assert _evaluation(run)["step"] == 10
 
 
@@ -227,36 +351,77 @@ def test_four_devices(mesh: str, place: Place, pretrained: Path) -> None:
     words = ["Pile126M", "float32", 4, name, "", place.folder / "sp.model"]
     more = f"{GPT} --fdl.ICI_MESH_SHAPE={mesh} --fdl.DCN_MESH_SHAPE=[1,1,1] --fdl.PERCORE_BATCH_SIZE=2 --fdl.MAX_STEPS=20"
     place.run("run_base_config_multinode.sh", *words, more)
-    assert _progress(place.folder / name)[EVERY] == pytest.approx(_progress(pretrained)[EVERY], rel=1e-4)
+    assert _progress(place.folder / name)[EVERY] == pytest.approx(
+        _progress(pretrained)[EVERY], rel=1e-4
+    )
 
 
 def test_a_mesh_over_two_processes(place: Place, pretrained: Path) -> None:
-    slurm: dict[str, Any] = {"SLURM_JOB_ID": os.getpid(), "SLURM_NTASKS": 2, "SLURM_JOB_NUM_NODES": 2, "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost", "SLURM_LOCALID": 0}
-    common: dict[str, Any] = {"MAX_STEPS": 20, "ROSETTA_FDL": GPT, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    slurm: dict[str, Any] = {
+        "SLURM_JOB_ID": os.getpid(),
+        "SLURM_NTASKS": 2,
+        "SLURM_JOB_NUM_NODES": 2,
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_LOCALID": 0,
+    }
+    common: dict[str, Any] = {
+        "MAX_STEPS": 20,
+        "ROSETTA_FDL": GPT,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
     words = ["", place.folder / "sp.model", "float32", 2, 2, "two"]
-    both = [place.start("run_pile_multinode.sh", *words, **slurm, **common, SLURM_PROCID=rank) for rank in range(2)]
+    both = [
+        place.start("run_pile_multinode.sh", *words, **slurm, **common, SLURM_PROCID=rank)
+        for rank in range(2)
+    ]
     with ThreadPoolExecutor() as readers:  # one that nobody reads stops, and the other waits for it
-        for process, (said, _) in zip(both, readers.map(lambda each: each.communicate(timeout=1200), both), strict=True):
+        for process, (said, _) in zip(
+            both, readers.map(lambda each: each.communicate(timeout=1200), both), strict=True
+        ):
             assert process.returncode == 0, said[-3000:]
-    assert _progress(place.folder / "two")[EVERY] == pytest.approx(_progress(pretrained)[EVERY], rel=1e-4)
+    assert _progress(place.folder / "two")[EVERY] == pytest.approx(
+        _progress(pretrained)[EVERY], rel=1e-4
+    )
 
 
 def test_synthetic_data_need_neither_text_nor_vocabulary(place: Place) -> None:
     more = f"{SMALL} --fdl.MAX_SEQ_LEN=32 --fdl.ICI_MESH_SHAPE=[1,1,1] --fdl.DCN_MESH_SHAPE=[1,1,1] --fdl.MAX_STEPS=10 --fdl.SUMMARY_INTERVAL_STEPS=5"
-    place.run("run_base_config_multinode.sh", "Synthetic5B", "float32", 1, "synthetic", "None", "None", more, DATA="", VOCAB_PATH="")
+    place.run(
+        "run_base_config_multinode.sh",
+        "Synthetic5B",
+        "float32",
+        1,
+        "synthetic",
+        "None",
+        "None",
+        more,
+        DATA="",
+        VOCAB_PATH="",
+    )
     assert list(_progress(place.folder / "synthetic")) == [5, 10]
 
 
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ("", "ICI_MESH_SHAPE=[1,8,1] x DCN_MESH_SHAPE=[1,32,1]: it is a mesh of 256 devices, and there are 1"),
-        ("--fdl.ICI_MESH_SHAPE=[1,1,1] --fdl.DCN_MESH_SHAPE=[1,1,1] --fdl.NUM_HEADS=3", "NUM_HEADS"),
+        (
+            "",
+            "ICI_MESH_SHAPE=[1,8,1] x DCN_MESH_SHAPE=[1,32,1]: it is a mesh of 256 devices, and there are 1",
+        ),
+        (
+            "--fdl.ICI_MESH_SHAPE=[1,1,1] --fdl.DCN_MESH_SHAPE=[1,1,1] --fdl.NUM_HEADS=3",
+            "NUM_HEADS",
+        ),
     ],
 )
-def test_what_only_the_experiment_knows_is_one_line_too(place: Place, more: str, complaint: str) -> None:
+def test_what_only_the_experiment_knows_is_one_line_too(
+    place: Place, more: str, complaint: str
+) -> None:
     small = f"{SMALL} {more}"  # or room for the checkpoints of 5B would be asked for first
-    said = place.ends(2, "run_base_config_multinode.sh", "Synthetic5B", "bfloat16", 1, "refused", "", "", small)
+    said = place.ends(
+        2, "run_base_config_multinode.sh", "Synthetic5B", "bfloat16", 1, "refused", "", "", small
+    )
     last = [line for line in said.splitlines() if line.startswith("rosetta: ")][-1]
     assert complaint in last
     assert "Traceback" not in said

@@ -25,22 +25,45 @@ STEPS = 8
 
 def _started(folder: Path, name: str, *words: str) -> Any:
     """Train a tiny model, or go on with it."""
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "-P", "-m", "rosetta.pax.train", "--fdl_config=rosetta.pax.gpt.Tiny", f"--job_log_dir={folder / name}", f'--fdl.DATA="text:{folder}/text.txt"']
-    argv += [f"--fdl.MAX_STEPS={STEPS}", "--fdl.SUMMARY_INTERVAL_STEPS=1", "--fdl.FPROP_DTYPE='bfloat16'", *words]
+    env = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "PYTHONPATH": str(ROOT),
+    }
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "rosetta.pax.train",
+        "--fdl_config=rosetta.pax.gpt.Tiny",
+        f"--job_log_dir={folder / name}",
+        f'--fdl.DATA="text:{folder}/text.txt"',
+    ]
+    argv += [
+        f"--fdl.MAX_STEPS={STEPS}",
+        "--fdl.SUMMARY_INTERVAL_STEPS=1",
+        "--fdl.FPROP_DTYPE='bfloat16'",
+        *words,
+    ]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
 def _losses(folder: Path, name: str) -> list[float]:
     """Those that were reported, in order."""
-    return [line["loss"] for line in map(json.loads, (folder / name / "progress.jsonl").read_text().splitlines())]
+    return [
+        line["loss"]
+        for line in map(json.loads, (folder / name / "progress.jsonl").read_text().splitlines())
+    ]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs in bfloat16, in FP8 from its weights, and in bfloat16 again from that one's."""
     folder = tmp_path_factory.mktemp("runs")
-    (folder / "text.txt").write_text("".join(f"The quick brown fox {number} jumps over the lazy dog.\n" for number in range(400)))
+    (folder / "text.txt").write_text(
+        "".join(f"The quick brown fox {number} jumps over the lazy dog.\n" for number in range(400))
+    )
     begin: list[str] = []
     for name, words in (("bfloat16", []), ("fp8", ["--fdl.USE_FP8=True"]), ("back", [])):
         done = _started(folder, name, *words, *begin)

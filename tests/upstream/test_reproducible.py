@@ -56,7 +56,9 @@ _GITCONFIG = """[core]
 """
 
 
-def _made(name: str, folder: Path, mirror: Path, umask: str, **env: str) -> dict[str, dict[str, object]]:
+def _made(
+    name: str, folder: Path, mirror: Path, umask: str, **env: str
+) -> dict[str, dict[str, object]]:
     home = folder / "home"
     (home / "hooks").mkdir(parents=True)
     (home / ".gitconfig").write_text(_GITCONFIG)
@@ -64,7 +66,17 @@ def _made(name: str, folder: Path, mirror: Path, umask: str, **env: str) -> dict
     hook = home / "hooks/applypatch-msg"
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    argv = [sys.executable, "-I", "-c", _PROGRAM, str(ROOT), name, str(folder / "cache"), str(mirror), umask]
+    argv = [
+        sys.executable,
+        "-I",
+        "-c",
+        _PROGRAM,
+        str(ROOT),
+        name,
+        str(folder / "cache"),
+        str(mirror),
+        umask,
+    ]
     full = {"PATH": os.environ["PATH"], "HOME": str(home), **env}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=full)
     assert done.returncode == 0, done.stderr
@@ -76,7 +88,16 @@ def test_the_same_everywhere(name: str, tmp_path: Path) -> None:
     pinned(name)  # or say that it cannot be tested
     mirror = cachedir.default_root() / "git"
     first = _made(name, tmp_path / "a", mirror, "022", TZ="Pacific/Kiritimati", LC_ALL="C")
-    second = _made(name, tmp_path / "b/with a space", mirror, "077", TZ="America/Los_Angeles", LC_ALL="C.UTF-8", GIT_DIR="/nowhere", GIT_CONFIG_PARAMETERS="'core.abbrev'='9'")
+    second = _made(
+        name,
+        tmp_path / "b/with a space",
+        mirror,
+        "077",
+        TZ="America/Los_Angeles",
+        LC_ALL="C.UTF-8",
+        GIT_DIR="/nowhere",
+        GIT_CONFIG_PARAMETERS="'core.abbrev'='9'",
+    )
     assert first == second
     assert first["state"]["patched_commit"] != first["state"]["commit"]
     assert not set(SHIPPED.sources[name].absent) & set(first["files"])

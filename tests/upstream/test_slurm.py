@@ -28,12 +28,26 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.upstream
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY, SAVED, EXACT, STEPS = 10, 20, 40, 120  # the rate falls towards the last step: runs are compared that have the same
+EVERY, SAVED, EXACT, STEPS = (
+    10,
+    20,
+    40,
+    120,
+)  # the rate falls towards the last step: runs are compared that have the same
 GIN = f"STATS_PERIOD = {EVERY}\nSAVE_PERIOD = {SAVED}\nWARMUP_STEPS = 20\nLEARNING_RATE = 0.005\nDROPOUT_RATE = 0.0\n"
 FDL = {
-    "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 128, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 384, "MAX_SEQ_LEN": 32, "LEARNING_RATE": 5e-3, "LR_COS_WARMUP": 20,
-    "SUMMARY_INTERVAL_STEPS": EVERY, "CHECKPOINT_EVERY_N_STEPS": SAVED,
-}  # fmt: skip
+    "NUM_LAYERS": 2,
+    "NUM_HEADS": 4,
+    "MODEL_DIMS": 64,
+    "HIDDEN_DIMS": 128,
+    "DIMS_PER_HEAD": 16,
+    "VOCAB_SIZE": 384,
+    "MAX_SEQ_LEN": 32,
+    "LEARNING_RATE": 5e-3,
+    "LR_COS_WARMUP": 20,
+    "SUMMARY_INTERVAL_STEPS": EVERY,
+    "CHECKPOINT_EVERY_N_STEPS": SAVED,
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,9 @@ class Trained:
         """Step -> the hash of its global batch, however often and by however many processes it was read."""
         parts: dict[int, dict[int, int]] = defaultdict(dict)
         for line in map(json.loads, self.log.read_text().splitlines()):
-            assert parts[line["step"]].setdefault(line["shard"], int(line["hash"], 16)) == int(line["hash"], 16), f"step {line['step']} was trained on two batches"
+            assert parts[line["step"]].setdefault(line["shard"], int(line["hash"], 16)) == int(
+                line["hash"], 16
+            ), f"step {line['step']} was trained on two batches"
         return {step: sum(shards.values()) % 2**128 for step, shards in parts.items()}
 
 
@@ -77,26 +93,72 @@ class Trainer:
         """Submit two nodes with a process each."""
         if self.name == "t5x":
             script = "example_slurm_pretrain_pile"
-            more = {"MODEL_DIR": self.trained(name).folder, "BSIZE_PER_GPU": 4, "TRAIN_STEPS": STEPS, "T5X_DIR_HOST": self.variables["T5X_DIR"]}
+            more = {
+                "MODEL_DIR": self.trained(name).folder,
+                "BSIZE_PER_GPU": 4,
+                "TRAIN_STEPS": STEPS,
+                "T5X_DIR_HOST": self.variables["T5X_DIR"],
+            }
         else:
             script = "example_slurm_pile"
             more = {"LOG_DIR_LOCAL": name, "PERCORE_BATCH_SIZE": 4, "MAX_STEPS": STEPS}
-        env = {**self.variables, **{key: str(value) for key, value in more.items()}, "ROSETTA_BATCH_LOG": str(self.trained(name).log)}
-        return slurm.submit("-N2", "-J", f"{self.name}-{name}", ROOT / "scripts" / f"{script}.sub", "1", cwd=self.work, env=env)
+        env = {
+            **self.variables,
+            **{key: str(value) for key, value in more.items()},
+            "ROSETTA_BATCH_LOG": str(self.trained(name).log),
+        }
+        return slurm.submit(
+            "-N2",
+            "-J",
+            f"{self.name}-{name}",
+            ROOT / "scripts" / f"{script}.sub",
+            "1",
+            cwd=self.work,
+            env=env,
+        )
 
     def alone(self, name: str) -> Trained:
         """Train in one process, without Slurm."""
         if self.name == "t5x":
-            script, more = "multiprocess_pretrain_pile.sh", {"MODEL_DIR": self.trained(name).folder, "BSIZE_PER_GPU": 8, "TRAIN_STEPS": STEPS}
+            script, more = (
+                "multiprocess_pretrain_pile.sh",
+                {"MODEL_DIR": self.trained(name).folder, "BSIZE_PER_GPU": 8, "TRAIN_STEPS": STEPS},
+            )
         else:
-            script, more = "run_pile_multinode.sh", {"LOG_DIR": self.trained(name).folder, "PERCORE_BATCH_SIZE": 8, "MAX_STEPS": STEPS, "NUM_GPUS": 1}
-        env = {**self.variables, **{key: str(value) for key, value in more.items()}, "ROSETTA_BATCH_LOG": str(self.trained(name).log)}
-        done = subprocess.run([self.work / "bin" / script], cwd=self.work, env=env, capture_output=True, text=True, timeout=900, check=False)
+            script, more = (
+                "run_pile_multinode.sh",
+                {
+                    "LOG_DIR": self.trained(name).folder,
+                    "PERCORE_BATCH_SIZE": 8,
+                    "MAX_STEPS": STEPS,
+                    "NUM_GPUS": 1,
+                },
+            )
+        env = {
+            **self.variables,
+            **{key: str(value) for key, value in more.items()},
+            "ROSETTA_BATCH_LOG": str(self.trained(name).log),
+        }
+        done = subprocess.run(
+            [self.work / "bin" / script],
+            cwd=self.work,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return self.trained(name)
 
     def said(self, number: str) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-2500:]}" for path in [*self.work.glob(f"slurm-{number}.out"), *self.work.rglob(f"output-{number}-*.txt")])
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-2500:]}"
+            for path in [
+                *self.work.glob(f"slurm-{number}.out"),
+                *self.work.rglob(f"output-{number}-*.txt"),
+            ]
+        )
 
 
 @pytest.fixture(scope="module", name="slurm")
@@ -112,21 +174,46 @@ def trainer_(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if not found or not found.submodule_search_locations:
         pytest.skip(f"NOT TESTED: needs a baked environment of {request.param}")
     work = tmp_path_factory.mktemp(request.param)
-    text = [line.strip() for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text().splitlines() if len(line.split()) > 6]
+    text = [
+        line.strip()
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        for line in path.read_text().splitlines()
+        if len(line.split()) > 6
+    ]
     (work / "corpus.txt").write_text("\n".join(text))
     (work / "run.gin").write_text(GIN)
     (work / "bin").mkdir()
     for script in ROOT.glob(f"overlay/{request.param}/*/contrib/gpu/scripts_gpu/*.sh"):
         (work / "bin" / script.name).write_text(f'#!/bin/bash\nexec bash {script} "$@"\n')
         (work / "bin" / script.name).chmod(0o755)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "XLA", "JAX"))}
-    variables |= {"PATH": f"{work}/bin:{os.environ['PATH']}", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "JAX_PLATFORMS": "cpu"}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM", "XLA", "JAX"))
+    }
+    variables |= {
+        "PATH": f"{work}/bin:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     variables |= {"TF_CPP_MIN_LOG_LEVEL": "3", "DATA": f"text:{work}/corpus.txt", "PREC": "float32"}
     if request.param == "t5x":
         tree = next(iter(found.submodule_search_locations))
-        variables |= {"T5_SIZE": "tiny", "VOCAB": "byte", "ENC_SL": "64", "DEC_SL": "32", "ROSETTA_GIN": str(work / "run.gin"), "T5X_DIR": str(Path(tree).parent)}
+        variables |= {
+            "T5_SIZE": "tiny",
+            "VOCAB": "byte",
+            "ENC_SL": "64",
+            "DEC_SL": "32",
+            "ROSETTA_GIN": str(work / "run.gin"),
+            "T5X_DIR": str(Path(tree).parent),
+        }
     else:
-        variables |= {"VOCAB_PATH": "byte", "ROSETTA_FDL": " ".join(f"--fdl.{name}={value}" for name, value in FDL.items())}
+        variables |= {
+            "VOCAB_PATH": "byte",
+            "ROSETTA_FDL": " ".join(f"--fdl.{name}={value}" for name, value in FDL.items()),
+        }
     return Trainer(request.param, work, variables)
 
 
@@ -135,22 +222,33 @@ def alone_(trainer: Trainer) -> Trained:
     return trainer.alone("alone")
 
 
-def test_two_nodes_train_on_the_batches_of_one_process_to_its_losses(slurm: Slurm, trainer: Trainer, alone: Trained) -> None:
+def test_two_nodes_train_on_the_batches_of_one_process_to_its_losses(
+    slurm: Slurm, trainer: Trainer, alone: Trained
+) -> None:
     number = trainer.submit(slurm, "two")
     assert slurm.ended(number, 900)["JobState"] == "COMPLETED", trainer.said(number)
     two = trainer.trained("two")
     _same(two, alone)
-    assert len({line["shard"] for line in map(json.loads, two.log.read_text().splitlines())}) == 2, "each read its own half"
+    assert (
+        len({line["shard"] for line in map(json.loads, two.log.read_text().splitlines())}) == 2
+    ), "each read its own half"
 
 
 def _same(run: Trained, alone: Trained, until: int = STEPS) -> None:
     """The same batches, and losses until a step, after which they are means over other steps; sums over two processes are in another order, which grows with the steps."""
-    ours, theirs = ({step: loss for step, loss in each.losses().items() if step <= until} for each in (run, alone))
+    ours, theirs = (
+        {step: loss for step, loss in each.losses().items() if step <= until}
+        for each in (run, alone)
+    )
     assert list(ours) == list(theirs) == list(range(EVERY, until + 1, EVERY))
     assert max(run.losses()) == STEPS
-    assert [ours[step] for step in ours if step <= EXACT] == pytest.approx([theirs[step] for step in ours if step <= EXACT], rel=1e-5)
+    assert [ours[step] for step in ours if step <= EXACT] == pytest.approx(
+        [theirs[step] for step in ours if step <= EXACT], rel=1e-5
+    )
     assert ours == pytest.approx(theirs, rel=1e-3)
-    assert [run.hashes()[step] for step in range(STEPS)] == [alone.hashes()[step] for step in range(STEPS)]
+    assert [run.hashes()[step] for step in range(STEPS)] == [
+        alone.hashes()[step] for step in range(STEPS)
+    ]
     assert run.saved()[-1] == STEPS
 
 
@@ -162,7 +260,9 @@ def _reach(slurm: Slurm, trainer: Trainer, number: str, run: Trained, step: int)
     slurmkit.wait(there, 600, lambda: trainer.said(number))
 
 
-def test_a_lost_node_costs_what_came_after_the_last_checkpoint(slurm: Slurm, trainer: Trainer, alone: Trained) -> None:
+def test_a_lost_node_costs_what_came_after_the_last_checkpoint(
+    slurm: Slurm, trainer: Trainer, alone: Trained
+) -> None:
     number = trainer.submit(slurm, "lost")
     run = trainer.trained("lost")
     _reach(slurm, trainer, number, run, 2 * SAVED)
@@ -177,7 +277,9 @@ def test_a_lost_node_costs_what_came_after_the_last_checkpoint(slurm: Slurm, tra
     _same(run, alone)
 
 
-def test_a_signal_ends_in_a_checkpoint_and_the_next_job_goes_on(slurm: Slurm, trainer: Trainer, alone: Trained) -> None:
+def test_a_signal_ends_in_a_checkpoint_and_the_next_job_goes_on(
+    slurm: Slurm, trainer: Trainer, alone: Trained
+) -> None:
     run = trainer.trained("stopped")
     number = trainer.submit(slurm, "stopped")
     _reach(slurm, trainer, number, run, 2 * SAVED)

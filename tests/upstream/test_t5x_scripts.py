@@ -49,31 +49,59 @@ class Place:
     def start(self, script: str, *words: object, **variables: object) -> subprocess.Popen[str]:
         environment = {**self.variables, **{name: str(value) for name, value in variables.items()}}
         argv = ["bash", str(self.scripts / script), *map(str, words)]
-        return subprocess.Popen(argv, env=environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
 
     def run(self, script: str, *words: object, **variables: object) -> str:
         process = self.start(script, *words, **variables)
         said, _ = process.communicate(timeout=600)
-        logs = "".join(path.read_text()[-3000:] for path in (self.folder / "logs").glob("*.log")) if process.returncode else ""
+        logs = (
+            "".join(path.read_text()[-3000:] for path in (self.folder / "logs").glob("*.log"))
+            if process.returncode
+            else ""
+        )
         assert process.returncode == 0, f"{said[-3000:]}{logs}"
         return said
 
     def rosetta(self, *words: object) -> str:
         argv = [sys.executable, "-P", "-m", "rosetta", *map(str, words)]
-        done = subprocess.run(argv, env=self.variables, cwd=self.folder, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            argv,
+            env=self.variables,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
     def pretrain(self, name: str, **variables: object) -> Path:
         """Pretrain by the script of one process; return the folder of its checkpoints."""
         words = ["tiny", "float32", 1, BATCH, "logs", name]
-        self.run("singlenode_pretrain_pile.sh", *words, TRAIN_STEPS=STEPS, ROSETTA_BATCH_LOG=self.folder / f"{name}.hashes", **variables)
+        self.run(
+            "singlenode_pretrain_pile.sh",
+            *words,
+            TRAIN_STEPS=STEPS,
+            ROSETTA_BATCH_LOG=self.folder / f"{name}.hashes",
+            **variables,
+        )
         return self.folder / name
 
 
 def _progress(folder: Path) -> dict[int, float]:
     text = (folder / "progress.jsonl").read_text()
-    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last one may be half written
+    lines = [
+        json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+    ]  # the last one may be half written
     return {line["step"]: line["loss"] for line in lines}
 
 
@@ -82,7 +110,9 @@ def _hashes(log: Path) -> dict[int, set[int]]:
     parts: dict[int, dict[int, int]] = defaultdict(dict)
     for line in map(json.loads, log.read_text().splitlines()):
         parts[line["step"]].setdefault(line["shard"], int(line["hash"], 16))
-        assert parts[line["step"]][line["shard"]] == int(line["hash"], 16), f"step {line['step']} was trained on two batches"
+        assert parts[line["step"]][line["shard"]] == int(line["hash"], 16), (
+            f"step {line['step']} was trained on two batches"
+        )
     return {step: {sum(shards.values()) % 2**128} for step, shards in parts.items()}
 
 
@@ -93,19 +123,47 @@ def _first(steps: int, hashes: dict[int, set[int]]) -> dict[int, set[int]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("t5x")
-    shutil.copytree(Path(t5x.__path__[0]), folder / "tree" / "t5x", ignore=shutil.ignore_patterns("__pycache__", "testdata"))
+    shutil.copytree(
+        Path(t5x.__path__[0]),
+        folder / "tree" / "t5x",
+        ignore=shutil.ignore_patterns("__pycache__", "testdata"),
+    )
     shutil.copytree(ROOT / "overlay" / "t5x" / "t5x", folder / "tree" / "t5x", dirs_exist_ok=True)
-    text = [line.strip() for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text().splitlines() if len(line.split()) > 6]
+    text = [
+        line.strip()
+        for path in sorted((ROOT / "docs").glob("*.md"))
+        for line in path.read_text().splitlines()
+        if len(line.split()) > 6
+    ]
     (folder / "corpus.txt").write_text("\n".join(text))
     with (folder / "mnli.jsonl").open("w") as mnli, (folder / "squad.jsonl").open("w") as squad:
         for number, line in enumerate(text[:24]):
             words = line.split()
-            print(json.dumps({"premise": line, "hypothesis": " ".join(words[:4]), "label": number % 3}), file=mnli)
+            print(
+                json.dumps(
+                    {"premise": line, "hypothesis": " ".join(words[:4]), "label": number % 3}
+                ),
+                file=mnli,
+            )
             answer = {"text": [words[1]], "answer_start": [line.index(words[1])]}
-            print(json.dumps({"id": str(number), "question": f"What comes after {words[0]}?", "context": line, "answers": answer}), file=squad)
+            print(
+                json.dumps(
+                    {
+                        "id": str(number),
+                        "question": f"What comes after {words[0]}?",
+                        "context": line,
+                        "answers": answer,
+                    }
+                ),
+                file=squad,
+            )
     (folder / "run.gin").write_text(RUN)
     (folder / "finetune.gin").write_text(FINETUNING)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "XLA", "JAX"))}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM", "XLA", "JAX"))
+    }
     variables |= {
         "PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
@@ -118,7 +176,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
         "VOCAB": str(folder / "sp.model"),
     }
     made = Place(folder, folder / "tree/t5x/contrib/gpu/scripts_gpu", variables)
-    made.rosetta("vocab", "train", "--data", variables["DATA"], "--size", 700, "--out", variables["VOCAB"])
+    made.rosetta(
+        "vocab", "train", "--data", variables["DATA"], "--size", 700, "--out", variables["VOCAB"]
+    )
     return made
 
 
@@ -133,9 +193,20 @@ def finetuned(place: Place, pretrained: Path) -> dict[str, Path]:
     for task, name in (("mnli2", "mnli"), ("squad1", "squad")):
         data = f"jsonl:{place.folder}/{name}.jsonl"
         place.run(
-            "singlenode_ft_frompile.sh", task, "tiny", "float32", 1, BATCH, "logs", pretrained.name,
-            DATA=data, EVAL_DATA=data, FT_STEPS=20, ROSETTA_GIN=place.folder / "finetune.gin", FT_DIR=place.folder / f"ft_{name}",
-        )  # fmt: skip
+            "singlenode_ft_frompile.sh",
+            task,
+            "tiny",
+            "float32",
+            1,
+            BATCH,
+            "logs",
+            pretrained.name,
+            DATA=data,
+            EVAL_DATA=data,
+            FT_STEPS=20,
+            ROSETTA_GIN=place.folder / "finetune.gin",
+            FT_DIR=place.folder / f"ft_{name}",
+        )
         found[task] = place.folder / f"ft_{name}"
     return found
 
@@ -155,9 +226,15 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
 def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) -> None:
     folder, log = place.folder / "killed", place.folder / "killed.hashes"
     words = ["tiny", "float32", 1, BATCH, "logs", "killed"]
-    process = place.start("singlenode_pretrain_pile.sh", *words, TRAIN_STEPS=STEPS, ROSETTA_BATCH_LOG=log)
+    process = place.start(
+        "singlenode_pretrain_pile.sh", *words, TRAIN_STEPS=STEPS, ROSETTA_BATCH_LOG=log
+    )
     end = time.monotonic() + 300
-    while not (20 in _steps(folder) and (folder / "progress.jsonl").exists() and max(_progress(folder), default=0) >= 40):
+    while not (
+        20 in _steps(folder)
+        and (folder / "progress.jsonl").exists()
+        and max(_progress(folder), default=0) >= 40
+    ):
         assert process.poll() is None, "it ended before it could be killed"
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -172,7 +249,9 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
 
 
 @pytest.mark.parametrize(("task", "metrics"), [("mnli2", {"accuracy"}), ("squad1", {"em", "f1"})])
-def test_finetuning_reads_one_folder_and_writes_another(task: str, metrics: set[str], pretrained: Path, finetuned: dict[str, Path]) -> None:
+def test_finetuning_reads_one_folder_and_writes_another(
+    task: str, metrics: set[str], pretrained: Path, finetuned: dict[str, Path]
+) -> None:
     assert _steps(finetuned[task])[-1] == STEPS + 20
     assert _steps(pretrained)[-1] == STEPS
     (measured,) = (finetuned[task] / "inference_eval").glob("*-metrics.jsonl")
@@ -180,12 +259,16 @@ def test_finetuning_reads_one_folder_and_writes_another(task: str, metrics: set[
 
 
 @pytest.mark.parametrize(("task", "name"), [("mnli2", "mnli"), ("squad1", "squad")])
-def test_evaluation_gives_what_finetuning_measured(task: str, name: str, place: Place, finetuned: dict[str, Path]) -> None:
+def test_evaluation_gives_what_finetuning_measured(
+    task: str, name: str, place: Place, finetuned: dict[str, Path]
+) -> None:
     out = place.folder / f"eval_{name}"
     _read(place, "eval", task, finetuned[task], out, name)
     (there,) = (out / "inference_eval").glob("*-metrics.jsonl")
     (before,) = (finetuned[task] / "inference_eval").glob("*-metrics.jsonl")
-    assert json.loads(there.read_text().splitlines()[-1]) == json.loads(before.read_text().splitlines()[-1])
+    assert json.loads(there.read_text().splitlines()[-1]) == json.loads(
+        before.read_text().splitlines()[-1]
+    )
 
 
 def test_inference_answers_every_question(place: Place, finetuned: dict[str, Path]) -> None:
@@ -197,27 +280,82 @@ def test_inference_answers_every_question(place: Place, finetuned: dict[str, Pat
     assert all(isinstance(line["prediction"], str) for line in lines)
 
 
-def _read(place: Place, what: str, task: str, checkpoint: Path, out: Path, name: str, *more: str) -> None:
+def _read(
+    place: Place, what: str, task: str, checkpoint: Path, out: Path, name: str, *more: str
+) -> None:
     data = f"DATA=jsonl:{place.folder}/{name}.jsonl"
-    place.rosetta("t5x", what, f"CHECKPOINT_PATH={checkpoint}", f"OUTPUT_DIR={out}", f"FT_TASK={task}", "T5_SIZE=tiny", "PREC=float32", "BSIZE=8", data, *more)
+    place.rosetta(
+        "t5x",
+        what,
+        f"CHECKPOINT_PATH={checkpoint}",
+        f"OUTPUT_DIR={out}",
+        f"FT_TASK={task}",
+        "T5_SIZE=tiny",
+        "PREC=float32",
+        "BSIZE=8",
+        data,
+        *more,
+    )
 
 
-def test_four_devices_with_tensor_parallelism_microbatches_and_sharded_state(place: Place, pretrained: Path) -> None:
+def test_four_devices_with_tensor_parallelism_microbatches_and_sharded_state(
+    place: Place, pretrained: Path
+) -> None:
     place.run(
-        "multiprocess_pretrain_pile.sh", T5_SIZE="tiny", PREC="float32", NUM_GPUS=4, BSIZE_PER_GPU=4, TP_SIZE=2, NUM_MICROBATCHES=2, FSDP=1,
-        MODEL_DIR=place.folder / "four", TRAIN_STEPS=20, ROSETTA_BATCH_LOG=place.folder / "four.hashes", XLA_FLAGS="--xla_force_host_platform_device_count=4",
-    )  # fmt: skip
-    assert _hashes(place.folder / "four.hashes") == _first(20, _hashes(place.folder / "pretrained.hashes"))
+        "multiprocess_pretrain_pile.sh",
+        T5_SIZE="tiny",
+        PREC="float32",
+        NUM_GPUS=4,
+        BSIZE_PER_GPU=4,
+        TP_SIZE=2,
+        NUM_MICROBATCHES=2,
+        FSDP=1,
+        MODEL_DIR=place.folder / "four",
+        TRAIN_STEPS=20,
+        ROSETTA_BATCH_LOG=place.folder / "four.hashes",
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+    )
+    assert _hashes(place.folder / "four.hashes") == _first(
+        20, _hashes(place.folder / "pretrained.hashes")
+    )
     # Dropout draws from other keys for each microbatch: the same data, not the same noise.
-    assert _progress(place.folder / "four")[EVERY] == pytest.approx(_progress(pretrained)[EVERY], rel=0.05)
+    assert _progress(place.folder / "four")[EVERY] == pytest.approx(
+        _progress(pretrained)[EVERY], rel=0.05
+    )
 
 
 def test_two_processes_train_on_the_batches_of_one(place: Place, pretrained: Path) -> None:
-    slurm: dict[str, Any] = {"SLURM_JOB_ID": os.getpid(), "SLURM_NTASKS": 2, "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": 1}
-    common: dict[str, Any] = {"T5_SIZE": "tiny", "PREC": "float32", "BSIZE_PER_GPU": 4, "MODEL_DIR": place.folder / "two", "TRAIN_STEPS": 20, "ROSETTA_BATCH_LOG": place.folder / "two.hashes"}
-    both = [place.start("multiprocess_pretrain_pile.sh", **slurm, **common, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in range(2)]
+    slurm: dict[str, Any] = {
+        "SLURM_JOB_ID": os.getpid(),
+        "SLURM_NTASKS": 2,
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NNODES": 1,
+    }
+    common: dict[str, Any] = {
+        "T5_SIZE": "tiny",
+        "PREC": "float32",
+        "BSIZE_PER_GPU": 4,
+        "MODEL_DIR": place.folder / "two",
+        "TRAIN_STEPS": 20,
+        "ROSETTA_BATCH_LOG": place.folder / "two.hashes",
+    }
+    both = [
+        place.start(
+            "multiprocess_pretrain_pile.sh",
+            **slurm,
+            **common,
+            SLURM_PROCID=rank,
+            SLURM_LOCALID=rank,
+        )
+        for rank in range(2)
+    ]
     for process in both:
         said, _ = process.communicate(timeout=600)
         assert process.returncode == 0, said[-3000:]
-    assert _hashes(place.folder / "two.hashes") == _first(20, _hashes(place.folder / "pretrained.hashes"))
-    assert _progress(place.folder / "two")[EVERY] == pytest.approx(_progress(pretrained)[EVERY], rel=1e-3)
+    assert _hashes(place.folder / "two.hashes") == _first(
+        20, _hashes(place.folder / "pretrained.hashes")
+    )
+    assert _progress(place.folder / "two")[EVERY] == pytest.approx(
+        _progress(pretrained)[EVERY], rel=1e-3
+    )

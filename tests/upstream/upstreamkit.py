@@ -17,9 +17,13 @@ SHIPPED = manifest.load(ROOT / "manifest.yaml")
 
 def pinned(name: str) -> Pinned:
     """The pin of a source, from the cache only."""
-    distribution = next((each for each, entry in SHIPPED.distributions.items() if name in entry.sources), "")
+    distribution = next(
+        (each for each, entry in SHIPPED.distributions.items() if name in entry.sources), ""
+    )
     try:
         return acquire(SHIPPED.source(name), Access(Cache(cachedir.default_root()), offline=True))
     except FatalError as error:
         way = f"python build.py --distribution {distribution} --mirror DIR"
-        pytest.skip(f"NOT TESTED: source {name} is not in the builder's cache; fill it with `{way}` ({error.what})")
+        pytest.skip(
+            f"NOT TESTED: source {name} is not in the builder's cache; fill it with `{way}` ({error.what})"
+        )

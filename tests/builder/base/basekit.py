@@ -24,8 +24,19 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PROGRAM = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
 REAL = Path(__file__).parents[3] / "manifest.yaml"
 ELF = b"\x7fELF".ljust(18, b"\0") + (62).to_bytes(2, "little")  # 62: x86_64
-FACTS = {"libc": ELF + b"..GNU C Library (Debian GLIBC 2.41-12) stable release version 2.41.\n..", "python": b"\x7fELF..\x003.13.5\x00.."}
-STDLIB = ("os.py", "json/__init__.py", "ctypes/__init__.py", "sqlite3/__init__.py", "ssl.py", "multiprocessing/__init__.py", "lib-dynload/x.so")
+FACTS = {
+    "libc": ELF + b"..GNU C Library (Debian GLIBC 2.41-12) stable release version 2.41.\n..",
+    "python": b"\x7fELF..\x003.13.5\x00..",
+}
+STDLIB = (
+    "os.py",
+    "json/__init__.py",
+    "ctypes/__init__.py",
+    "sqlite3/__init__.py",
+    "ssl.py",
+    "multiprocessing/__init__.py",
+    "lib-dynload/x.so",
+)
 
 
 def need(*programs: str) -> None:
@@ -57,7 +68,9 @@ class Mirror:
     def url(self) -> str:
         return f"file:{self.folder}"
 
-    def add(self, name: str, version: str = "1.0", layer: str = "os", content: str = "hello\n") -> Deb:
+    def add(
+        self, name: str, version: str = "1.0", layer: str = "os", content: str = "hello\n"
+    ) -> Deb:
         tree = self.folder.parent / f"deb-{name}"
         (tree / "DEBIAN").mkdir(parents=True)
         (tree / "usr/share" / name).mkdir(parents=True)
@@ -68,23 +81,43 @@ class Mirror:
         filename = f"pool/main/{name[0]}/{name}/{name}_{version}_all.deb"
         target = self.folder / filename
         target.parent.mkdir(parents=True)
-        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, target], check=True, capture_output=True)
+        subprocess.run(
+            ["dpkg-deb", "--root-owner-group", "--build", tree, target],
+            check=True,
+            capture_output=True,
+        )
         data = target.read_bytes()
-        self.packages.append(Deb(name, version, "all", filename, hashlib.sha256(data).hexdigest(), len(data), layer))
+        self.packages.append(
+            Deb(name, version, "all", filename, hashlib.sha256(data).hexdigest(), len(data), layer)
+        )
         return self.packages[-1]
 
     def lock(self, base: str = "trixie", architecture: str = "amd64") -> BaseLock:
         return BaseLock(base, base, architecture, "", (), tuple(self.packages))
 
 
-def system(*, libc: bytes = FACTS["libc"], version: str = "3.13", python: bytes = FACTS["python"], stdlib: tuple[str, ...] = STDLIB) -> list[Entry]:
+def system(
+    *,
+    libc: bytes = FACTS["libc"],
+    version: str = "3.13",
+    python: bytes = FACTS["python"],
+    stdlib: tuple[str, ...] = STDLIB,
+) -> list[Entry]:
     """The files of a base that are looked at; what is empty is left out."""
-    found = [file("usr/lib/os-release", 'PRETTY_NAME="A test"\n'), Entry("etc/os-release", "link", 0o777, target="../usr/lib/os-release"), Entry("lib", "link", 0o777, target="usr/lib")]
+    found = [
+        file("usr/lib/os-release", 'PRETTY_NAME="A test"\n'),
+        Entry("etc/os-release", "link", 0o777, target="../usr/lib/os-release"),
+        Entry("lib", "link", 0o777, target="usr/lib"),
+    ]
     if libc:
         found.append(file("usr/lib/x86_64-linux-gnu/libc.so.6", libc, 0o755))
     if python:
         found.append(file(f"usr/bin/python{version}", python, 0o755))
-    return [*found, *(file(f"usr/lib/python{version}/{name}", b"") for name in stdlib), Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755)]
+    return [
+        *found,
+        *(file(f"usr/lib/python{version}/{name}", b"") for name in stdlib),
+        Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
+    ]
 
 
 def running() -> Iterator[Entry]:
@@ -92,9 +125,31 @@ def running() -> Iterator[Entry]:
     yield file(f"usr/bin/python{HERE}", PROGRAM.read_bytes(), 0o755)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*")):
-        if path.is_file() and not {"test", "site-packages", "dist-packages", "__pycache__", "idlelib", "ensurepip", "lib2to3", "tkinter", "turtledemo", "pydoc_data", "unittest", "distutils"} & set(path.relative_to(library).parts):
+        if path.is_file() and not {
+            "test",
+            "site-packages",
+            "dist-packages",
+            "__pycache__",
+            "idlelib",
+            "ensurepip",
+            "lib2to3",
+            "tkinter",
+            "turtledemo",
+            "pydoc_data",
+            "unittest",
+            "distutils",
+        } & set(path.relative_to(library).parts):
             yield file(f"usr/lib/python{HERE}/{path.relative_to(library)}", path.read_bytes())
-    needed = set(re.findall(r"(/\S+)", subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout))
+    needed = set(
+        re.findall(
+            r"(/\S+)",
+            subprocess.run(["ldd", PROGRAM], capture_output=True, text=True, check=True).stdout,
+        )
+    )
     folder = f"usr/lib/{platform.machine()}-linux-gnu"
     for name in sorted(needed):
-        yield file(name.lstrip("/") if "ld-linux" in name else f"{folder}/{os.path.basename(name)}", Path(name).read_bytes(), 0o755)
+        yield file(
+            name.lstrip("/") if "ld-linux" in name else f"{folder}/{os.path.basename(name)}",
+            Path(name).read_bytes(),
+            0o755,
+        )

@@ -36,13 +36,32 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     return basekit.loaded(tmp_path)
 
 
-def _resolve(cache: Cache, loaded: Manifest, asked: str = "", architectures: Sequence[str] = ("amd64",), compression: str = "gzip", line: str = "current", *, offline: bool = False) -> dict[str, base.Base]:
+def _resolve(
+    cache: Cache,
+    loaded: Manifest,
+    asked: str = "",
+    architectures: Sequence[str] = ("amd64",),
+    compression: str = "gzip",
+    line: str = "current",
+    *,
+    offline: bool = False,
+) -> dict[str, base.Base]:
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache, offline)
     return base.resolve(context, loaded, line, asked, architectures, "", compression)
 
 
 def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> BaseLock:
-    lock = replace(BaseLock("trixie", "trixie", architecture, debs.inputs(loaded, "trixie", architecture), (), (DEB,)), **changes)
+    lock = replace(
+        BaseLock(
+            "trixie",
+            "trixie",
+            architecture,
+            debs.inputs(loaded, "trixie", architecture),
+            (),
+            (DEB,),
+        ),
+        **changes,
+    )
     debs.path(loaded, "trixie", architecture).write_text(debs.render(lock), encoding="utf-8")
     return lock
 
@@ -58,24 +77,54 @@ def _system(architecture: str, **parts: Any) -> list[Entry]:
 def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
     """As if mmdebstrap had run for this lock."""
     keys = bootstrap.keys(lock, debs.ROOT)
-    layer.write(cache, keys["base"], "base", compression, lambda: _system(lock.architecture, **parts))
-    layer.write(cache, keys["os"], "os", compression, lambda: [file("usr/bin/git", lock.architecture)])
+    layer.write(
+        cache, keys["base"], "base", compression, lambda: _system(lock.architecture, **parts)
+    )
+    layer.write(
+        cache, keys["os"], "os", compression, lambda: [file("usr/bin/git", lock.architecture)]
+    )
 
 
 def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     """As if an engine had built Dockerfile.base on the image of this digest."""
     layer.write(cache, "k1", "base", "gzip", lambda: basekit.system(**parts))
     layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
-    key = stage_key("base", {"image": digest, "architecture": "amd64", "recipe": step.recipe(debs.ROOT), "version": 1, "bytecode": pycache.RULES})
-    env = ["PATH=/x", "LANG=C.UTF-8", "NVIDIA_VISIBLE_DEVICES=none", "PYTHONPATH=/x", "XLA_FLAGS=x", "CUDA_VERSION=13.0"]
-    write_stamp(cache.path("stamps", f"base-{key}.json"), {"layers": [["base", "k1"], ["os", "k2"]], "env": env})
+    key = stage_key(
+        "base",
+        {
+            "image": digest,
+            "architecture": "amd64",
+            "recipe": step.recipe(debs.ROOT),
+            "version": 1,
+            "bytecode": pycache.RULES,
+        },
+    )
+    env = [
+        "PATH=/x",
+        "LANG=C.UTF-8",
+        "NVIDIA_VISIBLE_DEVICES=none",
+        "PYTHONPATH=/x",
+        "XLA_FLAGS=x",
+        "CUDA_VERSION=13.0",
+    ]
+    write_stamp(
+        cache.path("stamps", f"base-{key}.json"),
+        {"layers": [["base", "k1"], ["os", "k2"]], "env": env},
+    )
 
 
 def test_what_is_locked_is_taken(cache: Cache, loaded: Manifest) -> None:
     lock = _lock(loaded)
     _bootstrapped(cache, lock)
     found = _resolve(cache, loaded)["amd64"]
-    assert (found.name, found.digest, found.python, found.python_full, found.glibc, found.env) == ("bootstrap:trixie", lock.digest, "3.13", "3.13.5", "2.41", ())
+    assert (found.name, found.digest, found.python, found.python_full, found.glibc, found.env) == (
+        "bootstrap:trixie",
+        lock.digest,
+        "3.13",
+        "3.13.5",
+        "2.41",
+        (),
+    )
     assert [each.name for each in found.layers] == ["base", "os"]
     assert _resolve(cache, loaded, "bootstrap", offline=True) == {"amd64": found}
 
@@ -97,7 +146,9 @@ def test_the_machines_own_architecture_comes_along(cache: Cache, loaded: Manifes
 def test_one_python_on_all_architectures(cache: Cache, loaded: Manifest) -> None:
     _bootstrapped(cache, _lock(loaded))
     _bootstrapped(cache, _lock(loaded, "arm64"), version="3.12", python=b"\0003.12.3\0")
-    with pytest.raises(FatalError, match=r"Python 3\.13\.5 and 3\.12\.3 on different architectures"):
+    with pytest.raises(
+        FatalError, match=r"Python 3\.13\.5 and 3\.12\.3 on different architectures"
+    ):
         _resolve(cache, loaded, architectures=["amd64", "arm64"])
 
 
@@ -105,14 +156,22 @@ def test_an_image_whose_digest_was_recorded(cache: Cache, loaded: Manifest) -> N
     _lock(loaded, packages=(), images=((IMAGE, DIGEST),))
     _pulled(cache)
     found = _resolve(cache, loaded)["amd64"]
-    assert (found.name, found.digest, found.env) == (IMAGE, DIGEST, ("LANG=C.UTF-8", "CUDA_VERSION=13.0"))
+    assert (found.name, found.digest, found.env) == (
+        IMAGE,
+        DIGEST,
+        ("LANG=C.UTF-8", "CUDA_VERSION=13.0"),
+    )
     assert _resolve(cache, loaded, IMAGE)["amd64"] == found
 
 
 def test_packages_before_an_image_unless_it_is_named(cache: Cache, loaded: Manifest) -> None:
     _bootstrapped(cache, _lock(loaded, images=((IMAGE, DIGEST),)))
     _pulled(cache)
-    assert [_resolve(cache, loaded, each)["amd64"].name for each in ("", IMAGE, "bootstrap")] == ["bootstrap:trixie", IMAGE, "bootstrap:trixie"]
+    assert [_resolve(cache, loaded, each)["amd64"].name for each in ("", IMAGE, "bootstrap")] == [
+        "bootstrap:trixie",
+        IMAGE,
+        "bootstrap:trixie",
+    ]
 
 
 def test_an_image_by_digest_needs_no_record(cache: Cache, loaded: Manifest) -> None:
@@ -123,7 +182,9 @@ def test_an_image_by_digest_needs_no_record(cache: Cache, loaded: Manifest) -> N
 
 def test_a_base_that_will_not_do_is_refused(cache: Cache, loaded: Manifest) -> None:
     _pulled(cache, version="3.9", python=b"\0003.9.2\0")
-    with pytest.raises(FatalError, match=r"Python 3\.11 or 3\.12 or 3\.13 in /usr/bin \(it has 3\.9\)") as caught:
+    with pytest.raises(
+        FatalError, match=r"Python 3\.11 or 3\.12 or 3\.13 in /usr/bin \(it has 3\.9\)"
+    ) as caught:
         _resolve(cache, loaded, f"old@{DIGEST}")
     assert caught.value.where == f"old@{DIGEST}"
 
@@ -169,14 +230,18 @@ def test_a_line_without_a_base(cache: Cache, loaded: Manifest) -> None:
         _resolve(cache, other)
 
 
-def _superseded(monkeypatch: pytest.MonkeyPatch, locked: BaseLock, version: str = "2.0") -> BaseLock:
+def _superseded(
+    monkeypatch: pytest.MonkeyPatch, locked: BaseLock, version: str = "2.0"
+) -> BaseLock:
     """Debian has superseded the locked package: its files are gone, and its suite has another version."""
     current = replace(locked, packages=(replace(DEB, version=version, sha256="c" * 64),))
     taken = bootstrap.layers
 
     def layers(cache: Cache, lock: BaseLock, *arguments: Any, **options: Any) -> Any:
         if lock.digest == locked.digest:
-            raise debs.SupersededError("the Debian mirror no longer has thing 1.0", "404", "python build.py lock --base")
+            raise debs.SupersededError(
+                "the Debian mirror no longer has thing 1.0", "404", "python build.py lock --base"
+            )
         return taken(cache, lock, *arguments, **options)
 
     monkeypatch.setattr(bootstrap, "layers", layers)
@@ -184,19 +249,30 @@ def _superseded(monkeypatch: pytest.MonkeyPatch, locked: BaseLock, version: str 
     return current
 
 
-def test_a_local_build_takes_current_packages_and_says_so(cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_local_build_takes_current_packages_and_says_so(
+    cache: Cache,
+    loaded: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     locked = _lock(loaded)
     current = _superseded(monkeypatch, locked)
     _bootstrapped(cache, current)
-    monkeypatch.setattr(debian, "refuse_older", lambda *_: None)  # asks dpkg, which is not on this PATH
+    monkeypatch.setattr(
+        debian, "refuse_older", lambda *_: None
+    )  # asks dpkg, which is not on this PATH
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache)
-    found = base.resolve(context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True)["amd64"]
+    found = base.resolve(context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True)[
+        "amd64"
+    ]
     assert found.digest == current.digest
     assert found.replaced == (debian.Replacement("thing", "1.0", "2.0"),)
     assert "thing 1.0 -> 2.0" in capsys.readouterr().err
 
 
-def test_any_other_build_stays_locked(cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_build_stays_locked(
+    cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _bootstrapped(cache, _superseded(monkeypatch, _lock(loaded)))
     with pytest.raises(debs.SupersededError):
         _resolve(cache, loaded)
@@ -206,5 +282,7 @@ def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
     basekit.need("dpkg")
     debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian")
     debian.refuse_older(debian.Replacement("thing", "", "1.0"), "Debian")
-    with pytest.raises(FatalError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"):
+    with pytest.raises(
+        FatalError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"
+    ):
         debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian")

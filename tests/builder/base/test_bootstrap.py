@@ -49,8 +49,23 @@ def _lock() -> BaseLock:
 
 
 def _start(lock: BaseLock, cache: Path, umask: str, **env: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", _MAKE, str(basekit.REAL), lock.base, lock.architecture, umask, str(cache)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(debs.ROOT), **env})
+    argv = [
+        sys.executable,
+        "-c",
+        _MAKE,
+        str(basekit.REAL),
+        lock.base,
+        lock.architecture,
+        umask,
+        str(cache),
+    ]
+    return subprocess.Popen(
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(debs.ROOT), **env},
+    )
 
 
 def _finished(process: subprocess.Popen[str]) -> list[str]:
@@ -90,18 +105,34 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    assert str(scratch) not in Path("/proc/self/mountinfo").read_text(), "a rerun would delete through a mount that outlived its run"
+    assert str(scratch) not in Path("/proc/self/mountinfo").read_text(), (
+        "a rerun would delete through a mount that outlived its run"
+    )
     (folder / "other tmp").mkdir()
-    marked = {"http_proxy": f"http://user:{MARK}@127.0.0.1:9", "HTTPS_PROXY": f"http://user:{MARK}@127.0.0.1:9", "TMPDIR": str(folder / "other tmp"), "SECRET_TOKEN": MARK, "PIP_INDEX_URL": MARK}
+    marked = {
+        "http_proxy": f"http://user:{MARK}@127.0.0.1:9",
+        "HTTPS_PROXY": f"http://user:{MARK}@127.0.0.1:9",
+        "TMPDIR": str(folder / "other tmp"),
+        "SECRET_TOKEN": MARK,
+        "PIP_INDEX_URL": MARK,
+    }
     first = _finished(_start(lock, cache.root, "022", **marked))
-    second = _finished(_start(lock, again.root, "077", TZ="Asia/Tokyo", LANG="tr_TR.UTF-8", LC_ALL="C"))
+    second = _finished(
+        _start(lock, again.root, "077", TZ="Asia/Tokyo", LANG="tr_TR.UTF-8", LC_ALL="C")
+    )
     layers = bootstrap.layers(cache, lock, debs.ROOT, "gzip")
     assert [each.digest for each in layers] == first
     return Made(cache, lock, layers, second)
 
 
 def _entries(made: Made, number: int, wanted: str = "") -> dict[str, Entry]:
-    return {entry.path: entry for entry in rootfs.entries(layer.blob(made.cache, made.layers[number].digest), lambda entry: bool(re.fullmatch(wanted, entry.path)))}
+    return {
+        entry.path: entry
+        for entry in rootfs.entries(
+            layer.blob(made.cache, made.layers[number].digest),
+            lambda entry: bool(re.fullmatch(wanted, entry.path)),
+        )
+    }
 
 
 def test_twice_the_same(made: Made) -> None:
@@ -110,7 +141,11 @@ def test_twice_the_same(made: Made) -> None:
 
 def test_a_killed_run_leaves_nothing_that_runs(made: Made) -> None:
     cache = str(made.cache.root).encode()
-    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid()) and _read(path).count(cache)]
+    running = [
+        path
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.parent.name != str(os.getpid()) and _read(path).count(cache)
+    ]
     assert not running
     assert not list(made.cache.path("base").glob(".tmp-*"))
 
@@ -128,7 +163,9 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
     lock = _lock()
     scratch = cache.path("base", f".tmp-bootstrap-{lock.key[:16]}")
     (scratch / "proc").mkdir(parents=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(scratch / "proc")], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "tmpfs", str(scratch / "proc")], capture_output=True, check=False
+    ).returncode:
         pytest.skip("NOT CHECKED: this machine does not let us mount")
     try:
         (scratch / "proc/kept").touch()
@@ -141,26 +178,64 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
 
 
 def test_an_image_can_stand_on_it(made: Made) -> None:
-    facts = check.facts(check.look([layer.blob(made.cache, each.digest) for each in made.layers]), "x", made.lock.architecture, ["3.13"])
-    assert (facts.python, facts.glibc, facts.release) == ("3.13", "2.41", "Debian GNU/Linux 13 (trixie)")
+    facts = check.facts(
+        check.look([layer.blob(made.cache, each.digest) for each in made.layers]),
+        "x",
+        made.lock.architecture,
+        ["3.13"],
+    )
+    assert (facts.python, facts.glibc, facts.release) == (
+        "3.13",
+        "2.41",
+        "Debian GNU/Linux 13 (trixie)",
+    )
 
 
 def test_nothing_of_the_machine_is_in_it(made: Made) -> None:
-    machine = [MARK.encode(), str(made.cache.root).encode(), b"mmdebstrap", *([os.uname().nodename.encode()] if len(os.uname().nodename) > 8 else [])]
+    machine = [
+        MARK.encode(),
+        str(made.cache.root).encode(),
+        b"mmdebstrap",
+        *([os.uname().nodename.encode()] if len(os.uname().nodename) > 8 else []),
+    ]
     for number in (0, 1):
         entries = _entries(made, number, ".*")
-        assert not {"etc/resolv.conf", "etc/hostname", "etc/hosts", "etc/machine-id"} & entries.keys()
-        assert not [path for path in entries if re.match(r"(tmp|run/rosetta|var/log|var/lib/apt/lists)/.*\w\.\w", path)]
-        found = [(path, word) for path, entry in entries.items() for word in machine if word in (entry.data or b"") or word in path.encode()]
+        assert (
+            not {"etc/resolv.conf", "etc/hostname", "etc/hosts", "etc/machine-id"} & entries.keys()
+        )
+        assert not [
+            path
+            for path in entries
+            if re.match(r"(tmp|run/rosetta|var/log|var/lib/apt/lists)/.*\w\.\w", path)
+        ]
+        found = [
+            (path, word)
+            for path, entry in entries.items()
+            for word in machine
+            if word in (entry.data or b"") or word in path.encode()
+        ]
         assert not found
     # The same search does find what is there.
-    assert [path for path, entry in _entries(made, 1, "var/lib/dpkg/status").items() if b"Package: git\n" in (entry.data or b"")]
+    assert [
+        path
+        for path, entry in _entries(made, 1, "var/lib/dpkg/status").items()
+        if b"Package: git\n" in (entry.data or b"")
+    ]
 
 
 def test_it_is_small_and_has_its_licences(made: Made) -> None:
     base, above = _entries(made, 0), _entries(made, 1)
-    assert {"usr/share/doc/apt/copyright", "etc/apt/sources.list.d/debian.sources", "etc/dpkg/dpkg.cfg.d/rosetta"} <= base.keys()
-    assert {"usr/share/doc/git/copyright", "usr/bin/git", "usr/bin/numactl", "etc/ssl/certs/ca-certificates.crt"} <= above.keys()
+    assert {
+        "usr/share/doc/apt/copyright",
+        "etc/apt/sources.list.d/debian.sources",
+        "etc/dpkg/dpkg.cfg.d/rosetta",
+    } <= base.keys()
+    assert {
+        "usr/share/doc/git/copyright",
+        "usr/bin/git",
+        "usr/bin/numactl",
+        "etc/ssl/certs/ca-certificates.crt",
+    } <= above.keys()
     assert not [path for path in [*base, *above] if re.match(r"usr/share/(man|locale)/.", path)]
     assert any(path.endswith("/libmlx5.so.1") for path in above)
 
@@ -168,14 +243,34 @@ def test_it_is_small_and_has_its_licences(made: Made) -> None:
 def test_the_os_layer_holds_only_what_is_new(made: Made) -> None:
     base, above = _entries(made, 0), _entries(made, 1)
     both = {path for path in base.keys() & above.keys() if base[path].kind != "dir"}
-    assert both <= {"etc/group", "etc/gshadow", "etc/passwd", "etc/shadow", "etc/ld.so.cache", "etc/shells", "var/lib/dpkg/status", "var/lib/dpkg/diversions", "var/lib/dpkg/triggers/File", "var/lib/apt/extended_states", "var/cache/debconf/config.dat", "var/cache/debconf/templates.dat"}
+    assert both <= {
+        "etc/group",
+        "etc/gshadow",
+        "etc/passwd",
+        "etc/shadow",
+        "etc/ld.so.cache",
+        "etc/shells",
+        "var/lib/dpkg/status",
+        "var/lib/dpkg/diversions",
+        "var/lib/dpkg/triggers/File",
+        "var/lib/apt/extended_states",
+        "var/cache/debconf/config.dat",
+        "var/cache/debconf/templates.dat",
+    }
 
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
     base, above = made.layers
     chosen = enginekit.needed(name, builds=True)
-    with step.build_base(chosen, made.cache, debs.ROOT, [base], made.lock.architecture, debs.fetch(made.cache, made.lock)) as exported:
+    with step.build_base(
+        chosen,
+        made.cache,
+        debs.ROOT,
+        [base],
+        made.lock.architecture,
+        debs.fetch(made.cache, made.lock),
+    ) as exported:
         assert normalise.os_layer(made.cache, f"of-{name}", "gzip", exported).digest == above.digest
 
 
@@ -188,7 +283,12 @@ def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
     ],
 )
 def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
-    emulator: bool, arch_test: bool, packages: str, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    emulator: bool,
+    arch_test: bool,
+    packages: str,
+    cache: Cache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -199,15 +299,25 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(bootstrap, "_BINFMT", str(tmp_path))
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    lock = BaseLock("trixie", "trixie", "amd64", packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),))
-    with pytest.raises(FatalError, match="programs for amd64 do not run on this arm64 machine") as caught:
+    lock = BaseLock(
+        "trixie",
+        "trixie",
+        "amd64",
+        packages=(Deb("x", "1", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
+    )
+    with pytest.raises(
+        FatalError, match="programs for amd64 do not run on this arm64 machine"
+    ) as caught:
         bootstrap.layers(cache, lock, debs.ROOT, "gzip")
     assert caught.value.do.startswith(packages)
     assert "--platform linux/arm64" in caught.value.do
 
 
 def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
-    broken = replace(made.lock, packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")))
+    broken = replace(
+        made.lock,
+        packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")),
+    )
     with pytest.raises(FatalError, match="mmdebstrap failed: ") as caught:
         bootstrap.layers(made.cache, broken, debs.ROOT, "gzip")
     report = Path(caught.value.do.removeprefix("see "))
@@ -217,7 +327,12 @@ def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
 
 
 def test_what_was_installed_is_compared_with_the_list() -> None:
-    lock = BaseLock("trixie", "trixie", "amd64", packages=(Deb("git", "1.0", "all", "pool/x/x.deb", "a" * 64, 1, "os"),))
+    lock = BaseLock(
+        "trixie",
+        "trixie",
+        "amd64",
+        packages=(Deb("git", "1.0", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
+    )
     status = "Package: git\nStatus: install ok installed\nVersion: {}\n\nPackage: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
     bootstrap._as_locked([file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock)
     for text in (status.format("1.1"), ""):

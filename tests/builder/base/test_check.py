@@ -17,17 +17,25 @@ def _shown(**parts: Any) -> dict[str, Entry]:
 
 
 def test_a_whole_system() -> None:
-    assert check.facts(_shown(), "x", "amd64", ["3.13"]) == check.Facts("2.41", "3.13", "3.13.5", "A test")
+    assert check.facts(_shown(), "x", "amd64", ["3.13"]) == check.Facts(
+        "2.41", "3.13", "3.13.5", "A test"
+    )
 
 
 def test_the_first_of_the_pythons_that_is_there() -> None:
-    shown = _shown() | {entry.path: entry for entry in system(version="3.12", python=b"..\x003.12.3\x00..")}
+    shown = _shown() | {
+        entry.path: entry for entry in system(version="3.12", python=b"..\x003.12.3\x00..")
+    }
     assert check.facts(shown, "x", "amd64", ["3.12", "3.13"]).python_full == "3.12.3"
     assert check.facts(shown, "x", "amd64", ["3.11", "3.13", "3.12"]).python_full == "3.13.5"
 
 
 def test_a_python_that_is_a_library() -> None:
-    shown = _shown(python=b"only starts the library") | {"usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0": file("usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0", FACTS["python"])}
+    shown = _shown(python=b"only starts the library") | {
+        "usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0": file(
+            "usr/lib/x86_64-linux-gnu/libpython3.13.so.1.0", FACTS["python"]
+        )
+    }
     assert check.facts(shown, "x", "amd64", ["3.13"]).python_full == "3.13.5"
 
 
@@ -35,12 +43,21 @@ def test_a_python_that_is_a_library() -> None:
     ("parts", "told"),
     [
         ({"libc": b""}, ["glibc (wheels need it"]),
-        ({"libc": b"GNU C Library (GNU libc) stable release version 2.17, by Roland"}, ["glibc 2.28 or newer (it has 2.17)"]),
+        (
+            {"libc": b"GNU C Library (GNU libc) stable release version 2.17, by Roland"},
+            ["glibc 2.28 or newer (it has 2.17)"],
+        ),
         ({"libc": FACTS["libc"].replace(b"2.41.", b"2.5.")}, ["(it has 2.5)"]),
         ({"python": b""}, ["Python 3.12 or 3.13 in /usr/bin (it has none)"]),
         ({"version": "3.9"}, ["Python 3.12 or 3.13 in /usr/bin (it has 3.9)"]),
-        ({"stdlib": ("os.py", "json/__init__.py")}, ["standard library: ctypes, sqlite3, ssl, multiprocessing"]),
-        ({"libc": b"GNU C Library stable release version 2.27", "version": "3.6"}, ["glibc 2.28 or newer (it has 2.27)", "(it has 3.6)"]),
+        (
+            {"stdlib": ("os.py", "json/__init__.py")},
+            ["standard library: ctypes, sqlite3, ssl, multiprocessing"],
+        ),
+        (
+            {"libc": b"GNU C Library stable release version 2.27", "version": "3.6"},
+            ["glibc 2.28 or newer (it has 2.27)", "(it has 3.6)"],
+        ),
     ],
 )
 def test_all_that_is_missing_is_listed(parts: dict[str, Any], told: list[str]) -> None:

@@ -18,7 +18,9 @@ from builder.errors import FatalError
 from tests.builder.base import basekit
 from tests.builder.base.basekit import Mirror
 
-DEB = Deb("thing", "1:1.0-1", "amd64", "pool/main/t/thing/thing_1.0-1_amd64.deb", "a" * 64, 10, "os")
+DEB = Deb(
+    "thing", "1:1.0-1", "amd64", "pool/main/t/thing/thing_1.0-1_amd64.deb", "a" * 64, 10, "os"
+)
 
 
 @pytest.fixture
@@ -38,21 +40,37 @@ def _written(tmp_path: Path, lock: BaseLock) -> Any:
 
 
 def _current(tmp_path: Path, **changes: Any) -> BaseLock:
-    return replace(BaseLock("trixie", "trixie", "amd64", debs.inputs(basekit.loaded(tmp_path), "trixie", "amd64"), (("debian:trixie-slim", "sha256:" + "b" * 64),), (DEB,)), **changes)
+    return replace(
+        BaseLock(
+            "trixie",
+            "trixie",
+            "amd64",
+            debs.inputs(basekit.loaded(tmp_path), "trixie", "amd64"),
+            (("debian:trixie-slim", "sha256:" + "b" * 64),),
+            (DEB,),
+        ),
+        **changes,
+    )
 
 
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     lock = _current(tmp_path)
     assert debs.load(_written(tmp_path, lock), "trixie", "amd64") == lock
-    assert debs.load(basekit.loaded(tmp_path), "trixie", "arm64") == BaseLock("trixie", "trixie", "arm64")
+    assert debs.load(basekit.loaded(tmp_path), "trixie", "arm64") == BaseLock(
+        "trixie", "trixie", "arm64"
+    )
 
 
 def test_the_real_locks_are_current_and_name_no_machine() -> None:
     loaded = manifest.load(basekit.REAL)
     for base, architecture in (("trixie", "amd64"), ("trixie", "arm64"), ("bookworm", "amd64")):
         lock = debs.load(loaded, base, architecture)
-        assert {"libc6", "apt", "dpkg"} <= {deb.name for deb in lock.packages if deb.layer == "base"}
-        assert {"python3", "git", "ibverbs-providers"} <= {deb.name for deb in lock.packages if deb.layer == "os"}
+        assert {"libc6", "apt", "dpkg"} <= {
+            deb.name for deb in lock.packages if deb.layer == "base"
+        }
+        assert {"python3", "git", "ibverbs-providers"} <= {
+            deb.name for deb in lock.packages if deb.layer == "os"
+        }
         assert "//" not in debs.path(loaded, base, architecture).read_text(encoding="utf-8")
 
 
@@ -112,9 +130,16 @@ def test_the_folder_holds_the_files_and_an_index(cache: Cache, mirror: Mirror) -
     mirror.add("first", layer="base")
     mirror.add("second")
     folder = debs.fetch(cache, mirror.lock())
-    assert sorted(path.name for path in folder.iterdir()) == ["Packages", "first_1.0_all.deb", "second_1.0_all.deb"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "Packages",
+        "first_1.0_all.deb",
+        "second_1.0_all.deb",
+    ]
     index = (folder / "Packages").read_text()
-    assert [line for line in index.splitlines() if line.startswith("Priority")] == ["Priority: required", "Priority: optional"]
+    assert [line for line in index.splitlines() if line.startswith("Priority")] == [
+        "Priority: required",
+        "Priority: optional",
+    ]
     assert f"SHA256: {mirror.packages[0].sha256}" in index
     # From then on neither mirror nor network counts.
     for deb in mirror.packages:
@@ -139,7 +164,9 @@ def test_what_a_mirror_no_longer_has(cache: Cache, mirror: Mirror) -> None:
     assert [path.name for path in cache.path("debs").glob("*.deb")] == [f"{kept.sha256}.deb"]
 
 
-def test_a_superseded_package_comes_from_the_snapshot_of_the_locks_day(cache: Cache, mirror: Mirror, tmp_path: Path) -> None:
+def test_a_superseded_package_comes_from_the_snapshot_of_the_locks_day(
+    cache: Cache, mirror: Mirror, tmp_path: Path
+) -> None:
     kept, lost, other = mirror.add("kept"), mirror.add("lost"), mirror.add("other")
     day = tmp_path / "snapshot/debian/20260131T235959Z"
     for deb in (lost, other):
@@ -150,15 +177,21 @@ def test_a_superseded_package_comes_from_the_snapshot_of_the_locks_day(cache: Ca
 
 
 @pytest.mark.parametrize("date", ["", "2026-01-30"])
-def test_a_package_that_is_gone_everywhere_is_superseded(date: str, cache: Cache, mirror: Mirror) -> None:
+def test_a_package_that_is_gone_everywhere_is_superseded(
+    date: str, cache: Cache, mirror: Mirror
+) -> None:
     lost = mirror.add("lost")
     (mirror.folder / lost.filename).unlink()
-    with pytest.raises(debs.SupersededError, match=r"no longer has lost 1\.0, and the snapshot service") as caught:
+    with pytest.raises(
+        debs.SupersededError, match=r"no longer has lost 1\.0, and the snapshot service"
+    ) as caught:
         debs.fetch(cache, replace(mirror.lock(), date=date))
     assert caught.value.exit_code == 2
 
 
-def test_a_package_that_only_cannot_be_reached_is_not_superseded(cache: Cache, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_only_cannot_be_reached_is_not_superseded(
+    cache: Cache, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mirror.add("first")
     monkeypatch.setenv(mirrors.MIRROR, "http://127.0.0.1:9/debian")
     with pytest.raises(FatalError, match=r"first 1\.0 cannot be fetched") as caught:
@@ -182,7 +215,9 @@ def test_a_date_that_is_none_spoils_the_lock(date: Any, tmp_path: Path) -> None:
     loaded = _written(tmp_path, _current(tmp_path, date="2026-01-31"))
     assert debs.load(loaded, "trixie", "amd64").date == "2026-01-31"
     file = debs.path(loaded, "trixie", "amd64")
-    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"date": date}), encoding="utf-8")
+    file.write_text(
+        json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"date": date}), encoding="utf-8"
+    )
     with pytest.raises(FatalError, match="is not the lock of trixie"):
         debs.load(loaded, "trixie", "amd64")
 

@@ -30,11 +30,29 @@ TAG = "localhost/rosetta-test-base:1"
 
 def _system() -> list[Entry]:
     """A base without apt that has all: the step of Dockerfile.base asks for these programs and libraries, and finds them. Its shell is this machine's."""
-    needed = re.findall(r"(/\S+)", subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout)
-    real = [file(name.lstrip("/"), Path(name).read_bytes(), 0o755) for name in ["/bin/sh", *sorted(set(needed))]]
-    script = file("usr/bin/python3", "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n", 0o755)
+    needed = re.findall(
+        r"(/\S+)",
+        subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout,
+    )
+    real = [
+        file(name.lstrip("/"), Path(name).read_bytes(), 0o755)
+        for name in ["/bin/sh", *sorted(set(needed))]
+    ]
+    script = file(
+        "usr/bin/python3",
+        "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n",
+        0o755,
+    )
     found = [entry for entry in basekit.system(libc=b"") if entry.path != "lib"]
-    return [*found, *real, *(replace(script, path=f"usr/bin/{name}") for name in ("python3", "git", "numactl", "ps", "ldconfig")), *(folder(name) for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var"))]
+    return [
+        *found,
+        *real,
+        *(
+            replace(script, path=f"usr/bin/{name}")
+            for name in ("python3", "git", "numactl", "ps", "ldconfig")
+        ),
+        *(folder(name) for name in ("dev", "etc", "proc", "root", "run", "sys", "tmp", "var")),
+    ]
 
 
 @pytest.fixture(params=["docker", "buildah"])
@@ -45,13 +63,25 @@ def chosen(request: pytest.FixtureRequest) -> Engine:
     return enginekit.needed(request.param, builds=True)
 
 
-def _resolve(cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False) -> base.Base:
-    return base.resolve(Context(loaded.root, loaded.root / "manifest.yaml", cache, offline), loaded, "current", asked, ["amd64"], name, "gzip")["amd64"]
+def _resolve(
+    cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False
+) -> base.Base:
+    return base.resolve(
+        Context(loaded.root, loaded.root / "manifest.yaml", cache, offline),
+        loaded,
+        "current",
+        asked,
+        ["amd64"],
+        name,
+        "gzip",
+    )["amd64"]
 
 
 def _image(cache: Cache) -> tuple[Layer, oci.Index]:
     made = layer.write(cache, "system", "base", "gzip", _system)
-    return made, oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
+    return made, oci.index(
+        [oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
+    )
 
 
 def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Path) -> None:
@@ -74,7 +104,12 @@ def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
     index = oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
     layout.write(cache, index, tmp_path / "layout", name="x:1")
     found = _resolve(cache, loaded, f"oci:{tmp_path / 'layout'}", "", offline=True)
-    assert (found.name, found.digest, found.env, [each.diff_id for each in found.layers]) == ("x:1", index.images[0].digest, ("LANG=C.UTF-8",), [made.diff_id])
+    assert (found.name, found.digest, found.env, [each.diff_id for each in found.layers]) == (
+        "x:1",
+        index.images[0].digest,
+        ("LANG=C.UTF-8",),
+        [made.diff_id],
+    )
 
 
 @pytest.fixture
@@ -84,9 +119,13 @@ def registry(tmp_path: Path) -> Iterator[str]:
         yield served.host
 
 
-def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(chosen: Engine, cache: Cache, tmp_path: Path, registry: str) -> None:
+def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
+    chosen: Engine, cache: Cache, tmp_path: Path, registry: str
+) -> None:
     if chosen.name != "docker":
-        pytest.skip("NOT CHECKED: this buildah speaks TLS only to a registry that its own settings do not list")
+        pytest.skip(
+            "NOT CHECKED: this buildah speaks TLS only to a registry that its own settings do not list"
+        )
     reference = f"{registry}/debian:trixie-slim"
     text = basekit.REAL.read_text(encoding="utf-8").replace("debian:trixie-slim", reference)
     loaded = basekit.loaded(tmp_path)
@@ -102,4 +141,9 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(chosen: Engine
     assert dict(lock.images) == {reference: found.digest}
     # From then on the record counts, without engine and registry, whatever the tag says.
     assert _resolve(cache, loaded, "", chosen.name, offline=True) == found
-    assert _resolve(cache, loaded, f"{registry}/debian@{found.digest}", chosen.name, offline=True).layers == found.layers
+    assert (
+        _resolve(
+            cache, loaded, f"{registry}/debian@{found.digest}", chosen.name, offline=True
+        ).layers
+        == found.layers
+    )

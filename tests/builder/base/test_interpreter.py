@@ -29,28 +29,62 @@ def base(cache: Cache) -> Base:
     if platform.libc_ver()[0] != "glibc" or platform.machine() not in bootstrap.MACHINES:
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
     made = layer.write(cache, "key", "base", "gzip", basekit.running)
-    return Base(bootstrap.MACHINES[platform.machine()], "test", "sha256:" + "0" * 64, (made,), (), HERE, platform.python_version(), "2.36")
+    return Base(
+        bootstrap.MACHINES[platform.machine()],
+        "test",
+        "sha256:" + "0" * 64,
+        (made,),
+        (),
+        HERE,
+        platform.python_version(),
+        "2.36",
+    )
 
 
 def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_path: Path) -> None:
     found = interpreter(cache, base)
-    assert (found.version, found.full, found.tag) == (HERE, platform.python_version(), sys.implementation.cache_tag)
+    assert (found.version, found.full, found.tag) == (
+        HERE,
+        platform.python_version(),
+        sys.implementation.cache_tag,
+    )
     direct = python.Interpreter(basekit.PROGRAM, found.version, found.full, found.tag)
     root = Path(bytecode.__file__).parents[1]
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
     for each, name in ((found, "one"), (direct, "two")):
         bytecode.compile_files(each, root, files, tmp_path / name)
-    made = {name: {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in (tmp_path / name).rglob("*.pyc")} for name in ("one", "two")}
+    made = {
+        name: {
+            str(path.relative_to(tmp_path / name)): path.read_bytes()
+            for path in (tmp_path / name).rglob("*.pyc")
+        }
+        for name in ("one", "two")
+    }
     assert len(made["one"]) == len(files)
     assert made["one"] == made["two"]
 
 
 def test_it_has_its_own_library_and_loader(cache: Cache, base: Base) -> None:
     found = interpreter(cache, {base.architecture: base})
-    shown = subprocess.run([found.path, "-I", "-S", "-c", "import os, sys; print(os.__file__, open('/proc/self/maps').read())"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [
+            found.path,
+            "-I",
+            "-S",
+            "-c",
+            "import os, sys; print(os.__file__, open('/proc/self/maps').read())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     root = str(found.path.parent / "root")
     assert shown.startswith(f"{root}/usr/lib/python{HERE}/os.py")
-    mapped = {line.split()[-1] for line in shown.splitlines() if re.search(r"/libc\.so|/libm\.so|ld-linux", line)}
+    mapped = {
+        line.split()[-1]
+        for line in shown.splitlines()
+        if re.search(r"/libc\.so|/libm\.so|ld-linux", line)
+    }
     assert mapped
     assert all(path.startswith(root) for path in mapped)
 
@@ -68,6 +102,8 @@ def test_another_architecture_is_refused(cache: Cache, base: Base) -> None:
 
 
 def test_a_base_that_says_another_version(cache: Cache, base: Base) -> None:
-    other = Base(base.architecture, "test", base.digest, base.layers, (), HERE, f"{HERE}.99", base.glibc)
+    other = Base(
+        base.architecture, "test", base.digest, base.layers, (), HERE, f"{HERE}.99", base.glibc
+    )
     with pytest.raises(FatalError, match=rf"not {HERE}\.99"):
         interpreter(cache, other)

@@ -28,7 +28,10 @@ _SOURCES = {
     "http://mirror.example/debian/dists/trixie-updates/InRelease": "Debian",
     "http://safe.example/debian-security/dists/trixie-security/InRelease": "Debian-Security",
 }
-_LISTS = {"Debian": "http://listed.example/debian/", "Debian-Security": "http://listed.example/safe/"}
+_LISTS = {
+    "Debian": "http://listed.example/debian/",
+    "Debian-Security": "http://listed.example/safe/",
+}
 
 
 @pytest.mark.parametrize(
@@ -37,11 +40,17 @@ _LISTS = {"Debian": "http://listed.example/debian/", "Debian-Security": "http://
         ((), ("http://mirror.example/debian", "http://safe.example/debian-security")),
         (("Debian",), ("http://listed.example/debian", "http://safe.example/debian-security")),
         (("Debian-Security",), ("http://mirror.example/debian", "http://listed.example/safe")),
-        (("Debian", "Debian-Security"), ("http://listed.example/debian", "http://listed.example/safe")),
+        (
+            ("Debian", "Debian-Security"),
+            ("http://listed.example/debian", "http://listed.example/safe"),
+        ),
     ],
 )
 def test_sources_without_lists_name_the_mirrors(
-    listed: tuple[str, ...], expected: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listed: tuple[str, ...],
+    expected: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     releases = tmp_path / "releases"
     releases.mkdir()
@@ -64,12 +73,16 @@ def test_sources_without_lists_name_the_mirrors(
     assert (urls["debian"], urls["security"]) == expected
 
 
-def test_apt_itself_reads_sources_without_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apt_itself_reads_sources_without_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A real apt with a source that is a folder, and no lists at all."""
     basekit.need("apt-get", "apt-config")
     archive = tmp_path / "archive"
     (archive / "dists/trixie").mkdir(parents=True)
-    (archive / "dists/trixie/Release").write_text("Origin: Debian\nLabel: Debian\nSuite: trixie\nCodename: trixie\nDate: Sat, 01 Jan 2022 00:00:00 UTC\nArchitectures: amd64\nComponents: main\n")
+    (archive / "dists/trixie/Release").write_text(
+        "Origin: Debian\nLabel: Debian\nSuite: trixie\nCodename: trixie\nDate: Sat, 01 Jan 2022 00:00:00 UTC\nArchitectures: amd64\nComponents: main\n"
+    )
     (tmp_path / "sources.list").write_text(f"deb [trusted=yes] file:{archive} trixie main\n")
     (tmp_path / "state/lists/partial").mkdir(parents=True)
     config = tmp_path / "apt.conf"
@@ -80,7 +93,9 @@ def test_apt_itself_reads_sources_without_lists(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("APT_CONFIG", str(config))
     monkeypatch.delenv(mirrors.MIRROR, raising=False)
     monkeypatch.delenv(mirrors.SECURITY, raising=False)
-    shown = subprocess.run(["apt-get", "indextargets"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["apt-get", "indextargets"], capture_output=True, text=True, check=True
+    ).stdout
     assert not shown, "apt has lists, so that this checks nothing"
     assert mirrors.find_mirrors() == {"debian": f"file:{archive}"}
 
@@ -88,26 +103,52 @@ def test_apt_itself_reads_sources_without_lists(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("urls", "filename", "expected"),
     [
-        ({"debian": "https://a.example/debian"}, "pool/main/x.deb", "https://a.example/debian/pool/main/x.deb"),
-        ({"debian": "https://a.example/debian", "security": "https://b.example/s"}, "pool/main/x.deb", "https://a.example/debian/pool/main/x.deb"),
-        ({"debian": "https://a.example/debian", "security": "https://b.example/s"}, "pool/updates/x.deb", "https://b.example/s/pool/updates/x.deb"),
-        ({"debian": "https://a.example/debian"}, "pool/updates/x.deb", "https://a.example/debian-security/pool/updates/x.deb"),
+        (
+            {"debian": "https://a.example/debian"},
+            "pool/main/x.deb",
+            "https://a.example/debian/pool/main/x.deb",
+        ),
+        (
+            {"debian": "https://a.example/debian", "security": "https://b.example/s"},
+            "pool/main/x.deb",
+            "https://a.example/debian/pool/main/x.deb",
+        ),
+        (
+            {"debian": "https://a.example/debian", "security": "https://b.example/s"},
+            "pool/updates/x.deb",
+            "https://b.example/s/pool/updates/x.deb",
+        ),
+        (
+            {"debian": "https://a.example/debian"},
+            "pool/updates/x.deb",
+            "https://a.example/debian-security/pool/updates/x.deb",
+        ),
     ],
 )
-def test_security_files_come_from_the_security_mirror(urls: dict[str, str], filename: str, expected: str) -> None:
+def test_security_files_come_from_the_security_mirror(
+    urls: dict[str, str], filename: str, expected: str
+) -> None:
     assert mirrors.mirror_url(urls, filename) == expected
 
 
 def test_an_unknown_security_mirror_is_named() -> None:
-    with pytest.raises(FatalError, match="no mirror of Debian's security updates is known here") as caught:
+    with pytest.raises(
+        FatalError, match="no mirror of Debian's security updates is known here"
+    ) as caught:
         mirrors.mirror_url({"debian": "https://a.example/mirror"}, "pool/updates/x.deb")
     assert caught.value.where == mirrors.SECURITY
 
 
 def test_the_snapshot_is_that_of_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mirrors.SNAPSHOT, "https://old.example/archive/")
-    assert mirrors.snapshot_url("2026-01-31", "pool/main/x.deb") == "https://old.example/archive/debian/20260131T235959Z/pool/main/x.deb"
-    assert mirrors.snapshot_url("2026-01-31", "pool/updates/x.deb") == "https://old.example/archive/debian-security/20260131T235959Z/pool/updates/x.deb"
+    assert (
+        mirrors.snapshot_url("2026-01-31", "pool/main/x.deb")
+        == "https://old.example/archive/debian/20260131T235959Z/pool/main/x.deb"
+    )
+    assert (
+        mirrors.snapshot_url("2026-01-31", "pool/updates/x.deb")
+        == "https://old.example/archive/debian-security/20260131T235959Z/pool/updates/x.deb"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +159,9 @@ def test_the_snapshot_is_that_of_the_day(monkeypatch: pytest.MonkeyPatch) -> Non
         (mirrors.SNAPSHOT, lambda: mirrors.snapshot_url("2026-01-31", "pool/main/x.deb")),
     ],
 )
-def test_an_address_that_is_none_is_refused_without_its_secret(variable: str, find: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_that_is_none_is_refused_without_its_secret(
+    variable: str, find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in (mirrors.MIRROR, mirrors.SECURITY, mirrors.SNAPSHOT):
         monkeypatch.setenv(name, "https://a.example/debian")
     monkeypatch.setenv(variable, "https://u:secretword@a.example/debian main\ndeb x")

@@ -38,7 +38,14 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.add(folder, "lib")
-    made = layer.from_tar(cache, "k", "base", "gzip", lambda: io.BytesIO(packed.getvalue()), change=pycache.tie_to_hashes)
+    made = layer.from_tar(
+        cache,
+        "k",
+        "base",
+        "gzip",
+        lambda: io.BytesIO(packed.getvalue()),
+        change=pycache.tie_to_hashes,
+    )
     with tarfile.open(layer.blob(cache, made.digest)) as archive:
         for member in archive:
             if member.isdir():
@@ -56,7 +63,15 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
 
 def _imported(folder: Path, name: str, *options: str) -> str:
     """What Python says of the bytecode when it imports a module of the folder."""
-    argv = [sys.executable, "-I", "-B", "-v", *options, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); import {name}"]
+    argv = [
+        sys.executable,
+        "-I",
+        "-B",
+        "-v",
+        *options,
+        "-c",
+        f"import sys; sys.path.insert(0, {str(folder)!r}); import {name}",
+    ]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stderr
     return "\n".join(line for line in said.splitlines() if str(folder) in line)
 
@@ -64,10 +79,18 @@ def _imported(folder: Path, name: str, *options: str) -> str:
 def test_bytecode_by_time_is_tied_to_hashes(cache: Cache, tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     (lib / "package").mkdir(parents=True)
-    for place, name, level in ((lib, "plain", -1), (lib, "optimised", 1), (lib / "package", "inner", -1)):
+    for place, name, level in (
+        (lib, "plain", -1),
+        (lib, "optimised", 1),
+        (lib / "package", "inner", -1),
+    ):
         _compiled(place, name, level)
     assert len(_through_a_layer(cache, lib, tmp_path / "out")) == 3
-    for folder, name, options in (("lib", "plain", ()), ("lib", "optimised", ("-O",)), ("lib/package", "inner", ())):
+    for folder, name, options in (
+        ("lib", "plain", ()),
+        ("lib", "optimised", ("-O",)),
+        ("lib/package", "inner", ()),
+    ):
         said = _imported(tmp_path / "out" / folder, name, *options)
         assert _STALE not in said
         assert "matches" in said, "the bytecode is used"
@@ -109,7 +132,10 @@ def test_other_files_stay_as_they_are(cache: Cache, tmp_path: Path) -> None:
     hashed = _compiled(lib, "hashed")
     data = hashed.read_bytes()
     hashed.write_bytes(data[:4] + b"\3\0\0\0" + b"12345678" + data[16:])
-    wanted = {"lib/alone.pyc": (lib / "alone.pyc").read_bytes(), f"lib/__pycache__/{hashed.name}": hashed.read_bytes()}
+    wanted = {
+        "lib/alone.pyc": (lib / "alone.pyc").read_bytes(),
+        f"lib/__pycache__/{hashed.name}": hashed.read_bytes(),
+    }
     left = _through_a_layer(cache, lib, tmp_path / "out")
     assert wanted.items() <= left.items()
     assert len(left) == 4

@@ -15,25 +15,39 @@ from builder.image.entry import Entry, file, folder, link
 
 
 def _view(cache: Cache, *layers: Sequence[Entry], compression: str = "gzip") -> dict[str, Entry]:
-    made = [layer.write(cache, f"key{number}", "base", compression, lambda entries=entries: entries) for number, entries in enumerate(layers)]  # type: ignore[misc]
+    made = [
+        layer.write(cache, f"key{number}", "base", compression, lambda entries=entries: entries)  # type: ignore[misc]
+        for number, entries in enumerate(layers)
+    ]
     return rootfs.view([layer.blob(cache, each.digest) for each in made], lambda _: True)
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_later_layers_count(cache: Cache, compression: str) -> None:
-    shown = _view(cache, [file("a/x", "old"), file("a/y", "kept")], [file("a/x", "new", 0o755)], compression=compression)
+    shown = _view(
+        cache,
+        [file("a/x", "old"), file("a/y", "kept")],
+        [file("a/x", "new", 0o755)],
+        compression=compression,
+    )
     assert shown["a/x"].data == b"new"
     assert shown["a/x"].mode == 0o755
     assert shown["a/y"].data == b"kept"
 
 
 def test_whiteouts_hide_files_and_folders(cache: Cache) -> None:
-    shown = _view(cache, [file("a/x/1", ""), file("a/xy", ""), file("top", "")], [rootfs.whiteout("a/x"), rootfs.whiteout("top")])
+    shown = _view(
+        cache,
+        [file("a/x/1", ""), file("a/xy", ""), file("top", "")],
+        [rootfs.whiteout("a/x"), rootfs.whiteout("top")],
+    )
     assert sorted(shown) == ["a", "a/xy"]
 
 
 def test_opaque_folders_show_only_their_own(cache: Cache) -> None:
-    shown = _view(cache, [file("a/x/1", ""), file("b", "")], [file("a/.wh..wh..opq", ""), file("a/z", "")])
+    shown = _view(
+        cache, [file("a/x/1", ""), file("b", "")], [file("a/.wh..wh..opq", ""), file("a/z", "")]
+    )
     assert sorted(shown) == ["a", "a/z", "b"]
 
 
@@ -48,7 +62,17 @@ def test_only_what_is_wanted_has_content(cache: Cache) -> None:
 
 
 def test_links_are_followed_inside(cache: Cache) -> None:
-    shown = _view(cache, [link("lib", "usr/lib"), link("lib64", "/usr/lib64"), file("usr/lib64/x.so.1", ""), link("usr/lib/x.so", "../lib64/x.so.1"), link("loop", "loop"), link("out", "../../../lib/x.so")])
+    shown = _view(
+        cache,
+        [
+            link("lib", "usr/lib"),
+            link("lib64", "/usr/lib64"),
+            file("usr/lib64/x.so.1", ""),
+            link("usr/lib/x.so", "../lib64/x.so.1"),
+            link("loop", "loop"),
+            link("out", "../../../lib/x.so"),
+        ],
+    )
     for path in ("lib/x.so", "lib64/x.so.1", "usr/lib/x.so", "out", "/lib/./x.so"):
         assert rootfs.resolve(shown, path) == "usr/lib64/x.so.1"
     assert [rootfs.resolve(shown, path) for path in ("loop", "none", "lib/none/x")] == ["", "", ""]
@@ -56,18 +80,44 @@ def test_links_are_followed_inside(cache: Cache) -> None:
 
 def test_what_is_gone_becomes_a_whiteout() -> None:
     lower = [folder("a"), file("a/x", ""), folder("b"), file("b/y", ""), file("c", "")]
-    assert [each.path for each in rootfs.gone(lower, [folder("a"), file("c", "")])] == ["a/.wh.x", ".wh.b"]
+    assert [each.path for each in rootfs.gone(lower, [folder("a"), file("c", "")])] == [
+        "a/.wh.x",
+        ".wh.b",
+    ]
 
 
 def test_nothing_of_the_machine_is_kept() -> None:
-    for path in ("etc/resolv.conf", "etc/hostname", "etc/hosts", "etc/machine-id", "var/log/dpkg.log", "tmp/x", "var/cache/apt/pkgcache.bin", "etc/apt/sources.list", "usr/bin/qemu-aarch64-static"):
+    for path in (
+        "etc/resolv.conf",
+        "etc/hostname",
+        "etc/hosts",
+        "etc/machine-id",
+        "var/log/dpkg.log",
+        "tmp/x",
+        "var/cache/apt/pkgcache.bin",
+        "etc/apt/sources.list",
+        "usr/bin/qemu-aarch64-static",
+    ):
         assert rootfs.dropped(file(path, "x")), path
-    for entry in (file("etc/passwd", ""), folder("var/log/apt"), folder("var/cache/apt"), file("usr/share/doc/git/copyright", ""), file("usr/lib/python3/x.py", "")):
+    for entry in (
+        file("etc/passwd", ""),
+        folder("var/log/apt"),
+        folder("var/cache/apt"),
+        file("usr/share/doc/git/copyright", ""),
+        file("usr/lib/python3/x.py", ""),
+    ):
         assert not rootfs.dropped(entry), entry.path
 
 
 def test_unpacked_it_can_be_read(cache: Cache, tmp_path: Path) -> None:
-    shown = _view(cache, [file("usr/bin/x", "hello", 0o755), link("bin", "/usr/bin"), Entry("usr/bin/y", "hard", 0o755, target="usr/bin/x")])
+    shown = _view(
+        cache,
+        [
+            file("usr/bin/x", "hello", 0o755),
+            link("bin", "/usr/bin"),
+            Entry("usr/bin/y", "hard", 0o755, target="usr/bin/x"),
+        ],
+    )
     rootfs.unpack(shown, tmp_path / "root")
     assert (tmp_path / "root/bin/y").read_text() == "hello"
     assert os.access(tmp_path / "root/bin/x", os.X_OK)

@@ -44,7 +44,9 @@ class Story:
     """`files` are those of the upstream's newest commit."""
 
     chain: Chain
-    files: dict[str, str] = field(default_factory=lambda: {"thing/__init__.py": chainkit.SOURCE, "LICENSE": "licence\n"})
+    files: dict[str, str] = field(
+        default_factory=lambda: {"thing/__init__.py": chainkit.SOURCE, "LICENSE": "licence\n"}
+    )
     count: int = 0
 
     @property
@@ -65,31 +67,69 @@ class Story:
 
     def many(self, count: int, bad: int = -1) -> list[str]:
         """That many commits; the one with the index `bad` brings the file bad.py, which all after it keep."""
-        return self._import([(f"step {each}", {f"f{each}_py": f"{each}\n"} | ({"bad_py": "bad\n"} if each == bad else {})) for each in range(count)], ())
+        return self._import(
+            [
+                (
+                    f"step {each}",
+                    {f"f{each}_py": f"{each}\n"} | ({"bad_py": "bad\n"} if each == bad else {}),
+                )
+                for each in range(count)
+            ],
+            (),
+        )
 
-    def _import(self, commits: list[tuple[str, dict[str, str]]], parents: tuple[str, ...]) -> list[str]:
+    def _import(
+        self, commits: list[tuple[str, dict[str, str]]], parents: tuple[str, ...]
+    ) -> list[str]:
         """By one git process, however many they are."""
         stream = ""
         for mark, (subject, files) in enumerate(commits, 1):
-            named = {f"{name.removesuffix('_py')}.py" if name.endswith("_py") else name: text for name, text in files.items()}
+            named = {
+                f"{name.removesuffix('_py')}.py" if name.endswith("_py") else name: text
+                for name, text in files.items()
+            }
             self.files |= named
             self.count += 1
             stamp = f"{gitkit.DATE + 86400 * self.count} +0100"
             stream += f"commit refs/heads/main\nmark :{mark}\nauthor Ada <ada@example.org> {stamp}\ncommitter C <c@example.org> {stamp}\ndata {len(subject)}\n{subject}\n"
             above = parents or ((f":{mark - 1}",) if mark > 1 else ("refs/heads/main^0",))
-            stream += f"from {above[0]}\n" + "".join(f"merge {each}\n" for each in above[1:]) + ("deleteall\n" if parents else "")
-            stream += "".join(f"M 100644 inline {name}\ndata {len(text.encode())}\n{text}\n" for name, text in (self.files if parents else named).items())
-        gitkit.git(self.upstream, "fast-import", "--quiet", "--force", f"--export-marks={self.folder / 'marks'}", stdin=stream.encode())
-        return [line.split()[1] for line in sorted((self.folder / "marks").read_text().splitlines(), key=lambda line: int(line.split()[0][1:]))]
+            stream += (
+                f"from {above[0]}\n"
+                + "".join(f"merge {each}\n" for each in above[1:])
+                + ("deleteall\n" if parents else "")
+            )
+            stream += "".join(
+                f"M 100644 inline {name}\ndata {len(text.encode())}\n{text}\n"
+                for name, text in (self.files if parents else named).items()
+            )
+        gitkit.git(
+            self.upstream,
+            "fast-import",
+            "--quiet",
+            "--force",
+            f"--export-marks={self.folder / 'marks'}",
+            stdin=stream.encode(),
+        )
+        return [
+            line.split()[1]
+            for line in sorted(
+                (self.folder / "marks").read_text().splitlines(),
+                key=lambda line: int(line.split()[0][1:]),
+            )
+        ]
 
     def patch(self, end: str, name: str, path: str, text: str) -> None:
         """One more patch of an end: it makes `text` of a file of upstream's, both of them made by `lined`."""
         old = self.files[path]
         diff = f"diff --git a/{path} b/{path}\nindex {chainkit.blob(old)}..{chainkit.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
         folder = self.folder / end / "patches/thing"
-        (folder / f"{name}.patch").write_bytes(patchfile.render("rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode()))
+        (folder / f"{name}.patch").write_bytes(
+            patchfile.render("rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode())
+        )
         listed = (folder / "series").read_text().split()
-        (folder / "series").write_text("".join(f"{each}\n" for each in dict.fromkeys([*listed, name])))
+        (folder / "series").write_text(
+            "".join(f"{each}\n" for each in dict.fromkeys([*listed, name]))
+        )
 
     def end(self, name: str, commit: str = "") -> Path:
         """A folder with the manifest as it stands, pinned to `commit` (the newest, if none is given)."""
@@ -98,7 +138,9 @@ class Story:
             shutil.copytree(self.folder / part, into / part)
         text = (self.folder / "manifest.yaml").read_text()
         now = text.partition("commit: ")[2][:40]
-        (into / "manifest.yaml").write_text(text.replace(now, commit or gitkit.git(self.upstream, "rev-parse", "main")))
+        (into / "manifest.yaml").write_text(
+            text.replace(now, commit or gitkit.git(self.upstream, "rev-parse", "main"))
+        )
         return into
 
     def argv(self, expression: str, *more: str, good: str = "good", bad: str = "bad") -> list[str]:
@@ -107,13 +149,37 @@ class Story:
         stage = () if "--stage" in more else ("--stage", "tree")
         judge = self.folder / "judge.py"
         judge.write_text(_JUDGE)
-        return ["bisect", "--good", ends[0], "--bad", ends[1], *stage, *more, *self.common(), "--", sys.executable, str(judge), str(self.log), expression]
+        return [
+            "bisect",
+            "--good",
+            ends[0],
+            "--bad",
+            ends[1],
+            *stage,
+            *more,
+            *self.common(),
+            "--",
+            sys.executable,
+            str(judge),
+            str(self.log),
+            expression,
+        ]
 
     def common(self) -> list[str]:
-        return ["--manifest", str(self.folder / "manifest.yaml"), "--mirror", str(self.chain.mirror), "--json"]
+        return [
+            "--manifest",
+            str(self.folder / "manifest.yaml"),
+            "--mirror",
+            str(self.chain.mirror),
+            "--json",
+        ]
 
-    def run(self, expression: str, *more: str, good: str = "good", bad: str = "bad") -> tuple[int, dict[str, Any]]:
-        return self.main(*self.argv(expression, "--work", str(self.folder / "work"), *more, good=good, bad=bad))
+    def run(
+        self, expression: str, *more: str, good: str = "good", bad: str = "bad"
+    ) -> tuple[int, dict[str, Any]]:
+        return self.main(
+            *self.argv(expression, "--work", str(self.folder / "work"), *more, good=good, bad=bad)
+        )
 
     def main(self, *argv: str) -> tuple[int, dict[str, Any]]:
         out = io.StringIO()
@@ -125,7 +191,9 @@ class Story:
         """How often the command ran."""
         return os.path.getsize(self.log) if self.log.exists() else 0
 
-    def found(self, expression: str, *more: str, good: str = "good", bad: str = "bad", merged: int = 1) -> dict[str, Any]:
+    def found(
+        self, expression: str, *more: str, good: str = "good", bad: str = "bad", merged: int = 1
+    ) -> dict[str, Any]:
         """The result of a bisect that ended well, and within its budget: counted by the command itself, the two ends left out.
 
         `merged` is how many commits the culprit's merge brought, itself with them.
@@ -135,7 +203,11 @@ class Story:
         assert status == 0, document
         result: dict[str, Any] = document["result"]
         several = 2 if result["pair"] else 1
-        assert self.calls() - 2 == result["builds"] <= several * math.log2(result["candidates"]) + math.log2(merged) + 2 * several
+        assert (
+            self.calls() - 2
+            == result["builds"]
+            <= several * math.log2(result["candidates"]) + math.log2(merged) + 2 * several
+        )
         return result
 
 

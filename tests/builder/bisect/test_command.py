@@ -17,7 +17,12 @@ def test_a_commit_of_an_upstream(story: Story) -> None:
     commits = story.many(40, bad=27)
     story.end("bad")
     found = culprit(result := story.found(BAD))
-    assert (found["kind"], found["source"], found["commit"], found["subject"]) == ("commit", "thing", commits[27], "step 27")
+    assert (found["kind"], found["source"], found["commit"], found["subject"]) == (
+        "commit",
+        "thing",
+        commits[27],
+        "step 27",
+    )
     assert (found["author"], found["files"]) == ("Ada", ["bad.py", "f27.py"])
     assert (result["candidates"], result["alone"], result["skipped"]) == (40, True, [])
     assert result["builds"] == story.calls() - 2 <= math.log2(40) + 2
@@ -39,7 +44,12 @@ def test_a_patch_among_commits(story: Story) -> None:
     for name in ("one", "two", "three"):
         story.patch("bad", name, f"{name}.py", lined("bad" if name == "two" else "good"))
     found = culprit(result := story.found("'bad' in text('two.py')"))
-    assert (found["kind"], found["name"], found["what"], found["files"]) == ("patch", "two", "patch two added", ["two.py"])
+    assert (found["kind"], found["name"], found["what"], found["files"]) == (
+        "patch",
+        "two",
+        "patch two added",
+        ["two.py"],
+    )
     assert result["candidates"] == 23
 
 
@@ -62,18 +72,33 @@ def test_a_pair_of_a_commit_and_a_patch(story: Story) -> None:
     story.patch("bad", "other", "other.py", lined("fine"))
     result = story.found(f"{BAD} and 'bad' in text('half.py')")
     assert result["pair"]
-    assert [[unit["name"] for unit in group] for group in result["culprits"]] == [["half"], [commits[11]]]
+    assert [[unit["name"] for unit in group] for group in result["culprits"]] == [
+        ["half"],
+        [commits[11]],
+    ]
 
 
 def test_the_commit_that_a_merge_brought(story: Story) -> None:
     story.end("good")
     base = story.many(4)[-1]
-    inner = [story.commit(f"branch {each}", *([base] if each == 0 else []), **{f"g{each}_py": "x\n"}, **({"bad_py": "bad\n"} if each == 2 else {})) for each in range(6)]
+    inner = [
+        story.commit(
+            f"branch {each}",
+            *([base] if each == 0 else []),
+            **{f"g{each}_py": "x\n"},
+            **({"bad_py": "bad\n"} if each == 2 else {}),
+        )
+        for each in range(6)
+    ]
     merge = story.commit("merge", base, inner[-1])
     story.many(4)
     story.end("bad")
     found = culprit(story.found(BAD, merged=7))
-    assert (found["commit"], found["merged_by"], found["files"]) == (inner[2], merge, ["bad.py", "g2.py"])
+    assert (found["commit"], found["merged_by"], found["files"]) == (
+        inner[2],
+        merge,
+        ["bad.py", "g2.py"],
+    )
 
 
 def test_a_merge_that_is_itself_to_blame(story: Story) -> None:
@@ -114,10 +139,18 @@ def test_a_patch_made_anew_is_no_change_and_is_taken_as_it_applies(story: Story)
     commits = story.many(10, bad=6)
     patch = story.end("bad") / "patches/thing/greet.patch"
     for text in (chainkit.SOURCE, chainkit.SOURCE.replace("hi", "good morning")):
-        patch.write_text(patch.read_text().replace(chainkit.blob(text), chainkit.blob(text.replace("# a thing", "# the thing"))))
+        patch.write_text(
+            patch.read_text().replace(
+                chainkit.blob(text), chainkit.blob(text.replace("# a thing", "# the thing"))
+            )
+        )
     patch.write_text(patch.read_text().replace("# a thing", "# the thing"))
     result = story.found(BAD)
-    assert (culprit(result)["commit"], result["candidates"], result["skipped"]) == (commits[6], 16, [])
+    assert (culprit(result)["commit"], result["candidates"], result["skipped"]) == (
+        commits[6],
+        16,
+        [],
+    )
 
 
 def test_a_file_of_ours(story: Story) -> None:
@@ -125,7 +158,11 @@ def test_a_file_of_ours(story: Story) -> None:
         into = story.end(end) / "overlay/thing"
         into.mkdir(parents=True)
         manifest = into.parents[1] / "manifest.yaml"
-        manifest.write_text(manifest.read_text().replace("patches: patches/thing", "patches: patches/thing, overlay: overlay/thing"))
+        manifest.write_text(
+            manifest.read_text().replace(
+                "patches: patches/thing", "patches: patches/thing, overlay: overlay/thing"
+            )
+        )
         for name in ("a.py", "b.py"):
             (into / name).write_text("bad\n" if (end, name) == ("bad", "b.py") else f"{end}\n")
         (into / "REPLACES").write_text("a.py new\nb.py new\n")
@@ -163,10 +200,19 @@ def test_a_mixture_that_cannot_be_built_is_skipped(story: Story) -> None:
     skipped = document["result"]["skipped"]
     assert skipped
     assert all("mine.patch" in each["why"] for each in skipped)
-    assert {unit["name"] for group in document["result"]["culprits"] for unit in group} >= {commits[4]}
+    assert {unit["name"] for group in document["result"]["culprits"] for unit in group} >= {
+        commits[4]
+    }
 
 
-@pytest.mark.parametrize(("expression", "word", "where"), [("True", "fails", "--good"), ("False", "succeeds", "--bad"), ("125", "does not know", "--good")])
+@pytest.mark.parametrize(
+    ("expression", "word", "where"),
+    [
+        ("True", "fails", "--good"),
+        ("False", "succeeds", "--bad"),
+        ("125", "does not know", "--good"),
+    ],
+)
 def test_ends_that_tell_nothing(story: Story, expression: str, word: str, where: str) -> None:
     story.end("good")
     story.many(4)
@@ -183,7 +229,10 @@ def test_a_command_that_answers_in_two_ways(story: Story) -> None:
     story.many(4)
     story.end("bad")
     status, document = story.run("calls % 2", "--repeat", "2")
-    assert (status, document["error"]["what"]) == (2, "answers in two ways for one build: bad, good")
+    assert (status, document["error"]["what"]) == (
+        2,
+        "answers in two ways for one build: bad, good",
+    )
 
 
 @pytest.mark.parametrize("status", [126, 130, -9])
@@ -213,7 +262,10 @@ def test_one_at_a_time_and_it_can_be_given_up(story: Story) -> None:
     status, document = story.run(BAD)
     assert status == 2
     assert "--abort" in document["error"]["do"]
-    assert story.main("bisect", "--log", *story.common())[1]["result"]["trials"][0]["what"] == "the good end"
+    assert (
+        story.main("bisect", "--log", *story.common())[1]["result"]["trials"][0]["what"]
+        == "the good end"
+    )
     assert story.main("bisect", "--abort", *story.common())[0] == 0
     assert not (story.folder / "work").exists()
     assert story.run(BAD)[0] == 0
@@ -240,4 +292,6 @@ def test_bad_requests(story: Story) -> None:
     assert "no bisect made" in story.run(BAD)[1]["error"]["what"]
     assert (story.folder / "work/thesis").read_text() == "mine"
     assert story.run(BAD, "--distribution", "other")[0] == 2
-    assert "needs two ends" in story.main("bisect", "--good", "x", *story.common())[1]["error"]["what"]
+    assert (
+        "needs two ends" in story.main("bisect", "--good", "x", *story.common())[1]["error"]["what"]
+    )

@@ -27,21 +27,59 @@ DAYS = [f"2026-03-{day:02}" for day in range(1, 13)]
 
 def _files(end: Path) -> dict[str, tuple[str, int]]:
     """What an image made of an end has of it: lock.json, the patches, an overlaid file."""
-    patches = {path.stem: path.read_text() for path in sorted((end / "patches/thing").glob("*.patch"))}
+    patches = {
+        path.stem: path.read_text() for path in sorted((end / "patches/thing").glob("*.patch"))
+    }
     lock = (end / "locks/thing-cpu.txt").read_bytes()
     overlay = {"ours.sh": "#!/bin/sh\n"}
     source = {
-        "name": "thing", "url": "https://example.invalid/thing.git", "commit": (end / "manifest.yaml").read_text().partition("commit: ")[2][:40], "tree": "1" * 40,
-        "patched_commit": "2" * 40, "patched_tree": "3" * 40, "exported_tree": "3" * 40, "absent": [], "date": gitkit.DATE,
-        "patches": [{"name": name, "sha256": hashlib.sha256(patches[name].encode()).hexdigest(), "subject": "s", "outcome": "applied"} for name in (end / "patches/thing/series").read_text().split()],
-        "overlay": [[path, hashlib.sha1(b"blob %d\0%s" % (len(text), text.encode()), usedforsecurity=False).hexdigest()] for path, text in overlay.items()],
-    }  # fmt: skip
+        "name": "thing",
+        "url": "https://example.invalid/thing.git",
+        "commit": (end / "manifest.yaml").read_text().partition("commit: ")[2][:40],
+        "tree": "1" * 40,
+        "patched_commit": "2" * 40,
+        "patched_tree": "3" * 40,
+        "exported_tree": "3" * 40,
+        "absent": [],
+        "date": gitkit.DATE,
+        "patches": [
+            {
+                "name": name,
+                "sha256": hashlib.sha256(patches[name].encode()).hexdigest(),
+                "subject": "s",
+                "outcome": "applied",
+            }
+            for name in (end / "patches/thing/series").read_text().split()
+        ],
+        "overlay": [
+            [
+                path,
+                hashlib.sha1(
+                    b"blob %d\0%s" % (len(text), text.encode()), usedforsecurity=False
+                ).hexdigest(),
+            ]
+            for path, text in overlay.items()
+        ],
+    }
     record: dict[str, Any] = {
-        "schema": 1, "distribution": "thing", "line": "line", "accelerator": "cpu", "architecture": "amd64", "python": "3.11", "builder": __version__,
-        "sources": {"thing": source}, "requirements": {"file": "thing-cpu.txt", "sha256": hashlib.sha256(lock).hexdigest()},
-    }  # fmt: skip
-    files = {f"opt/rosetta/sources/thing/{name}.patch": (text, 0o644) for name, text in patches.items()}
-    return {**files, "opt/rosetta/lock.json": (parts.lock_text(record), 0o644), **{f"opt/thing/{path}": (text, 0o755) for path, text in overlay.items()}}
+        "schema": 1,
+        "distribution": "thing",
+        "line": "line",
+        "accelerator": "cpu",
+        "architecture": "amd64",
+        "python": "3.11",
+        "builder": __version__,
+        "sources": {"thing": source},
+        "requirements": {"file": "thing-cpu.txt", "sha256": hashlib.sha256(lock).hexdigest()},
+    }
+    files = {
+        f"opt/rosetta/sources/thing/{name}.patch": (text, 0o644) for name, text in patches.items()
+    }
+    return {
+        **files,
+        "opt/rosetta/lock.json": (parts.lock_text(record), 0o644),
+        **{f"opt/thing/{path}": (text, 0o755) for path, text in overlay.items()},
+    }
 
 
 def _image(story: Story, end: Path) -> oci.Index:
@@ -49,8 +87,16 @@ def _image(story: Story, end: Path) -> oci.Index:
     cache, files = Cache(story.folder / "blobs"), _files(end)
     key = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     low = layer.write(cache, "0" * 64, "base", "gzip", lambda: [file("base.txt", "base\n", 0o644)])
-    high = layer.write(cache, key, "rosetta", "gzip", lambda: [file(path, text, mode) for path, (text, mode) in sorted(files.items())])
-    return oci.index([oci.image("amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})], {})
+    high = layer.write(
+        cache,
+        key,
+        "rosetta",
+        "gzip",
+        lambda: [file(path, text, mode) for path, (text, mode) in sorted(files.items())],
+    )
+    return oci.index(
+        [oci.image("amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})], {}
+    )
 
 
 def _layout(story: Story, end: Path) -> str:
@@ -102,7 +148,11 @@ def test_what_is_not_as_it_was_made_is_refused(story: Story, damage: str) -> Non
     story.end("bad")
     status, document = story.run(BAD, good=place)
     assert status == 2
-    assert {"patch": "greet.patch is not", "lock": "in the history of this repository", "record": "cannot be read"}[damage] in document["error"]["what"]
+    assert {
+        "patch": "greet.patch is not",
+        "lock": "in the history of this repository",
+        "record": "cannot be read",
+    }[damage] in document["error"]["what"]
     assert story.calls() == 0
 
 
@@ -119,28 +169,43 @@ def test_a_lock_is_found_in_our_history(story: Story) -> None:
     assert culprit(story.found(BAD, good=place))["commit"] == commits[1]
 
 
-def test_first_by_nightly_then_inside_the_night(story: Story, registry_of_nights: tuple[Listing, Served]) -> None:
+def test_first_by_nightly_then_inside_the_night(
+    story: Story, registry_of_nights: tuple[Listing, Served]
+) -> None:
     """Twelve nights, each some commits on; the culprit is told apart first among nights, then among one night's commits."""
     _, served = registry_of_nights
     commits: list[str] = []
     for number, day in enumerate(DAYS):
         commits += story.many(6, bad=3 if number == 8 else -1)
-        registry.push(Cache(story.folder / "blobs"), _image(story, story.end(day)), f"{served.host}/team/thing:nightly-{day}")
+        registry.push(
+            Cache(story.folder / "blobs"),
+            _image(story, story.end(day)),
+            f"{served.host}/team/thing:nightly-{day}",
+        )
     name = f"registry:{served.host}/team/thing:nightly-"
     status, document = story.run(BAD, good=f"{name}{DAYS[0]}", bad=f"{name}{DAYS[-1]}")
     assert status == 0, document
     result = document["result"]
     assert culprit(result)["commit"] == commits[8 * 6 + 3]
-    assert (result["between"], result["candidates"]) == ([f"{name}{DAYS[7]}", f"{name}{DAYS[8]}"], 6)
+    assert (result["between"], result["candidates"]) == (
+        [f"{name}{DAYS[7]}", f"{name}{DAYS[8]}"],
+        6,
+    )
     assert result["builds"] == story.calls() - 2 <= math.log2(len(DAYS) - 1) + math.log2(6) + 2
 
 
-def test_a_night_that_is_lost_is_passed_by(story: Story, registry_of_nights: tuple[Listing, Served]) -> None:
+def test_a_night_that_is_lost_is_passed_by(
+    story: Story, registry_of_nights: tuple[Listing, Served]
+) -> None:
     kept, served = registry_of_nights
     commits: list[str] = []
     for number, day in enumerate(DAYS[:5]):
         commits += story.many(2, bad=1 if number == 3 else -1)
-        registry.push(Cache(story.folder / "blobs"), _image(story, story.end(day)), f"{served.host}/team/thing:nightly-{day}")
+        registry.push(
+            Cache(story.folder / "blobs"),
+            _image(story, story.end(day)),
+            f"{served.host}/team/thing:nightly-{day}",
+        )
     for name, tag in list(kept.manifests):
         if tag == f"nightly-{DAYS[2]}":
             kept.manifests[name, tag] = (oci.MANIFEST, b"{}")

@@ -16,7 +16,15 @@ BAD = "'bad' in text('bad.py')"
 
 def _killed(story: Story, *argv: str, program: str = chainkit._MAIN, **extra: str) -> int:
     command = [sys.executable, "-I", "-c", program, str(ROOT), *argv]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=story.chain.environment() | extra, cwd=story.folder, start_new_session=True)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=story.chain.environment() | extra,
+        cwd=story.folder,
+        start_new_session=True,
+    )
     if done.returncode == 0 and extra:
         return int(done.stderr.split()[-1])
     return done.returncode
@@ -37,7 +45,9 @@ def test_killed_in_each_build(story: Story) -> None:
     result = story.main(*argv)[1]["result"]
     assert culprit(result)["commit"] == commits[8]
     answered = result["builds"] + 2
-    assert (rounds, story.calls()) == (answered, 2 * answered), "each build was killed once, then answered once"
+    assert (rounds, story.calls()) == (answered, 2 * answered), (
+        "each build was killed once, then answered once"
+    )
 
 
 def test_killed_at_any_step_of_ours(story: Story) -> None:
@@ -52,7 +62,9 @@ def test_killed_at_any_step_of_ours(story: Story) -> None:
         for folder in (story.chain.cache, story.folder / "work"):
             shutil.rmtree(folder, ignore_errors=True)
         story.log.unlink(missing_ok=True)
-        assert _killed(story, *argv, program=chainkit.KILLED, KILL_AT=str(point)) == -signal.SIGKILL, point
+        assert (
+            _killed(story, *argv, program=chainkit.KILLED, KILL_AT=str(point)) == -signal.SIGKILL
+        ), point
         status, document = story.main(*argv)
         assert (status, culprit(document["result"])["commit"]) == (0, commits[3]), point
         assert story.calls() <= answered + 1, point

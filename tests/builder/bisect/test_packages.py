@@ -33,13 +33,20 @@ def two(story: Story) -> Story:
 
 def test_a_locked_package(two: Story) -> None:
     found = culprit(result := two.found("version('gamma') == '2.0'", "--stage", "env"))
-    assert (found["kind"], found["what"], found["files"]) == ("package", "gamma 1.0 -> 2.0", ["locks/thing-cpu.txt"])
+    assert (found["kind"], found["what"], found["files"]) == (
+        "package",
+        "gamma 1.0 -> 2.0",
+        ["locks/thing-cpu.txt"],
+    )
     assert result["candidates"] == 8
 
 
 def test_a_pair_of_a_package_and_a_commit(two: Story) -> None:
     result = two.found("version('beta') == '2.0' and 'bad' in text('bad.py')", "--stage", "env")
-    assert [[unit["what"].partition(" (")[2] or unit["what"] for unit in group] for group in result["culprits"]] == [["beta 1.0 -> 2.0"], ['Ada, 2023-11-17, "step 2")']]
+    assert [
+        [unit["what"].partition(" (")[2] or unit["what"] for unit in group]
+        for group in result["culprits"]
+    ] == [["beta 1.0 -> 2.0"], ['Ada, 2023-11-17, "step 2")']]
 
 
 def test_packages_that_do_not_go_together_are_one_group(story: Story) -> None:
@@ -55,7 +62,11 @@ def test_packages_that_do_not_go_together_are_one_group(story: Story) -> None:
 def test_the_command_finds_the_environment_on_its_path(two: Story) -> None:
     out = two.folder / "which"
     argv = two.argv("", "--stage", "env", "--work", str(two.folder / "work"))
-    command = ["sh", "-c", f'command -v python >> {out}; echo "$ROSETTA_ENV" >> {out}; python -c "import alpha, thing"; exit 0']
+    command = [
+        "sh",
+        "-c",
+        f'command -v python >> {out}; echo "$ROSETTA_ENV" >> {out}; python -c "import alpha, thing"; exit 0',
+    ]
     status, document = two.main(*argv[: argv.index("--") + 1], *command)
     assert (status, document["error"]["where"]) == (2, "--bad")
     place = two.folder / "work/env"
@@ -83,22 +94,65 @@ def test_revisions_of_this_repository(story: Story) -> None:
     (repo / "rosetta/known_issues.yaml").write_bytes(known.read_bytes())
     good = commit("begin", __init__="", one="fine\n")
     commit("elsewhere")
-    commits = [commit(f"step {each}", one=f"{'bad' if each >= 3 else 'fine'} {each}\n") for each in range(6)]
-    argv = ["--manifest", str(repo / "manifest.yaml"), "--mirror", str(story.chain.mirror), "--json"]
+    commits = [
+        commit(f"step {each}", one=f"{'bad' if each >= 3 else 'fine'} {each}\n")
+        for each in range(6)
+    ]
+    argv = [
+        "--manifest",
+        str(repo / "manifest.yaml"),
+        "--mirror",
+        str(story.chain.mirror),
+        "--json",
+    ]
     judge = story.argv("'bad' in (root / 'opt/rosetta/rosetta/one.py').read_text()")
-    status, document = story.main("bisect", "--good", good, "--bad", "main", "--work", str(story.folder / "work"), *argv, *judge[judge.index("--") :])
+    status, document = story.main(
+        "bisect",
+        "--good",
+        good,
+        "--bad",
+        "main",
+        "--work",
+        str(story.folder / "work"),
+        *argv,
+        *judge[judge.index("--") :],
+    )
     assert status == 0, document
     found = culprit(document["result"])
-    assert (found["kind"], found["commit"], found["subject"], found["files"]) == ("rosetta", commits[3], "step 3", ["rosetta/one.py"])
+    assert (found["kind"], found["commit"], found["subject"], found["files"]) == (
+        "rosetta",
+        commits[3],
+        "step 3",
+        ["rosetta/one.py"],
+    )
     assert document["result"]["candidates"] == 6
 
     greet = repo / "patches/thing/greet.patch"
-    polite, loud = (chainkit.blob(chainkit.SOURCE.replace("hi", word)) for word in ("good morning", "HELLO"))
+    polite, loud = (
+        chainkit.blob(chainkit.SOURCE.replace("hi", word)) for word in ("good morning", "HELLO")
+    )
     greet.write_text(greet.read_text().replace(polite, loud).replace("good morning", "HELLO"))
     by = commit("shout")
     commit("later", one="bad again\n")
     judge = story.argv("'HELLO' in text('thing/__init__.py')")
-    status, document = story.main("bisect", "--good", good, "--bad", "HEAD", "--stage", "tree", "--work", str(story.folder / "work"), *argv, *judge[judge.index("--") :])
+    status, document = story.main(
+        "bisect",
+        "--good",
+        good,
+        "--bad",
+        "HEAD",
+        "--stage",
+        "tree",
+        "--work",
+        str(story.folder / "work"),
+        *argv,
+        *judge[judge.index("--") :],
+    )
     assert status == 0, document
     found = culprit(document["result"])
-    assert (found["kind"], found["name"], found["commit"], found["subject"]) == ("patch", "greet", by, "shout")
+    assert (found["kind"], found["name"], found["commit"], found["subject"]) == (
+        "patch",
+        "greet",
+        by,
+        "shout",
+    )

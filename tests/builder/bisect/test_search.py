@@ -13,11 +13,17 @@ class Asked:
     """A build is bad with all of `together`; what is in `skipped` cannot be told."""
 
     def __init__(self, together: Iterable[int], skipped: Iterable[int] = ()) -> None:
-        self.together, self.skipped, self.builds = frozenset(together), set(skipped), set[frozenset[int]]()
+        self.together, self.skipped, self.builds = (
+            frozenset(together),
+            set(skipped),
+            set[frozenset[int]](),
+        )
 
     def __call__(self, chosen: frozenset[int]) -> Answer:
         self.builds.add(chosen)
-        return "skip" if len(chosen) in self.skipped else "bad" if self.together <= chosen else "good"
+        return (
+            "skip" if len(chosen) in self.skipped else "bad" if self.together <= chosen else "good"
+        )
 
     def search(self, count: int) -> Found:
         return needed(count, self, lambda index: frozenset({index}))
@@ -48,13 +54,19 @@ def test_three_together() -> None:
 
 def test_a_commit_comes_with_those_before_it() -> None:
     asked = Asked([6])
-    found = needed(10, asked, lambda index: frozenset(range(5, index + 1)) if index >= 5 else frozenset({index}))
+    found = needed(
+        10,
+        asked,
+        lambda index: frozenset(range(5, index + 1)) if index >= 5 else frozenset({index}),
+    )
     assert found == Found(((6,),), alone=True)
     assert frozenset({5, 6}) in asked.builds
 
 
 def test_skipped_ones_are_gone_around() -> None:
-    found = edge(0, 40, lambda place: "skip" if 15 <= place <= 25 else "bad" if place >= 30 else "good")
+    found = edge(
+        0, 40, lambda place: "skip" if 15 <= place <= 25 else "bad" if place >= 30 else "good"
+    )
     assert found == Edge(29, 30)
 
 

@@ -28,7 +28,15 @@ class Story:
         return self.bench.upstream.head
 
     def argv(self, *argv: str, verb: str = "bump") -> list[str]:
-        return [verb, "--offline", "--mirror", str(self.bench.root / "mirror"), "--manifest", str(self.manifest), *argv]
+        return [
+            verb,
+            "--offline",
+            "--mirror",
+            str(self.bench.root / "mirror"),
+            "--manifest",
+            str(self.manifest),
+            *argv,
+        ]
 
     def run(self, *argv: str, verb: str = "bump") -> tuple[int, str]:
         self.capsys.readouterr()
@@ -52,7 +60,9 @@ class Story:
         return found
 
     def patch(self, *argv: str, name: str = "mine") -> dict[str, Any]:
-        found: dict[str, Any] = next(one for one in self.up(*argv)["patches"] if one["name"] == name)
+        found: dict[str, Any] = next(
+            one for one in self.up(*argv)["patches"] if one["name"] == name
+        )
         return found
 
     @property
@@ -61,8 +71,24 @@ class Story:
 
     def ours(self) -> dict[str, bytes]:
         """Every file of ours that a bump may touch."""
-        folders = [self.manifest, *(path for path in (self.bench.root / "patches", self.bench.root / "overlay", self.bench.root / "locks") if path.exists())]
-        files = [path for one in folders for path in ([one] if one.is_file() else sorted(one.rglob("*"))) if path.is_file()]
+        folders = [
+            self.manifest,
+            *(
+                path
+                for path in (
+                    self.bench.root / "patches",
+                    self.bench.root / "overlay",
+                    self.bench.root / "locks",
+                )
+                if path.exists()
+            ),
+        ]
+        files = [
+            path
+            for one in folders
+            for path in ([one] if one.is_file() else sorted(one.rglob("*")))
+            if path.is_file()
+        ]
         return {str(path.relative_to(self.bench.root)): path.read_bytes() for path in files}
 
     def mine(self, **edits: str) -> Path:
@@ -79,7 +105,9 @@ class Story:
 
     def mend(self) -> None:
         """As a person does: the patch made anew against the tip, by hand, not as git writes it."""
-        diff = self.bench.upstream.diff({"pkg/a.py": text(l1="a\nb\n", l20="ours and theirs\n")}, context=3)
+        diff = self.bench.upstream.diff(
+            {"pkg/a.py": text(l1="a\nb\n", l20="ours and theirs\n")}, context=3
+        )
         file = self.bench.patches / "mine.patch"
         file.write_bytes(file.read_bytes().partition(b"---\n")[0] + b"---\n" + diff)
 

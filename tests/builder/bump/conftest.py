@@ -8,5 +8,7 @@ from tests.builder.bump.bumpkit import Story, begin
 
 
 @pytest.fixture
-def story(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Story:
+def story(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Story:
     return begin(tmp_path, capsys, monkeypatch)

@@ -11,8 +11,14 @@ def test_a_forecast_changes_nothing(story: Story) -> None:
     status, document = story.json("--forecast")
     assert (status, story.ours()) == (1, before)
     up = document["result"]["sources"]["up"]
-    assert (up["tip"], up["pin"] == up["applies_up_to"], document["result"]["forecast"]) == (tip, True, True)
-    assert not (story.bench.root / "cache/bump").exists() or not list((story.bench.root / "cache/bump").iterdir())
+    assert (up["tip"], up["pin"] == up["applies_up_to"], document["result"]["forecast"]) == (
+        tip,
+        True,
+        True,
+    )
+    assert not (story.bench.root / "cache/bump").exists() or not list(
+        (story.bench.root / "cache/bump").iterdir()
+    )
     (story.bench.patches / "series").write_text("")
     (story.bench.patches / "mine.patch").unlink()
     assert story.run("--forecast")[0] == 0
@@ -59,7 +65,10 @@ def test_a_source_that_cannot_move_holds_back_nobody(story: Story) -> None:
     other.mkdir()
     (other / "series").write_text("")
     pin = story.bench.upstream.git.text("rev-parse", "main~2")
-    text_ = story.manifest.read_text().replace("lines:", f"  zz: {{git: https://example.org/up.git, track: main, commit: {pin}, patches: patches/other}}\nlines:")
+    text_ = story.manifest.read_text().replace(
+        "lines:",
+        f"  zz: {{git: https://example.org/up.git, track: main, commit: {pin}, patches: patches/other}}\nlines:",
+    )
     story.manifest.write_text(text_)
     status, document = story.json()
     assert (status, document["result"]["summary"]) == (1, {"up": "part-way", "zz": "moved"})
@@ -77,7 +86,12 @@ def test_a_bump_of_one_source_forgets_nothing_of_another(story: Story) -> None:
     other.mkdir()
     (other / "series").write_text("")
     pin = story.bench.upstream.git.text("rev-parse", "main~2")
-    story.manifest.write_text(story.manifest.read_text().replace("lines:", f"  zz: {{git: https://example.org/up.git, track: main, commit: {pin}, patches: patches/other}}\nlines:"))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(
+            "lines:",
+            f"  zz: {{git: https://example.org/up.git, track: main, commit: {pin}, patches: patches/other}}\nlines:",
+        )
+    )
     before = story.ours()
     assert story.run("up")[0] == 1
     assert story.run("zz")[0] == 0
@@ -87,7 +101,11 @@ def test_a_bump_of_one_source_forgets_nothing_of_another(story: Story) -> None:
 
 def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -> None:
     good = story.pin()
-    story.manifest.write_text(story.manifest.read_text().replace("patches: patches/up", "patches: patches/up, absent: [README]"))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(
+            "patches: patches/up", "patches: patches/up, absent: [README]"
+        )
+    )
     story.bench.upstream.commit({"README": None}, "away")
     status, out = story.run()
     assert (status, story.pinned) == (1, good)
@@ -109,7 +127,12 @@ def test_a_path_that_is_never_exported_and_is_gone_holds_the_pin(story: Story) -
 )
 def test_wrong_use_is_one_line(story: Story, argv: tuple[str, ...], says: str) -> None:
     story.pin()
-    story.manifest.write_text(story.manifest.read_text().replace("lines:", f"  wheel: {{wheel: w==1.0, sha256: {'ab' * 32}, patches: patches/up}}\nlines:"))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(
+            "lines:",
+            f"  wheel: {{wheel: w==1.0, sha256: {'ab' * 32}, patches: patches/up}}\nlines:",
+        )
+    )
     status, out = story.run(*argv)
     assert (status, len(out.splitlines())) == (2, 1), out
     assert says in out
@@ -117,7 +140,12 @@ def test_wrong_use_is_one_line(story: Story, argv: tuple[str, ...], says: str) -
 
 def test_wheels_are_left_alone(story: Story) -> None:
     story.pin()
-    story.manifest.write_text(story.manifest.read_text().replace("lines:", f"  wheel: {{wheel: w==1.0, sha256: {'ab' * 32}, patches: patches/up}}\nlines:"))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(
+            "lines:",
+            f"  wheel: {{wheel: w==1.0, sha256: {'ab' * 32}, patches: patches/up}}\nlines:",
+        )
+    )
     assert list(story.json()[1]["result"]["sources"]) == ["up"]
 
 

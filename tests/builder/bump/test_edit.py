@@ -32,7 +32,9 @@ def test_only_the_pin_changes(tmp_path: Path, ends: str) -> None:
     assert file.read_bytes().decode() == BLOCK.replace(f"'{OLD}'", f"'{NEW}'").replace("\n", ends)
     assert file.stat().st_mode & 0o777 == 0o600
     edit.set_pin(file, "other", OLD, NEW)
-    assert file.read_bytes().decode() == BLOCK.replace(f"'{OLD}'", f"'{NEW}'").replace(f"commit: {OLD},", f"commit: {NEW},").replace("\n", ends)
+    assert file.read_bytes().decode() == BLOCK.replace(f"'{OLD}'", f"'{NEW}'").replace(
+        f"commit: {OLD},", f"commit: {NEW},"
+    ).replace("\n", ends)
     edit.set_pin(file, "other", OLD, NEW)
 
 

@@ -64,7 +64,13 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def _killed(story: Story, at: int, *argv: str) -> bool:
-    done = subprocess.run([sys.executable, "-c", _KILL, str(at), *story.argv(*argv)], cwd=ROOT, capture_output=True, check=False, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", _KILL, str(at), *story.argv(*argv)],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+        env=dict(os.environ),
+    )
     assert done.returncode in (0, 1, -signal.SIGKILL), done.stderr.decode()
     return done.returncode == -signal.SIGKILL
 
@@ -74,7 +80,9 @@ def _scene(story: Story) -> None:
     story.mine(l20="ours\n")
     bench.add("other", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
     story.pin()
-    bench.upstream.commit({"pkg/a.py": text(l1="a\nb\n"), "pkg/b.py": b"w = 0\nx = 1\ny = 2\nz = 3\n"}, "elsewhere")
+    bench.upstream.commit(
+        {"pkg/a.py": text(l1="a\nb\n"), "pkg/b.py": b"w = 0\nx = 1\ny = 2\nz = 3\n"}, "elsewhere"
+    )
 
 
 @pytest.mark.parametrize("then", ["rerun", "abort"])
@@ -86,7 +94,10 @@ def test_killed_at_any_write_a_rerun_finishes_and_abort_undoes(story: Story, the
         if then == "rerun":
             assert story.run()[0] == 0
             assert story.pinned == story.bench.upstream.head
-            assert [one["outcome"] for one in story.up("--forecast")["patches"]] == ["applies", "applies"]
+            assert [one["outcome"] for one in story.up("--forecast")["patches"]] == [
+                "applies",
+                "applies",
+            ]
         else:
             status, out = story.run("--abort")
             assert status in ((0, 2) if at == 0 else (0,)), out
@@ -100,9 +111,15 @@ def test_killed_at_any_write_a_rerun_finishes_and_abort_undoes(story: Story, the
 def test_a_file_edited_after_a_kill_is_not_overwritten(story: Story) -> None:
     _scene(story)
     journal = story.bench.root / "cache/bump"
-    assert any(_killed(story, n) and any(b'"writing": {' in one.read_bytes() for one in journal.glob("[0-9a-f]*.json")) for n in range(9))
+    assert any(
+        _killed(story, n)
+        and any(b'"writing": {' in one.read_bytes() for one in journal.glob("[0-9a-f]*.json"))
+        for n in range(9)
+    )
     file = story.bench.patches / "other.patch"
-    file.write_bytes(file.read_bytes().replace(b"Subject: [PATCH] up: other", b"Subject: [PATCH] up: edited"))
+    file.write_bytes(
+        file.read_bytes().replace(b"Subject: [PATCH] up: other", b"Subject: [PATCH] up: edited")
+    )
     before = story.ours()
     status, out = story.run()
     assert (status, story.ours()) == (2, before)

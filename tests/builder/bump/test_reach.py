@@ -37,12 +37,17 @@ def test_a_force_push_that_left_the_pin_behind(story: Story) -> None:
     tip = up.commit({"README": b"instead\n"}, "instead")
     found = _finding(story)
     assert found["kind"] == "rewritten"
-    assert f"main stands at {tip}, which does not hold the pin {pin}: force-pushed; they part at {fork}" in found["what"]
+    assert (
+        f"main stands at {tip}, which does not hold the pin {pin}: force-pushed; they part at {fork}"
+        in found["what"]
+    )
 
 
 def test_a_force_push_of_which_the_pin_is_not_at_hand(story: Story) -> None:
     story.pin()
-    story.manifest.write_text(story.manifest.read_text().replace(story.bench.upstream.head, "1a" * 20))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(story.bench.upstream.head, "1a" * 20)
+    )
     found = _finding(story)
     assert (found["kind"], "knows no 1a1a" in found["what"]) == ("rewritten", True)
 
@@ -64,7 +69,11 @@ def test_a_branch_that_was_renamed(story: Story) -> None:
     up.git.run("update-ref", "refs/heads/trunk", tip)
     up.git.run("update-ref", "-d", "refs/heads/main")
     up.git.run("pack-refs", "--all")
-    up.git.run("update-ref", "refs/heads/old/stuff", up.git.text("commit-tree", f"{tip}^{{tree}}", stdin=b"no child of the pin"))
+    up.git.run(
+        "update-ref",
+        "refs/heads/old/stuff",
+        up.git.text("commit-tree", f"{tip}^{{tree}}", stdin=b"no child of the pin"),
+    )
     found = _finding(story)
     assert found == {
         "kind": "branch-lost",
@@ -73,7 +82,9 @@ def test_a_branch_that_was_renamed(story: Story) -> None:
     }
 
 
-def test_a_branch_that_was_deleted_from_a_server(story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_branch_that_was_deleted_from_a_server(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     story.pin()
     up = story.bench.upstream
     up.git.run("update-ref", "refs/heads/other", up.head)
@@ -90,7 +101,15 @@ def test_a_branch_that_was_deleted_from_a_server(story: Story, tmp_path: Path, c
 
 def _served(story: Story) -> GitSource:
     source = story.bench.source()
-    return GitSource(source.name, f"file://{story.bench.upstream.git.git_dir}", source.track, source.commit, source.patches, None, ())
+    return GitSource(
+        source.name,
+        f"file://{story.bench.upstream.git.git_dir}",
+        source.track,
+        source.commit,
+        source.patches,
+        None,
+        (),
+    )
 
 
 def test_a_tag_that_was_moved(story: Story) -> None:
@@ -112,7 +131,16 @@ def test_a_mirror_that_is_cut_off(story: Story) -> None:
     up.commit({"README": b"y\n"}, "two")
     shallow = story.bench.root / "shallow/up.git"
     shallow.parent.mkdir()
-    gitkit.git(story.bench.root, "clone", "--quiet", "--bare", "--branch=main", "--depth=1", f"file://{up.git.git_dir}", str(shallow))
+    gitkit.git(
+        story.bench.root,
+        "clone",
+        "--quiet",
+        "--bare",
+        "--branch=main",
+        "--depth=1",
+        f"file://{up.git.git_dir}",
+        str(shallow),
+    )
     shutil.rmtree(story.bench.root / "mirror")
     (story.bench.root / "shallow").rename(story.bench.root / "mirror")
     found = _finding(story)
@@ -123,10 +151,15 @@ def test_a_mirror_that_is_cut_off(story: Story) -> None:
 def test_nobody_to_ask(story: Story, capsys: pytest.CaptureFixture[str]) -> None:
     story.pin()
     assert cli.main(["bump", "--offline", "--manifest", str(story.manifest)]) == 1
-    assert "up: unreachable: no mirror of it can say where the branch main stands" in capsys.readouterr().out
+    assert (
+        "up: unreachable: no mirror of it can say where the branch main stands"
+        in capsys.readouterr().out
+    )
 
 
-def test_from_a_server_the_history_comes_once(story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_server_the_history_comes_once(
+    story: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By its URL, with no mirror: the tip, the history, the culprit, and the commit that the pin goes to."""
     bench = story.bench
     story.mine(l20="ours\n")
@@ -134,7 +167,9 @@ def test_from_a_server_the_history_comes_once(story: Story, tmp_path: Path, caps
     bench.upstream.commit({"README": b"x\n"}, "words")
     good = bench.upstream.head
     culprit = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
-    story.manifest.write_text(story.manifest.read_text().replace(URL, f"file://{bench.upstream.git.git_dir}"))
+    story.manifest.write_text(
+        story.manifest.read_text().replace(URL, f"file://{bench.upstream.git.git_dir}")
+    )
     argv = ["bump", "--allow-protocol", "file", "--manifest", str(story.manifest)]
     assert cli.main(argv) == 1
     out = capsys.readouterr().out
@@ -155,6 +190,11 @@ def test_from_a_server_the_history_comes_once(story: Story, tmp_path: Path, caps
 def test_a_name_that_git_could_take_for_an_option(story: Story, tmp_path: Path) -> None:
     story.pin()
     source = Bench.source(story.bench)
-    bad = GitSource(source.name, source.git, "--upload-pack=x", source.commit, source.patches, None, ())
-    with pytest.raises(Exception, match="is no name of a branch"), reach.opened(bad, Access(Cache(tmp_path / "c"))):
+    bad = GitSource(
+        source.name, source.git, "--upload-pack=x", source.commit, source.patches, None, ()
+    )
+    with (
+        pytest.raises(Exception, match="is no name of a branch"),
+        reach.opened(bad, Access(Cache(tmp_path / "c"))),
+    ):
         pass

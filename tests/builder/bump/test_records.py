@@ -17,7 +17,9 @@ def _shipped(story: Story, asks: bytes = b"'numpy'") -> None:
     (story.bench.root / "locks/common.in").write_text("")
     line = 'lines:\n  now: {python: "3.11", pythons: ["3.11"], common: locks/common.in}\n'
     each = "distributions:\n  up: {line: now, sources: [up], accelerators: [cpu], architectures: [amd64]}\n"
-    story.manifest.write_text(story.manifest.read_text().replace("lines: {}\n", line).replace("distributions: {}\n", each))
+    story.manifest.write_text(
+        story.manifest.read_text().replace("lines: {}\n", line).replace("distributions: {}\n", each)
+    )
 
 
 def test_both_records_follow_the_pin_and_say_what_changed(story: Story) -> None:
@@ -35,8 +37,11 @@ def test_both_records_follow_the_pin_and_say_what_changed(story: Story) -> None:
     assert (status, before["commit"], after["commit"], pin != old) == (0, old, tip, True)
     assert locks["files"]["locks/declared.json"] == ["+up: scipy>=1"]
     assert locks["files"]["locks/sources.json"] == [
-        f"-up: commit {old}", f"+up: commit {tip}", f"-up: patched_commit {before['patched_commit']}", f"+up: patched_commit {after['patched_commit']}",
-    ]  # fmt: skip
+        f"-up: commit {old}",
+        f"+up: commit {tip}",
+        f"-up: patched_commit {before['patched_commit']}",
+        f"+up: patched_commit {after['patched_commit']}",
+    ]
     assert (locks["lines"], locks["problem"]) == (["now"], "")
 
 
@@ -52,7 +57,10 @@ def test_they_are_what_lock_would_write(story: Story) -> None:
     _shipped(story)
     story.bench.upstream.commit({"README": b"x\n"}, "words")
     story.run()
-    ours = {name: (story.bench.root / name).read_bytes() for name in ("locks/sources.json", "locks/declared.json")}
+    ours = {
+        name: (story.bench.root / name).read_bytes()
+        for name in ("locks/sources.json", "locks/declared.json")
+    }
     status, out = story.run("--check", verb="lock")
     assert status == 1  # there are no locks of packages here
     assert [name for name in ours if f"{name}:" in out] == []
@@ -85,6 +93,10 @@ def test_abort_brings_them_back(story: Story) -> None:
     up.commit({"README": b"y\n"}, "words")
     up.commit({"pkg/a.py": text(l20="theirs\n")}, "rework")
     assert story.run()[0] == 1
-    assert {path for path, data in story.ours().items() if before[path] != data} == {"manifest.yaml", "locks/sources.json", "locks/declared.json"}
+    assert {path for path, data in story.ours().items() if before[path] != data} == {
+        "manifest.yaml",
+        "locks/sources.json",
+        "locks/declared.json",
+    }
     assert story.run("--abort")[0] == 0
     assert story.ours() == before

@@ -7,7 +7,9 @@ from tests.builder.bump.bumpkit import OTHER, Story
 from tests.builder.patchkit import text
 
 
-def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(story: Story) -> None:
+def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(
+    story: Story,
+) -> None:
     story.mine(l20="ours\n")
     story.pin()
     up = story.bench.upstream
@@ -17,11 +19,32 @@ def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(
     tip = up.commit({"README": b"even more\n"}, "more words")
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["culprit"]["by"]["commit"], mine["culprit"]["by"]["author"], mine["culprit"]["by"]["subject"], mine["proposal"]) == (
-        "conflict", culprit, "Ada Upstream", "rework", None,
-    )  # fmt: skip
-    assert (found["tip"], found["applies_up_to"], found["pin"], found["ok"], story.pinned) == (tip, good, good, False, good)
-    assert [one["subject"] for one in found["log"]] == ["more words", "rework", "words", "elsewhere"]
+    assert (
+        mine["outcome"],
+        mine["culprit"]["by"]["commit"],
+        mine["culprit"]["by"]["author"],
+        mine["culprit"]["by"]["subject"],
+        mine["proposal"],
+    ) == (
+        "conflict",
+        culprit,
+        "Ada Upstream",
+        "rework",
+        None,
+    )
+    assert (found["tip"], found["applies_up_to"], found["pin"], found["ok"], story.pinned) == (
+        tip,
+        good,
+        good,
+        False,
+        good,
+    )
+    assert [one["subject"] for one in found["log"]] == [
+        "more words",
+        "rework",
+        "words",
+        "elsewhere",
+    ]
 
 
 def test_the_newest_breakage_and_the_newest_good_commit_count(story: Story) -> None:
@@ -57,7 +80,10 @@ def test_each_patch_has_its_own_culprit(story: Story) -> None:
     first = up.commit({"pkg/b.py": b"x = 1\ny = 2\nz = 5\n"}, "b")
     second = up.commit({"pkg/a.py": text(l20="theirs\n")}, "a")
     found = story.up()
-    assert {one["name"]: one["culprit"]["by"]["commit"] for one in found["patches"]} == {"mine": second, "other": first}
+    assert {one["name"]: one["culprit"]["by"]["commit"] for one in found["patches"]} == {
+        "mine": second,
+        "other": first,
+    }
     assert found["pin"] == good == story.pinned
 
 
@@ -66,12 +92,16 @@ def test_a_patch_on_a_patch_is_judged_with_it(story: Story) -> None:
     story.mine(l20="ours\n")
     base = up.tree({"pkg/a.py": text(l20="ours\n")}, f"{up.head}^{{tree}}")
     after = up.tree({"pkg/a.py": text(l20="ours, better\n")}, f"{up.head}^{{tree}}")
-    story.bench.add("upon", up.git.run("diff-tree", "-p", "-U1", "--full-index", base, after).stdout)
+    story.bench.add(
+        "upon", up.git.run("diff-tree", "-p", "-U1", "--full-index", base, after).stdout
+    )
     story.pin()
     up.commit({"pkg/a.py": text(l5="away\nfrom\nit\n")}, "elsewhere")
     culprit = up.commit({"pkg/a.py": text(l5="away\nfrom\nit\n", l20="theirs\n")}, "rework")
     found = story.up()
-    assert {one["name"]: (one["outcome"], one["culprit"]["by"]["commit"]) for one in found["patches"]} == {
+    assert {
+        one["name"]: (one["outcome"], one["culprit"]["by"]["commit"]) for one in found["patches"]
+    } == {
         "mine": ("conflict", culprit),
         "upon": ("conflict", culprit),
     }
@@ -86,7 +116,9 @@ def test_a_merge_names_the_commit_that_it_brought(story: Story) -> None:
     side = up.commit({"pkg/a.py": text(l1="side too\n", l20="theirs\n")}, "later on the side")
     up.head = base
     main = up.commit({"README": b"main\n"}, "main goes on")
-    merge = up.commit({"pkg/a.py": text(l1="side too\n", l20="theirs\n")}, "Merge side", parents=(main, side))
+    merge = up.commit(
+        {"pkg/a.py": text(l1="side too\n", l20="theirs\n")}, "Merge side", parents=(main, side)
+    )
     found = story.up()
     by = found["patches"][0]["culprit"]
     assert (by["by"]["commit"], by["merge"]["commit"], found["pin"]) == (culprit, merge, main)
@@ -100,7 +132,11 @@ def test_a_merge_that_changes_something_itself_is_the_culprit(story: Story) -> N
     side = up.commit({"pkg/b.py": b"side\n"}, "side")
     up.head = base
     main = up.commit({"README": b"main\n"}, "main goes on")
-    merge = up.commit({"pkg/b.py": b"side\n", "pkg/a.py": text(l20="theirs\n")}, "Merge side", parents=(main, side))
+    merge = up.commit(
+        {"pkg/b.py": b"side\n", "pkg/a.py": text(l20="theirs\n")},
+        "Merge side",
+        parents=(main, side),
+    )
     by = story.patch()["culprit"]
     assert (by["by"]["commit"], by["merge"]) == (merge, None)
 
@@ -111,7 +147,11 @@ def test_a_stack_that_does_not_apply_at_the_pin_either(story: Story) -> None:
     pin = story.pin()
     story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n", l1="x\n")}, "later")
     found = story.up()
-    assert (found["applies_up_to"], found["pin"], found["patches"][0]["culprit"]) == (None, pin, None)
+    assert (found["applies_up_to"], found["pin"], found["patches"][0]["culprit"]) == (
+        None,
+        pin,
+        None,
+    )
     assert "before the pin" in found["patches"][0]["detail"]
     assert "does not apply at the pin either" in story.run()[1]
 
@@ -144,7 +184,12 @@ def test_a_file_of_the_overlay_that_changed_names_it_and_the_commit(story: Story
     up.commit({"README": b"y\n"}, "words")
     found = story.up()
     (laid,) = found["overlay"]
-    assert (laid["path"], laid["outcome"], laid["cause"]["commit"], laid["cause"]["author"]) == ("pkg/b.py", "conflict", culprit, "Ada Upstream")
+    assert (laid["path"], laid["outcome"], laid["cause"]["commit"], laid["cause"]["author"]) == (
+        "pkg/b.py",
+        "conflict",
+        culprit,
+        "Ada Upstream",
+    )
     assert found["pin"] == good
     out = story.run()[1]
     assert "overlay pkg/b.py" in out

@@ -15,11 +15,26 @@ def test_taken_exactly(story: Story) -> None:
     tip = up.commit({"pkg/a.py": text(l20="ours\n", l1="top\n")}, "later")
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["builds"], mine["proposal"], mine["culprit"]["by"]["commit"]) == ("taken", True, "drop", culprit)
+    assert (mine["outcome"], mine["builds"], mine["proposal"], mine["culprit"]["by"]["commit"]) == (
+        "taken",
+        True,
+        "drop",
+        culprit,
+    )
     signals = mine["signals"]
-    assert (signals["merged_empty"], signals["reverse"], signals["patch_id"]["commit"], signals["subject"]["commit"]) == (True, True, culprit, culprit)
+    assert (
+        signals["merged_empty"],
+        signals["reverse"],
+        signals["patch_id"]["commit"],
+        signals["subject"]["commit"],
+    ) == (True, True, culprit, culprit)
     # The build goes on without it, so that the pin moves; to drop it is a person's to decide.
-    assert (found["pin"], found["ok"], found["mechanical"], file.exists()) == (tip, True, {"refreshed": []}, True)
+    assert (found["pin"], found["ok"], found["mechanical"], file.exists()) == (
+        tip,
+        True,
+        {"refreshed": []},
+        True,
+    )
     assert "drop mine (the build goes on without it already)" in story.run("--forecast")[1]
 
 
@@ -41,17 +56,36 @@ def test_taken_together_with_more_right_beside_it(story: Story) -> None:
     story.pin()
     up = story.bench.upstream
     good = up.commit({"README": b"x\n"}, "words")
-    culprit = up.commit({"pkg/a.py": text(l19="and more\n", l20="ours\nbetween\nours too\n", l21="and more\n")}, "a larger change")
+    culprit = up.commit(
+        {"pkg/a.py": text(l19="and more\n", l20="ours\nbetween\nours too\n", l21="and more\n")},
+        "a larger change",
+    )
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["builds"], mine["proposal"], mine["culprit"]["by"]["commit"]) == ("taken", False, "drop", culprit)
+    assert (mine["outcome"], mine["builds"], mine["proposal"], mine["culprit"]["by"]["commit"]) == (
+        "taken",
+        False,
+        "drop",
+        culprit,
+    )
     signals = mine["signals"]
-    assert (signals["merged_empty"], signals["reverse"], signals["patch_id"], signals["lines"], signals["of"]) == (False, False, None, 3, 3)
+    assert (
+        signals["merged_empty"],
+        signals["reverse"],
+        signals["patch_id"],
+        signals["lines"],
+        signals["of"],
+    ) == (False, False, None, 3, 3)
     # A build cannot tell that it may leave it out: the pin waits until a person decided.
     assert (found["pin"], found["ok"], file.exists()) == (good, False, True)
     assert "drop mine (upstream has it in another form)" in story.run("--forecast")[1]
     found = story.up("--accept")
-    assert (found["ok"], found["dropped"], found["pin"], file.exists()) == (True, ["mine"], up.head, False)
+    assert (found["ok"], found["dropped"], found["pin"], file.exists()) == (
+        True,
+        ["mine"],
+        up.head,
+        False,
+    )
 
 
 def test_taken_then_edited(story: Story) -> None:
@@ -61,8 +95,16 @@ def test_taken_then_edited(story: Story) -> None:
     culprit = up.commit({"pkg/a.py": text(l10="one\n", l20="ours\n")}, "take it")
     up.commit({"pkg/a.py": text(l10="one\n", l20="ours, edited\n")}, "edit it")
     mine = story.patch()
-    assert (mine["outcome"], mine["culprit"]["by"]["commit"], mine["signals"]["patch_id"]["commit"]) == ("taken", culprit, culprit)
-    assert (mine["signals"]["reverse"], mine["signals"]["lines"], mine["signals"]["of"]) == (False, 3, 4)
+    assert (
+        mine["outcome"],
+        mine["culprit"]["by"]["commit"],
+        mine["signals"]["patch_id"]["commit"],
+    ) == ("taken", culprit, culprit)
+    assert (mine["signals"]["reverse"], mine["signals"]["lines"], mine["signals"]["of"]) == (
+        False,
+        3,
+        4,
+    )
 
 
 def test_taken_and_thrown_out_again_is_not_taken(story: Story) -> None:
@@ -73,7 +115,11 @@ def test_taken_and_thrown_out_again_is_not_taken(story: Story) -> None:
     up.commit({"pkg/a.py": text()}, "revert")
     culprit = up.commit({"pkg/a.py": text(l20="another way\n")}, "do it another way")
     mine = story.patch()
-    assert (mine["outcome"], mine["proposal"], mine["culprit"]["by"]["commit"]) == ("conflict", None, culprit)
+    assert (mine["outcome"], mine["proposal"], mine["culprit"]["by"]["commit"]) == (
+        "conflict",
+        None,
+        culprit,
+    )
 
 
 def test_taken_in_part_is_a_proposal_and_no_mechanical_change(story: Story) -> None:
@@ -85,7 +131,12 @@ def test_taken_in_part_is_a_proposal_and_no_mechanical_change(story: Story) -> N
     culprit = up.commit({"pkg/a.py": text(l5="five\n")}, "take half")
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["proposal"], mine["culprit"]["by"]["commit"], mine["signals"]["partly"]) == ("reworked", "refresh", culprit, True)
+    assert (
+        mine["outcome"],
+        mine["proposal"],
+        mine["culprit"]["by"]["commit"],
+        mine["signals"]["partly"],
+    ) == ("reworked", "refresh", culprit, True)
     assert (found["pin"], found["ok"], file.read_bytes()) == (good, False, before)
     assert "refresh mine to what a merge leaves of it (+1 -1)" in story.run("--forecast")[1]
     found = story.up("--accept")
@@ -97,9 +148,16 @@ def test_taken_in_part_is_a_proposal_and_no_mechanical_change(story: Story) -> N
 def test_a_conflict_with_half_of_it_upstream_says_so(story: Story) -> None:
     story.mine(l5="five\n", l20="ours\n")
     story.pin()
-    story.bench.upstream.commit({"pkg/a.py": text(l5="five\n", l20="theirs\n")}, "take half, and another way for the rest")
+    story.bench.upstream.commit(
+        {"pkg/a.py": text(l5="five\n", l20="theirs\n")}, "take half, and another way for the rest"
+    )
     mine = story.patch()
-    assert (mine["outcome"], mine["signals"]["partly"], mine["signals"]["lines"], mine["signals"]["of"]) == ("conflict", True, 3, 4)
+    assert (
+        mine["outcome"],
+        mine["signals"]["partly"],
+        mine["signals"]["lines"],
+        mine["signals"]["of"],
+    ) == ("conflict", True, 3, 4)
     assert "partly upstream: 3 of 4" in story.run("--forecast")[1]
 
 
@@ -125,4 +183,8 @@ def test_a_subject_alone_is_a_hint_only(story: Story, subject: str) -> None:
     story.pin()
     by = story.bench.upstream.commit({"pkg/a.py": text(l20="theirs\n")}, subject)
     mine = story.patch()
-    assert (mine["outcome"], mine["signals"]["subject"]["commit"], mine["proposal"]) == ("conflict", by, None)
+    assert (mine["outcome"], mine["signals"]["subject"]["commit"], mine["proposal"]) == (
+        "conflict",
+        by,
+        None,
+    )

@@ -10,7 +10,12 @@ def test_what_applies_as_it_is_stays_as_it_is(story: Story) -> None:
     before = story.ours()
     tip = story.bench.upstream.commit({"README": b"x\n"}, "words")
     found = story.up()
-    assert (found["patches"][0]["outcome"], found["pin"], found["ok"], found["mechanical"]) == ("applies", tip, True, {"refreshed": []})
+    assert (found["patches"][0]["outcome"], found["pin"], found["ok"], found["mechanical"]) == (
+        "applies",
+        tip,
+        True,
+        {"refreshed": []},
+    )
     changed = {path for path, data in story.ours().items() if data != before[path]}
     assert changed == {"manifest.yaml"}
 
@@ -20,7 +25,11 @@ def test_lines_that_moved_are_refreshed(story: Story) -> None:
     story.pin()
     story.bench.upstream.commit({"pkg/a.py": text(l1="a\nb\nc\n")}, "elsewhere")
     found = story.up()
-    assert (found["patches"][0]["outcome"], found["patches"][0]["proposal"], found["mechanical"]) == ("refreshed", None, {"refreshed": ["mine"]})
+    assert (
+        found["patches"][0]["outcome"],
+        found["patches"][0]["proposal"],
+        found["mechanical"],
+    ) == ("refreshed", None, {"refreshed": ["mine"]})
     assert b"@@ -21,3 +21,3 @@" in file.read_bytes()
     assert story.run("refresh", "--dry-run", verb="patches")[0] == 0
     assert story.up()["patches"][0]["outcome"] == "applies"
@@ -32,7 +41,11 @@ def test_a_file_that_was_renamed(story: Story) -> None:
     culprit = story.bench.upstream.commit({"pkg/a.py": None, "lib/a.py": text()}, "move it")
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["culprit"]["by"]["commit"], found["pin"]) == ("renamed", culprit, good)
+    assert (mine["outcome"], mine["culprit"]["by"]["commit"], found["pin"]) == (
+        "renamed",
+        culprit,
+        good,
+    )
     assert "pkg/a.py is now lib/a.py" in mine["detail"]
 
 
@@ -44,7 +57,12 @@ def test_a_file_that_was_deleted(story: Story) -> None:
     culprit = up.commit({"pkg/a.py": None}, "away with it")
     found = story.up()
     (mine,) = found["patches"]
-    assert (mine["outcome"], mine["culprit"]["by"]["commit"], mine["culprit"]["by"]["subject"], found["pin"]) == ("gone", culprit, "away with it", good)
+    assert (
+        mine["outcome"],
+        mine["culprit"]["by"]["commit"],
+        mine["culprit"]["by"]["subject"],
+        found["pin"],
+    ) == ("gone", culprit, "away with it", good)
     assert "pkg/a.py was deleted by" in mine["detail"]
 
 

@@ -35,14 +35,40 @@ def needed(name: str, *, builds: bool = False) -> Engine:
     """The engine of this name; the test is skipped where it does not answer, or cannot build."""
     try:
         found = engine.choose(name)
-        if builds and name == "docker" and "--secret" not in command.run("docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}, check=False).stdout:
+        if (
+            builds
+            and name == "docker"
+            and "--secret"
+            not in command.run(
+                "docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}, check=False
+            ).stdout
+        ):
             pytest.skip("NOT CHECKED: this docker has no BuildKit")
         return found
     except FatalError as error:
         pytest.skip(f"NOT CHECKED: no {name} answers here ({error.what})")
 
 
-def base(cache: Cache, *extra: Entry, programs: Iterable[str] = ("sh", "cat", "cp", "mkdir", "rm", "mv", "ln", "ls", "env", "id", "date", "touch", "sed", "chmod")) -> Layer:
+def base(
+    cache: Cache,
+    *extra: Entry,
+    programs: Iterable[str] = (
+        "sh",
+        "cat",
+        "cp",
+        "mkdir",
+        "rm",
+        "mv",
+        "ln",
+        "ls",
+        "env",
+        "id",
+        "date",
+        "touch",
+        "sed",
+        "chmod",
+    ),
+) -> Layer:
     """A layer with a shell, some programs and the libraries they need, as they are on this machine, and `extra`."""
     found: dict[str, Entry] = {}
     for name in programs:
@@ -54,7 +80,14 @@ def base(cache: Cache, *extra: Entry, programs: Iterable[str] = ("sh", "cat", "c
         for library in re.findall(r"(/\S+)", shown):
             found[library.lstrip("/")] = _copy(library, library.lstrip("/"))
     found["bin/sh"] = _copy("/bin/sh", "bin/sh")
-    for entry in (folder("tmp", 0o1777), folder("root", 0o700), folder("run"), folder("etc"), file("etc/os-release", 'ID=debian\nVERSION_CODENAME="forky"\n'), *extra):
+    for entry in (
+        folder("tmp", 0o1777),
+        folder("root", 0o700),
+        folder("run"),
+        folder("etc"),
+        file("etc/os-release", 'ID=debian\nVERSION_CODENAME="forky"\n'),
+        *extra,
+    ):
         found[entry.path] = entry
     key = stage_key("test-base", {"entries": [repr(found[path]) for path in sorted(found)]})
     return layer.write(cache, key, "base", "gzip", lambda: list(found.values()))
@@ -95,18 +128,30 @@ def _inflated(data: bytes, at: int) -> bytes:
 
 def holds(exported: Exported, markers: Iterable[str]) -> list[str]:
     """Where an image has any of these markers."""
-    return [f"{marker} in {place}" for place, data in everything(exported) for marker in markers if marker.encode() in data]
+    return [
+        f"{marker} in {place}"
+        for place, data in everything(exported)
+        for marker in markers
+        if marker.encode() in data
+    ]
 
 
 def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
     """Mode and content (or target of a link) of each entry of a layer but folders."""
 
     found = {}
-    with open(layer.blob(cache, made.digest), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+    with (
+        open(layer.blob(cache, made.digest), "rb") as packed,
+        compress.reader(packed) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as archive,
+    ):
         for member in archive:
             if not member.isdir():
                 data = archive.extractfile(member) if member.isreg() else None
-                found[member.name] = (member.mode, data.read() if data else member.linkname.encode())
+                found[member.name] = (
+                    member.mode,
+                    data.read() if data else member.linkname.encode(),
+                )
     return found
 
 
@@ -114,7 +159,9 @@ def repository(root: Path, target: Path, script: str = "", *, before: str = "") 
     """A copy of our Dockerfile.base and docker/; with another install-packages where `script` is one, `before` ahead of the RUN step."""
     shutil.copytree(root / "docker", target / "docker")
     text = (root / "Dockerfile.base").read_text(encoding="utf-8")
-    (target / "Dockerfile.base").write_text(text.replace("RUN --mount", f"{before}\nRUN --mount", 1), encoding="utf-8")
+    (target / "Dockerfile.base").write_text(
+        text.replace("RUN --mount", f"{before}\nRUN --mount", 1), encoding="utf-8"
+    )
     if script:
         (target / "docker/install-packages").write_text(script, encoding="utf-8")
     return target
@@ -127,8 +174,16 @@ def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
     (image,) = (each for each in read.index.images if each.architecture == architecture)
 
     def taken(each: Layer) -> Layer:
-        return layer.from_tar(scratch, each.diff_id, each.name, "gzip", lambda: open(layout.blob(folder, each), "rb"))
+        return layer.from_tar(
+            scratch, each.diff_id, each.name, "gzip", lambda: open(layout.blob(folder, each), "rb")
+        )
 
     layers = [taken(each) for each in image.layers]
     document = json.loads(image.config)
-    found.load(scratch, oci.index([oci.image(architecture, layers, document["created"], document["config"], {})], {}), tag)
+    found.load(
+        scratch,
+        oci.index(
+            [oci.image(architecture, layers, document["created"], document["config"], {})], {}
+        ),
+        tag,
+    )

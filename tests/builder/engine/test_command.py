@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 def test_input_and_output(tmp_path: Path) -> None:
-    done = command.run("sh", "-c", "cat; echo err >&2", feed=lambda out: out.write(b"in"), into=tmp_path / "out")  # type: ignore[arg-type]
+    done = command.run(
+        "sh",
+        "-c",
+        "cat; echo err >&2",
+        feed=lambda out: out.write(b"in"),  # type: ignore[arg-type]
+        into=tmp_path / "out",
+    )
     assert (done.returncode, (tmp_path / "out").read_bytes(), done.stderr) == (0, b"in", "err\n")
     assert command.run("sh", "-c", "exit 3", check=False).returncode == 3
 
@@ -44,16 +50,56 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
 @pytest.mark.parametrize(
     ("printed", "told", "do"),
     [
-        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?", "does not answer", "systemctl start docker"),
-        ("error during connect: this error may indicate that the docker daemon is not running", "does not answer", "DOCKER_HOST"),
-        ("permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock", "does not let this user in", "group docker"),
-        ("ERROR: BuildKit is enabled but the buildx component is missing or broken.", "has no BuildKit", "docker-buildx"),
-        ("#5 0.1 exec /bin/sh: exec format error", "programs of that architecture", "qemu-user-static"),
-        ("Error processing tar file(exit status 1): write /x: no space left on device", "disk is full", "free some space"),
-        ("manifest for x:1 not found: manifest unknown: manifest unknown", "no such image", "name and tag"),
-        ("no matching manifest for linux/arm64/v8 in the manifest list entries", "not there for that architecture", "--platform"),
-        ("denied: requested access to the resource is denied", "does not let this user have", "log in"),
-        ('Head "https://registry.invalid/v2/": dial tcp: lookup registry.invalid: no such host', "registry cannot be reached", "--base bootstrap"),
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            "does not answer",
+            "systemctl start docker",
+        ),
+        (
+            "error during connect: this error may indicate that the docker daemon is not running",
+            "does not answer",
+            "DOCKER_HOST",
+        ),
+        (
+            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+            "does not let this user in",
+            "group docker",
+        ),
+        (
+            "ERROR: BuildKit is enabled but the buildx component is missing or broken.",
+            "has no BuildKit",
+            "docker-buildx",
+        ),
+        (
+            "#5 0.1 exec /bin/sh: exec format error",
+            "programs of that architecture",
+            "qemu-user-static",
+        ),
+        (
+            "Error processing tar file(exit status 1): write /x: no space left on device",
+            "disk is full",
+            "free some space",
+        ),
+        (
+            "manifest for x:1 not found: manifest unknown: manifest unknown",
+            "no such image",
+            "name and tag",
+        ),
+        (
+            "no matching manifest for linux/arm64/v8 in the manifest list entries",
+            "not there for that architecture",
+            "--platform",
+        ),
+        (
+            "denied: requested access to the resource is denied",
+            "does not let this user have",
+            "log in",
+        ),
+        (
+            'Head "https://registry.invalid/v2/": dial tcp: lookup registry.invalid: no such host',
+            "registry cannot be reached",
+            "--base bootstrap",
+        ),
     ],
 )
 def test_meanings(printed: str, told: str, do: str) -> None:
@@ -85,9 +131,18 @@ ERROR: failed to solve: process "/bin/sh -c sh install-packages" did not complet
     ("printed", "shown"),
     [
         (DOCKER_STEP, "first | mkdir: cannot create directory '/x': Permission denied"),
-        ('ERROR: failed to solve: process "/bin/sh -c x" did not complete successfully: unable to find user 7: invalid argument\n', "unable to find user 7: invalid argument"),
-        ('STEP 2/3: USER 7\nmkdir: denied\nError: building at STEP "RUN x": while running runtime: exit status 1\n', "STEP 2/3: USER 7 | mkdir: denied"),
-        ('ERROR: failed to solve: process "x" did not complete successfully: exit code: 7\n', "exit code: 7"),
+        (
+            'ERROR: failed to solve: process "/bin/sh -c x" did not complete successfully: unable to find user 7: invalid argument\n',
+            "unable to find user 7: invalid argument",
+        ),
+        (
+            'STEP 2/3: USER 7\nmkdir: denied\nError: building at STEP "RUN x": while running runtime: exit status 1\n',
+            "STEP 2/3: USER 7 | mkdir: denied",
+        ),
+        (
+            'ERROR: failed to solve: process "x" did not complete successfully: exit code: 7\n',
+            "exit code: 7",
+        ),
         ("\x1b[31mred\n", r"\x1b[31mred"),
         ("", "it printed no message"),
     ],
@@ -99,23 +154,42 @@ def test_the_end_of_the_engines_message_is_shown(printed: str, shown: str) -> No
 
 
 def test_our_own_words_come_first_and_with_apts() -> None:
-    error = command.failure("#5 1.2 E: Unable to locate package nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n", "step")
+    error = command.failure(
+        "#5 1.2 E: Unable to locate package nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n",
+        "step",
+    )
     assert error.what == "apt-get install failed (Unable to locate package nope)"
 
 
 def test_an_archive_out_of_reach_is_no_registry() -> None:
-    error = command.failure("#5 1.2 E: Temporary failure resolving 'mirror'\n#5 1.2 rosetta: apt-get update failed: the package archive cannot be reached\n", "step")
+    error = command.failure(
+        "#5 1.2 E: Temporary failure resolving 'mirror'\n#5 1.2 rosetta: apt-get update failed: the package archive cannot be reached\n",
+        "step",
+    )
     assert error.what.startswith("apt-get update failed")
     assert "sources, proxies" in error.do
-    assert "disk is full" in command.failure("E: write: No space left on device\nrosetta: apt-get install failed\n", "step").what
+    assert (
+        "disk is full"
+        in command.failure(
+            "E: write: No space left on device\nrosetta: apt-get install failed\n", "step"
+        ).what
+    )
 
 
 def test_nothing_secret_is_shown() -> None:
-    error = command.failure("E: Failed to fetch http://user:hunter2@mirror/x MY_TOKEN=hunter2\nrosetta: apt-get update failed\n", "step")
+    error = command.failure(
+        "E: Failed to fetch http://user:hunter2@mirror/x MY_TOKEN=hunter2\nrosetta: apt-get update failed\n",
+        "step",
+    )
     assert "hunter2" not in str(error)
-    assert "hunter2" not in str(command.failure("Error: cannot reach https://user:hunter2@host/v2/", "step"))
+    assert "hunter2" not in str(
+        command.failure("Error: cannot reach https://user:hunter2@host/v2/", "step")
+    )
 
 
 def test_warnings_are_not_the_cause() -> None:
-    error = command.failure('time="x" level=warning msg="no space left on device, retrying"\nError: short-name "nope" did not resolve\n', "buildah")
+    error = command.failure(
+        'time="x" level=warning msg="no space left on device, retrying"\nError: short-name "nope" did not resolve\n',
+        "buildah",
+    )
     assert error.what.startswith("short-name")

@@ -49,10 +49,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cache, BaseLock, Lay
 
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
-def test_an_engine_makes_the_layer_that_mmdebstrap_makes(made: tuple[Cache, BaseLock, Layer, Layer], name: str) -> None:
+def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
+    made: tuple[Cache, BaseLock, Layer, Layer], name: str
+) -> None:
     cache, lock, lower, upper = made
     used = enginekit.needed(name, builds=True)
-    with step.build_base(used, cache, ROOT, [lower], enginekit.HERE, debs.fetch(cache, lock)) as exported:
+    with step.build_base(
+        used, cache, ROOT, [lower], enginekit.HERE, debs.fetch(cache, lock)
+    ) as exported:
         ours = normalise.os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest
     assert "usr/bin/python3" in enginekit.content(cache, ours)
@@ -74,16 +78,28 @@ def _proxy() -> Iterator[tuple[str, list[str]]]:
             verb, _, rest = lines[0].partition(" ")
             url = rest.rpartition(" ")[0]
             if not any(line.lower() == f"proxy-authorization: {wanted}".lower() for line in lines):
-                client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                client.sendall(
+                    b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
                 return
             asked.append(url)
             parts = urllib.parse.urlsplit(url if verb != "CONNECT" else f"//{url}")
-            with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=60) as there:
+            with socket.create_connection(
+                (parts.hostname or "", parts.port or 80), timeout=60
+            ) as there:
                 if verb == "CONNECT":
                     client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 else:
-                    kept = [line for line in lines[1:] if not line.lower().startswith(("proxy-", "connection:"))]
-                    there.sendall("\r\n".join([f"{verb} {parts.path} HTTP/1.1", *kept, "Connection: close", "", ""]).encode("latin-1"))
+                    kept = [
+                        line
+                        for line in lines[1:]
+                        if not line.lower().startswith(("proxy-", "connection:"))
+                    ]
+                    there.sendall(
+                        "\r\n".join(
+                            [f"{verb} {parts.path} HTTP/1.1", *kept, "Connection: close", "", ""]
+                        ).encode("latin-1")
+                    )
                 while True:
                     for end in select.select([client, there], [], [], 60)[0]:
                         data = end.recv(65536)
@@ -115,7 +131,9 @@ def _proxy() -> Iterator[tuple[str, list[str]]]:
         thread.join(10)
 
 
-def test_an_archive_behind_a_proxy_with_a_password(made: tuple[Cache, BaseLock, Layer, Layer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_archive_behind_a_proxy_with_a_password(
+    made: tuple[Cache, BaseLock, Layer, Layer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     cache, _, lower, _ = made
     used = enginekit.needed("buildah" if shutil.which("buildah") else "docker", builds=True)
     bundle = tmp_path / "ca.pem"
@@ -128,7 +146,17 @@ def test_an_archive_behind_a_proxy_with_a_password(made: tuple[Cache, BaseLock, 
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
         with step.build_base(used, cache, ROOT, [lower], enginekit.HERE) as exported:
-            assert enginekit.holds(exported, [PASSWORD, "certificate-7fe1", base64.b64encode(f"user:{PASSWORD}".encode()).decode()]) == []
+            assert (
+                enginekit.holds(
+                    exported,
+                    [
+                        PASSWORD,
+                        "certificate-7fe1",
+                        base64.b64encode(f"user:{PASSWORD}".encode()).decode(),
+                    ],
+                )
+                == []
+            )
             found = enginekit.content(cache, normalise.os_layer(cache, "proxied", "gzip", exported))
     assert "usr/bin/python3" in found
     assert any("InRelease" in url or ":443" in url for url in asked)

@@ -38,12 +38,38 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return Cache(tmp_path_factory.mktemp("cache"))
 
 
-def _index(cache: Cache, architectures: tuple[str, ...] = (enginekit.HERE,), *, top: str = "top", compression: str = "zstd") -> Index:
-    base = layer.from_tar(cache, f"base-{compression}", "base", compression, lambda: open(layer.blob(cache, enginekit.base(cache).digest), "rb"))  # noqa: SIM115 - from_tar closes it
+def _index(
+    cache: Cache,
+    architectures: tuple[str, ...] = (enginekit.HERE,),
+    *,
+    top: str = "top",
+    compression: str = "zstd",
+) -> Index:
+    base = layer.from_tar(
+        cache,
+        f"base-{compression}",
+        "base",
+        compression,
+        lambda: open(layer.blob(cache, enginekit.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
+    )
     images = []
     for architecture in architectures:
-        own = layer.write(cache, f"{top}-{architecture}-{compression}", "rosetta", compression, lambda architecture=architecture: [file("opt/top", f"{top} {architecture}\n")])  # type: ignore[misc]
-        images.append(oci.image(architecture, [base, own], "2026-01-02T03:04:05Z", {"Cmd": ["cat", "/opt/top"], "Env": ["PATH=/usr/bin"]}, {}))
+        own = layer.write(
+            cache,
+            f"{top}-{architecture}-{compression}",
+            "rosetta",
+            compression,
+            lambda architecture=architecture: [file("opt/top", f"{top} {architecture}\n")],  # type: ignore[misc]
+        )
+        images.append(
+            oci.image(
+                architecture,
+                [base, own],
+                "2026-01-02T03:04:05Z",
+                {"Cmd": ["cat", "/opt/top"], "Env": ["PATH=/usr/bin"]},
+                {},
+            )
+        )
     return oci.index(images, {})
 
 
@@ -60,7 +86,10 @@ def _tag(used: Engine, text: str) -> Iterator[str]:
 
 def _names(index: Index) -> list[str]:
     """What a load of either engine calls things for a time."""
-    return [f"{engine.TEMPORARY}:{index.digest[7:23]}", *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images)]
+    return [
+        f"{engine.TEMPORARY}:{index.digest[7:23]}",
+        *(f"localhost/rosetta-temporary-{image.digest[7:23]}:latest" for image in index.images),
+    ]
 
 
 def _free_of(used: Engine, index: Index) -> bool:
@@ -75,10 +104,15 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
     with _tag(used, f"run-{compression}") as tag:
         assert used.load(shared, index, tag) == tag
         assert used.digest(tag) in {index.images[0].config_digest, index.images[0].digest}
-        done = used.run(tag, [], engine.Limits(user="12345", read_only=True, memory_folders=("/tmp",)))
+        done = used.run(
+            tag, [], engine.Limits(user="12345", read_only=True, memory_folders=("/tmp",))
+        )
         assert (done.returncode, done.stdout) == (0, f"top {enginekit.HERE}\n"), done.stderr
         assert used.run(tag, ["sh", "-c", "exit 7"], engine.Limits()).returncode == 7
-        assert used.run(tag, ["sh", "-c", "echo x > /opt/x"], engine.Limits(read_only=True)).returncode != 0
+        assert (
+            used.run(tag, ["sh", "-c", "echo x > /opt/x"], engine.Limits(read_only=True)).returncode
+            != 0
+        )
         assert used.run(tag, ["id", "-u"], engine.Limits(user="12345:0")).stdout == "12345\n"
         # Again, and with another top: what is below is there already.
         assert used.load(shared, index, tag) == tag
@@ -99,7 +133,9 @@ def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, 
         assert used.run(second, [], engine.Limits()).stdout == f"both {enginekit.HERE}\n"
         # Docker's store has to have the blobs too, not only what they unpack to.
         used.save(second, tmp_path / "saved.tar")
-        assert export.saved(tmp_path / "saved.tar").diff_ids == tuple(each.diff_id for each in _index(shared, top="both").images[0].layers)
+        assert export.saved(tmp_path / "saved.tar").diff_ids == tuple(
+            each.diff_id for each in _index(shared, top="both").images[0].layers
+        )
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -108,7 +144,9 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
     index = _index(shared, ("amd64", "arm64"), top="several")
     with _tag(used, "several") as tag:
         if isinstance(used, Docker) and not used._containerd():
-            with pytest.raises(FatalError, match="holds an image of one architecture under a tag, not amd64, arm64") as caught:
+            with pytest.raises(
+                FatalError, match="holds an image of one architecture under a tag, not amd64, arm64"
+            ) as caught:
                 used.load(shared, index, tag)
             assert "--platform" in caught.value.do
             assert "oci:" in caught.value.do
@@ -141,10 +179,25 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_kill_leaves_no_name_and_a_rerun_ends_right(shared: Cache, tmp_path: Path, name: str) -> None:
+def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
+    shared: Cache, tmp_path: Path, name: str
+) -> None:
     used = enginekit.needed(name)
-    big = layer.write(shared, "big", "big", "zstd", lambda: [file("opt/big", os.urandom(1 << 20) * 100)])
-    index = oci.index([oci.image(enginekit.HERE, [enginekit.base(shared), big], "2026-01-02T03:04:05Z", {"Cmd": ["id", "-u"]}, {})], {})
+    big = layer.write(
+        shared, "big", "big", "zstd", lambda: [file("opt/big", os.urandom(1 << 20) * 100)]
+    )
+    index = oci.index(
+        [
+            oci.image(
+                enginekit.HERE,
+                [enginekit.base(shared), big],
+                "2026-01-02T03:04:05Z",
+                {"Cmd": ["id", "-u"]},
+                {},
+            )
+        ],
+        {},
+    )
     script = tmp_path / "load.py"
     script.write_text(
         "import sys, pickle, pathlib\nfrom builder.cache import Cache\nfrom builder.engine import engine\n"
@@ -153,7 +206,12 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(shared: Cache, tmp_path: P
     (tmp_path / "index").write_bytes(pickle.dumps(index))
     with _tag(used, "killed") as tag:
         for wait in (0.0, 0.15, 0.4):
-            process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "index"), name, str(shared.root), tag], cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+            process = subprocess.Popen(
+                [sys.executable, str(script), str(tmp_path / "index"), name, str(shared.root), tag],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
             assert process.stdout
             assert process.stdout.readline() == b"go\n"
             time.sleep(wait)
@@ -187,7 +245,11 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
     held = tmp_path / "held"
     os.mkfifo(held)
     script = "import sys; from builder.engine import command; command.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
-    process = subprocess.Popen([sys.executable, "-c", script, str(held)], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(held)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     with open(held, "rb") as reader:
         assert reader.readline() == b"go\n"
         process.kill()

@@ -21,7 +21,11 @@ APT = shutil.which("apt-config") is not None
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without any settings, and an apt of its own."""
     for name in list(os.environ):
-        if name.lower().endswith("_proxy") or name.startswith(("PIP_", "UV_")) or name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if (
+            name.lower().endswith("_proxy")
+            or name.startswith(("PIP_", "UV_"))
+            or name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     _apt(monkeypatch, tmp_path, "")
@@ -44,12 +48,20 @@ def test_a_machine_without_settings_has_none() -> None:
 def test_proxies_in_both_cases_and_index_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "all_proxy"):
         monkeypatch.setenv(name, f"value of {name}")
-    for name in ("UV_INDEX_MINE_PASSWORD", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "PIP_TRUSTED_HOST"):
+    for name in (
+        "UV_INDEX_MINE_PASSWORD",
+        "PIP_EXTRA_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+        "PIP_TRUSTED_HOST",
+    ):
         monkeypatch.setenv(name, "x=y")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for a build")
     monkeypatch.setenv("FTP_PROXY", "two\nlines")
     lines = secrets.of_host()["rosetta-environment"].decode().splitlines()
-    assert [line for line in lines if "proxy" in line.lower()] == [f"{name}=value of {name}" for name in ("HTTP_PROXY", "NO_PROXY", "all_proxy", "https_proxy", "no_proxy")]
+    assert [line for line in lines if "proxy" in line.lower()] == [
+        f"{name}=value of {name}"
+        for name in ("HTTP_PROXY", "NO_PROXY", "all_proxy", "https_proxy", "no_proxy")
+    ]
     assert "UV_INDEX_MINE_PASSWORD=x=y" in lines
     assert not any("AWS" in line for line in lines)
 
@@ -68,14 +80,17 @@ def test_the_bundle_of_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.skipif(not APT, reason="NOT CHECKED: this machine has no apt-config")
-def test_apts_settings_are_taken_where_they_say_how_to_fetch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_apts_settings_are_taken_where_they_say_how_to_fetch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("ca", "cert", "key"):
         (tmp_path / name).write_text(f"{name} of apt\n")
     folder = _apt(
-        monkeypatch, tmp_path,
+        monkeypatch,
+        tmp_path,
         f'Acquire::http::Proxy "http://user:pw@proxy:1"; Acquire::https::CaInfo "{tmp_path}/ca"; Acquire::https::mirror.site::SslCert "{tmp_path}/cert";\n'
         f'Acquire::https::SslKey "{tmp_path}/key"; Acquire::Retries "7"; APT::Install-Recommends "true"; DPkg::Post-Invoke {{"rm -rf /"; }}; Acquire::http::Proxy-Auto-Detect "/usr/bin/detect";\n',
-    )  # fmt: skip
+    )
     (folder / "auth.conf").write_text("machine a login b password c")
     (folder / "auth.conf.d").mkdir()
     (folder / "auth.conf.d/x.conf").write_text("machine d login e password f\n")
@@ -83,24 +98,43 @@ def test_apts_settings_are_taken_where_they_say_how_to_fetch(monkeypatch: pytest
     found = secrets.of_host()
     lines = set(found["rosetta-apt"].decode().splitlines())
     assert {
-        'Acquire::http::Proxy "http://user:pw@proxy:1";', 'Acquire::https::CaInfo "/run/secrets/rosetta-ca";', 'Acquire::Retries "7";',
-        'Acquire::https::mirror.site::SslCert "/run/secrets/rosetta-client-cert";', 'Acquire::https::SslKey "/run/secrets/rosetta-client-key";',
-    } <= lines  # fmt: skip
-    assert not any("Detect" in line or "Invoke" in line or "Recommends" in line or str(tmp_path) in line for line in lines)
-    assert (found["rosetta-ca"], found["rosetta-client-cert"], found["rosetta-client-key"]) == (b"ca of apt\n", b"cert of apt\n", b"key of apt\n")
+        'Acquire::http::Proxy "http://user:pw@proxy:1";',
+        'Acquire::https::CaInfo "/run/secrets/rosetta-ca";',
+        'Acquire::Retries "7";',
+        'Acquire::https::mirror.site::SslCert "/run/secrets/rosetta-client-cert";',
+        'Acquire::https::SslKey "/run/secrets/rosetta-client-key";',
+    } <= lines
+    assert not any(
+        "Detect" in line or "Invoke" in line or "Recommends" in line or str(tmp_path) in line
+        for line in lines
+    )
+    assert (found["rosetta-ca"], found["rosetta-client-cert"], found["rosetta-client-key"]) == (
+        b"ca of apt\n",
+        b"cert of apt\n",
+        b"key of apt\n",
+    )
     assert found["rosetta-auth"] == b"machine a login b password c\nmachine d login e password f\n"
 
 
 @pytest.mark.skipif(not APT, reason="NOT CHECKED: this machine has no apt-config")
 def test_archives_of_both_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = _apt(monkeypatch, tmp_path, "")
-    (folder / "sources.list").write_text("# deb http://old/ x main\ndeb-src http://src/ s main\n deb [arch=amd64 signed-by=/k] http://u:p@one/d s-updates main contrib # why\n")
-    (folder / "parts/two.sources").write_text("Types: deb deb-src\n# http://comment\nURIs: http://two/d\n http://three/d\nSuites: s s-security\nComponents: main\nSigned-By:\n -----BEGIN\n .\n")
-    (folder / "parts/off.sources").write_text("Types: deb\nEnabled: no\nURIs: http://off/d\nSuites: s\nComponents: main\n")
+    (folder / "sources.list").write_text(
+        "# deb http://old/ x main\ndeb-src http://src/ s main\n deb [arch=amd64 signed-by=/k] http://u:p@one/d s-updates main contrib # why\n"
+    )
+    (folder / "parts/two.sources").write_text(
+        "Types: deb deb-src\n# http://comment\nURIs: http://two/d\n http://three/d\nSuites: s s-security\nComponents: main\nSigned-By:\n -----BEGIN\n .\n"
+    )
+    (folder / "parts/off.sources").write_text(
+        "Types: deb\nEnabled: no\nURIs: http://off/d\nSuites: s\nComponents: main\n"
+    )
     assert list(secrets._archives()) == [
-        ("http://u:p@one/d", "s-updates", "main contrib"), ("http://two/d", "s", "main"), ("http://two/d", "s-security", "main"),
-        ("http://three/d", "s", "main"), ("http://three/d", "s-security", "main"),
-    ]  # fmt: skip
+        ("http://u:p@one/d", "s-updates", "main contrib"),
+        ("http://two/d", "s", "main"),
+        ("http://two/d", "s-security", "main"),
+        ("http://three/d", "s", "main"),
+        ("http://three/d", "s-security", "main"),
+    ]
 
 
 def test_files_are_private_and_gone_afterwards() -> None:

@@ -60,8 +60,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 
 def _small(cache: Cache) -> list[Layer]:
-    programs = (file("usr/bin/apt-get", APT, 0o755), file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755))
-    return [enginekit.base(cache, *programs, file("etc/keep/same", "same\n"), file("etc/keep/gone", "gone\n"), file("etc/keep/other", "other\n"))]
+    programs = (
+        file("usr/bin/apt-get", APT, 0o755),
+        file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755),
+    )
+    return [
+        enginekit.base(
+            cache,
+            *programs,
+            file("etc/keep/same", "same\n"),
+            file("etc/keep/gone", "gone\n"),
+            file("etc/keep/other", "other\n"),
+        )
+    ]
 
 
 def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
@@ -74,9 +85,13 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         monkeypatch.setenv(name, str(bundle))
     apt = tmp_path / "apt"
     (apt / "auth.conf.d").mkdir(parents=True)
-    (apt / "auth.conf.d/site.conf").write_text("machine 127.0.0.1 login me password netrc-password-7fe1\n")
+    (apt / "auth.conf.d/site.conf").write_text(
+        "machine 127.0.0.1 login me password netrc-password-7fe1\n"
+    )
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "none")
-    (apt / "sources.list").write_text(f"deb http://user:mirror-password-7fe1@127.0.0.1:9/debian {codename} main\n")
+    (apt / "sources.list").write_text(
+        f"deb http://user:mirror-password-7fe1@127.0.0.1:9/debian {codename} main\n"
+    )
     (apt / "apt.conf").write_text(
         f'Acquire::http::Proxy "http://user:apt-proxy-password-7fe1@127.0.0.1:9";\nDir::Etc::netrc "{apt}/none";\nDir::Etc::netrcparts "{apt}/auth.conf.d";\n'
         f'Dir::Etc::sourcelist "{apt}/sources.list";\nDir::Etc::sourceparts "{apt}/none";\nDir::State::lists "{apt}/lists";\n'
@@ -86,14 +101,25 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_the_host_is_seen_by_the_step_and_leaves_no_trace(shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
+    shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     engine = enginekit.needed(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
     with step.build_base(engine, shared, ROOT, _small(shared), enginekit.HERE) as exported:
         assert enginekit.holds(exported, markers) == []
-        made = enginekit.content(shared, normalise.os_layer(shared, f"seen-{name}", "gzip", exported))
-    seen = {path.removeprefix("usr/share/seen/") for path in made if path.startswith("usr/share/seen/")}
-    apt = {"apt", "auth", "sources", "release"} if Path("/usr/bin/apt-config").exists() and platform.freedesktop_os_release()["ID"] == "debian" else set()
+        made = enginekit.content(
+            shared, normalise.os_layer(shared, f"seen-{name}", "gzip", exported)
+        )
+    seen = {
+        path.removeprefix("usr/share/seen/") for path in made if path.startswith("usr/share/seen/")
+    }
+    apt = (
+        {"apt", "auth", "sources", "release"}
+        if Path("/usr/bin/apt-config").exists()
+        and platform.freedesktop_os_release()["ID"] == "debian"
+        else set()
+    )
     assert seen == {"proxy", "index", "ca"} | apt
     # What differs from run to run is not in the layer; what the step has changed is, and nothing else.
     rest = {path: value for path, value in made.items() if not path.startswith("usr/share/seen/")}
@@ -107,7 +133,9 @@ def test_the_host_is_seen_by_the_step_and_leaves_no_trace(shared: Cache, tmp_pat
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("way", ["file", "name", "config"])
-def test_the_search_finds_a_recipe_that_leaks(shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str) -> None:
+def test_the_search_finds_a_recipe_that_leaks(
+    shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
+) -> None:
     engine = enginekit.needed(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
     scripts = {
@@ -115,7 +143,12 @@ def test_the_search_finds_a_recipe_that_leaks(shared: Cache, tmp_path: Path, mon
         "name": "set -eu\nmkdir -p /usr/share/leak\nread -r line < /run/secrets/rosetta-ca; while read -r line; do case $line in *7fe1*) touch /usr/share/leak/$line ;; esac; done < /run/secrets/rosetta-ca\n",
         "config": "",
     }
-    root = enginekit.repository(ROOT, tmp_path / "leaky", scripts[way], before="ENV LEAK=token-7fe1" if way == "config" else "")
+    root = enginekit.repository(
+        ROOT,
+        tmp_path / "leaky",
+        scripts[way],
+        before="ENV LEAK=token-7fe1" if way == "config" else "",
+    )
     with step.build_base(engine, shared, root, _small(shared), enginekit.HERE) as exported:
         assert enginekit.holds(exported, markers)
 
@@ -124,15 +157,30 @@ def test_the_search_finds_a_recipe_that_leaks(shared: Cache, tmp_path: Path, mon
 def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
     engine = enginekit.needed(name, builds=True)
     plain = _small(shared)[0]
-    packed = layer.from_tar(shared, f"zstd-{name}", "base", "zstd", lambda: open(layer.blob(shared, plain.digest), "rb"))  # noqa: SIM115 - from_tar closes it
+    packed = layer.from_tar(
+        shared,
+        f"zstd-{name}",
+        "base",
+        "zstd",
+        lambda: open(layer.blob(shared, plain.digest), "rb"),  # noqa: SIM115 - from_tar closes it
+    )
     with step.build_base(engine, shared, ROOT, [packed], enginekit.HERE) as exported:
         assert exported.below == 1
         assert normalise.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("settings", [{"User": "1000"}, {"User": "nobody", "Shell": ["/bin/false", "-x"]}, {"User": "7:7", "Shell": ["/nosuch"]}])
-def test_a_base_with_a_user_or_a_shell_of_its_own(shared: Cache, name: str, settings: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"User": "1000"},
+        {"User": "nobody", "Shell": ["/bin/false", "-x"]},
+        {"User": "7:7", "Shell": ["/nosuch"]},
+    ],
+)
+def test_a_base_with_a_user_or_a_shell_of_its_own(
+    shared: Cache, name: str, settings: dict[str, object]
+) -> None:
     engine = enginekit.needed(name, builds=True)
     reference = "localhost/rosetta-test-user:1"
     image = oci.image(enginekit.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {})
@@ -140,7 +188,10 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(shared: Cache, name: str, sett
     try:
         with step.build_base(engine, shared, ROOT, reference, enginekit.HERE) as exported:
             assert (exported.below, len(exported.layers)) == (1, 2)
-            made = enginekit.content(shared, normalise.os_layer(shared, f"user-{name}-{settings['User']}", "gzip", exported))
+            made = enginekit.content(
+                shared,
+                normalise.os_layer(shared, f"user-{name}-{settings['User']}", "gzip", exported),
+            )
     finally:
         engine.remove([reference])
     assert made["usr/share/installed"] == (0o640, b"installed\n")
@@ -151,7 +202,10 @@ def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, n
     engine = enginekit.needed(name, builds=True)
     script = "echo unrelated\necho 'the very reason' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
     root = enginekit.repository(ROOT, tmp_path / "failing", script)
-    with pytest.raises(FatalError) as caught, step.build_base(engine, shared, root, _small(shared), enginekit.HERE):
+    with (
+        pytest.raises(FatalError) as caught,
+        step.build_base(engine, shared, root, _small(shared), enginekit.HERE),
+    ):
         pass
     assert "the very reason" in caught.value.what
     assert "\x1b" not in str(caught.value)
@@ -164,16 +218,23 @@ def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
         engine = enginekit.needed(name, builds=True)
         for count in range(2):
             with step.build_base(engine, shared, ROOT, _small(shared), enginekit.HERE) as exported:
-                digests.add(normalise.os_layer(shared, f"same-{name}-{count}", "gzip", exported).digest)
+                digests.add(
+                    normalise.os_layer(shared, f"same-{name}-{count}", "gzip", exported).digest
+                )
     assert len(digests) == 1
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(shared: Cache, name: str) -> None:
+def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
+    shared: Cache, name: str
+) -> None:
     engine = enginekit.needed(name, builds=True)
     on = [enginekit.base(shared)]
     lacks = r"no apt-get .*lacks: python3 git numactl ps libibverbs\.so\.1 librdmacm\.so\.1 libnuma\.so\.1"
-    with pytest.raises(FatalError, match=lacks) as caught, step.build_base(engine, shared, ROOT, on, enginekit.HERE):
+    with (
+        pytest.raises(FatalError, match=lacks) as caught,
+        step.build_base(engine, shared, ROOT, on, enginekit.HERE),
+    ):
         pass
     assert "--base" in caught.value.do
     assert [engine.digest(each) for each in step.names(ROOT, on, enginekit.HERE, None)] == ["", ""]
@@ -184,7 +245,10 @@ def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(shared: Cach
 def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
     engine = enginekit.needed(name, builds=True)
     on = "localhost:1/none/such:1"
-    with pytest.raises(FatalError, match=r"registry cannot be reached|no such image"), step.build_base(engine, shared, ROOT, on, enginekit.HERE):
+    with (
+        pytest.raises(FatalError, match=r"registry cannot be reached|no such image"),
+        step.build_base(engine, shared, ROOT, on, enginekit.HERE),
+    ):
         pass
     assert [engine.digest(each) for each in step.names(ROOT, on, enginekit.HERE, None)] == ["", ""]
     assert not list(shared.path("blobs").glob(".tmp-*"))

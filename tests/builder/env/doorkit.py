@@ -50,14 +50,35 @@ class Place:
     def tmp(self) -> Path:
         return self.root / "tmp"
 
-    def run(self, *argv: str, cwd: Path | None = None, more: Mapping[str, str] | None = None, **env: str) -> Ran:
+    def run(
+        self, *argv: str, cwd: Path | None = None, more: Mapping[str, str] | None = None, **env: str
+    ) -> Ran:
         # No HOME: what a container has that runs as a user nobody planned for.
-        whole = {"PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin", "TMPDIR": str(self.tmp), **(more or {}), **env}
-        ids: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
-        done = subprocess.run(argv, env=whole, cwd=cwd or self.root, capture_output=True, text=True, check=False, **ids)
+        whole = {
+            "PATH": f"{self.bin}:/usr/local/bin:/usr/bin:/bin",
+            "TMPDIR": str(self.tmp),
+            **(more or {}),
+            **env,
+        }
+        ids: dict[str, Any] = (
+            {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+        )
+        done = subprocess.run(
+            argv,
+            env=whole,
+            cwd=cwd or self.root,
+            capture_output=True,
+            text=True,
+            check=False,
+            **ids,
+        )
         lines = done.stdout.splitlines()
-        arguments = [line.removeprefix("argument ") for line in lines if line.startswith("argument ")]
-        seen = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("argument "))
+        arguments = [
+            line.removeprefix("argument ") for line in lines if line.startswith("argument ")
+        ]
+        seen = dict(
+            line.split("=", 1) for line in lines if "=" in line and not line.startswith("argument ")
+        )
         return Ran(done.returncode, arguments, seen, done.stderr, done.stdout)
 
     def owned(self, folder: Path) -> Path:
@@ -84,8 +105,12 @@ def make() -> Iterator[Place]:
     (root / "opt/rosetta/constraints.txt").write_text("# packages 0123456789abcdef\njax==0.10.2\n")
     scripts = root / "opt/thing/thing" / doors.SCRIPTS
     scripts.mkdir(parents=True)
-    (scripts / "train.sh").write_text('#!/bin/bash\nprintf "argument %s\\n" "$0" "$@" "$$"\nenv\nexit "${RC:-0}"\n')
-    (scripts / "download_it.py").write_text("import sys\nprint('loading', __name__, *sys.argv[1:])\nsys.exit(7)\n")
+    (scripts / "train.sh").write_text(
+        '#!/bin/bash\nprintf "argument %s\\n" "$0" "$@" "$$"\nenv\nexit "${RC:-0}"\n'
+    )
+    (scripts / "download_it.py").write_text(
+        "import sys\nprint('loading', __name__, *sys.argv[1:])\nsys.exit(7)\n"
+    )
     (scripts / "tasks.py").write_text("")
     for name, text in {**doors.PROGRAMS, **doors.of_tree(root / "opt/thing", "thing")}.items():
         (place.bin / name).write_text(text)

@@ -26,7 +26,9 @@ def _part(path: str, content: str, made: list[str] | None = None) -> bake.Part:
 
 
 def _content(output: Path) -> dict[str, str]:
-    return {str(path.parent.relative_to(output)): path.read_text() for path in output.rglob("content")}
+    return {
+        str(path.parent.relative_to(output)): path.read_text() for path in output.rglob("content")
+    }
 
 
 def test_fresh_then_nothing_then_one_part(tmp_path: Path) -> None:
@@ -106,7 +108,9 @@ def test_killed_at_every_rename_a_rerun_finishes(tmp_path: Path, first: str) -> 
         output = tmp_path / f"out{point}"
         if first:
             bake.assemble(output, [_part("opt/a", first), _part("opt/b", first)])
-        done = subprocess.run([sys.executable, "-c", _KILLED, str(output), "new", str(point)], cwd=ROOT, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _KILLED, str(output), "new", str(point)], cwd=ROOT, check=False
+        )
         wanted = [_part("opt/a", "new"), _part("opt/b", "new")]
         if done.returncode == 0:
             break
@@ -123,7 +127,12 @@ def test_a_state_file_cannot_point_outside(tmp_path: Path) -> None:
     output, victim = tmp_path / "out", tmp_path / "victim"
     victim.mkdir()
     bake.assemble(output, [_part("opt/a", "1")])
-    for text in ('{"parts": {"../victim": "x", "opt/../../victim": "x", "/etc": "x"}}', '{"parts": [1]}', '{"parts": "abc"}', "[" * 5000):
+    for text in (
+        '{"parts": {"../victim": "x", "opt/../../victim": "x", "/etc": "x"}}',
+        '{"parts": [1]}',
+        '{"parts": "abc"}',
+        "[" * 5000,
+    ):
         (output / bake.STATE).write_text(text)
         bake.assemble(output, [_part("opt/a", "1")])
     assert victim.is_dir()
@@ -156,4 +165,6 @@ def test_one_lock_for_two_names_of_a_folder(tmp_path: Path) -> None:
     with bake.locked(tmp_path / "alias/out") as first:
         assert first == tmp_path / "real/out"
         program = f"import fcntl, os; h = os.open({str(tmp_path / 'real')!r}, os.O_RDONLY); fcntl.flock(h, fcntl.LOCK_EX | fcntl.LOCK_NB)"
-        assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode
+        assert subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=False
+        ).returncode

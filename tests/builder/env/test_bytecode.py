@@ -57,12 +57,18 @@ def test_python_uses_it_and_an_edit_takes_effect(cache: Cache, tmp_path: Path) -
     assert {name.partition(".")[0] for name in _pyc(site)} == {"__init__", "mod", "latin"}
     code = f"import sys; sys.path.insert(0, {str(site)!r}); import pkg.mod; print(pkg.mod.f()[0], pkg.mod.f.__code__.co_filename, pkg.mod.__spec__.cached)"
     read = f"import sys; sys.dont_write_bytecode = True; {code}"
-    done = subprocess.run([sys.executable, "-I", "-v", "-c", read], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-v", "-c", read], capture_output=True, text=True, check=True
+    )
     assert f"matches {site}/pkg/mod.py" in done.stderr
-    assert done.stdout.split()[:2] == [f"{site}/pkg/mod.py"] * 2, "the real path, not that of the build"
+    assert done.stdout.split()[:2] == [f"{site}/pkg/mod.py"] * 2, (
+        "the real path, not that of the build"
+    )
     (site / "pkg/mod.py").unlink()
     (site / "pkg/mod.py").write_text("def f():\n    return ['edited']\n")
-    assert subprocess.run([sys.executable, "-I", "-c", read], capture_output=True, text=True, check=True).stdout.startswith("edited")
+    assert subprocess.run(
+        [sys.executable, "-I", "-c", read], capture_output=True, text=True, check=True
+    ).stdout.startswith("edited")
 
 
 def test_equal_wherever_it_is_made(cache: Cache, tmp_path: Path) -> None:

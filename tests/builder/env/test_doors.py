@@ -43,20 +43,33 @@ def test_a_script_by_every_way_people_call_it(place: Place) -> None:
     for argv, cwd in ways:
         ran = place.run(*argv, "a b", "c", cwd=cwd, HOME=str(place.tmp), RC="5")
         assert ran.rc == 5, (argv, ran)
-        assert ran.arguments[:-1] == [str(place.root / "opt/rosetta/bin/../../thing/thing" / doors.SCRIPTS / "train.sh"), "a b", "c"], argv
+        assert ran.arguments[:-1] == [
+            str(place.root / "opt/rosetta/bin/../../thing/thing" / doors.SCRIPTS / "train.sh"),
+            "a b",
+            "c",
+        ], argv
         assert ran.env["PATH"].split(":")[0] == str(place.bin)
 
 
 def test_a_script_finds_our_python_even_behind_the_systems(place: Place) -> None:
-    ran = place.run("bash", str(place.bin / "train.sh"), PATH=f"/usr/bin:/bin:{place.bin}", HOME=str(place.tmp))
+    ran = place.run(
+        "bash", str(place.bin / "train.sh"), PATH=f"/usr/bin:/bin:{place.bin}", HOME=str(place.tmp)
+    )
     assert ran.env["PATH"] == f"{place.bin}:/usr/bin:/bin:{place.bin}"
 
 
 def test_a_door_becomes_what_it_opens(place: Place) -> None:
     """The process that was started is the script itself: signals and the exit status need no one in between."""
-    with subprocess.Popen([str(place.bin / "train.sh")], env={"PATH": "/usr/bin:/bin", "HOME": str(place.tmp)}, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [str(place.bin / "train.sh")],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(place.tmp)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
         out = running.communicate()[0]
-    assert [line for line in out.splitlines() if line.startswith("argument ")][-1] == f"argument {running.pid}"
+    assert [line for line in out.splitlines() if line.startswith("argument ")][
+        -1
+    ] == f"argument {running.pid}"
 
 
 @pytest.mark.parametrize("value", ["1", "true", "yes", "True"])
@@ -72,11 +85,23 @@ def test_te_that_is_not_asked_for_is_no_matter(place: Place, value: str) -> None
 
 
 def test_a_python_script_is_read_by_both(place: Place) -> None:
-    (place.root / "opt/rosetta/env/bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (place.root / "opt/rosetta/env/bin/python").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    )
     link = place.root / "link.py"
     link.symlink_to(place.bin / "download_it.py")
-    for argv in (["download_it.py"], [str(link)], [sys.executable, str(place.bin / "download_it.py")]):
-        done = subprocess.run([*argv, "x"], env={"PATH": f"{place.bin}:/usr/bin:/bin", "HOME": "/tmp"}, capture_output=True, text=True, check=False)
+    for argv in (
+        ["download_it.py"],
+        [str(link)],
+        [sys.executable, str(place.bin / "download_it.py")],
+    ):
+        done = subprocess.run(
+            [*argv, "x"],
+            env={"PATH": f"{place.bin}:/usr/bin:/bin", "HOME": "/tmp"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode, done.stdout) == (7, "loading __main__ x\n"), (argv, done)
 
 
@@ -138,7 +163,9 @@ def test_nobody_can_lay_a_trap(place: Place) -> None:
     assert Path(ran.env["HOME"]) != name
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT CHECKED: only root can make another user's folder")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="NOT CHECKED: only root can make another user's folder"
+)
 def test_another_users_folder_is_not_entered(place: Place) -> None:
     name = place.tmp / f"rosetta-{doorkit.USER}"
     name.mkdir()
@@ -160,7 +187,9 @@ def test_where_tmp_cannot_be_written_another_place_is_found(place: Place) -> Non
             shutil.rmtree(home)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT CHECKED: needs a user without a name, which only root can become")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="NOT CHECKED: needs a user without a name, which only root can become"
+)
 def test_a_user_without_a_name_gets_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorkit, "USER", 64321)
     ran = place.run("python", "x")
@@ -187,12 +216,25 @@ def test_pip_on_top_of_one_that_cannot(place: Place) -> None:
     ran = place.run("python", "x", HOME=str(home), PYTHONPATH="/mine")
     assert ran.env["PYTHONPATH"] == f"/mine:{site}"
     (place.root / "opt/rosetta/constraints.txt").write_text("# packages fedcba9876543210\n")
-    assert "PYTHONPATH" not in place.run("python", "x", HOME=str(home)).env, "another release does not see it"
+    assert "PYTHONPATH" not in place.run("python", "x", HOME=str(home)).env, (
+        "another release does not see it"
+    )
 
 
-@pytest.mark.parametrize("words", [["install", "-t", "/x", "mine"], ["install", "--prefix=/x", "mine"], ["install", "--user", "mine"], ["list"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["install", "-t", "/x", "mine"],
+        ["install", "--prefix=/x", "mine"],
+        ["install", "--user", "mine"],
+        ["list"],
+        [],
+    ],
+)
 def test_pip_does_what_it_is_told(place: Place, words: list[str]) -> None:
-    ran = place.run("pip", *words, HOME=str(place.owned(place.root / "home")), PIP_CONSTRAINT="/own.txt")
+    ran = place.run(
+        "pip", *words, HOME=str(place.owned(place.root / "home")), PIP_CONSTRAINT="/own.txt"
+    )
     assert "PIP_PREFIX" not in ran.env
     assert ran.env["PIP_CONSTRAINT"] == "/own.txt"
     assert ran.err == ""
@@ -200,12 +242,16 @@ def test_pip_does_what_it_is_told(place: Place, words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", sorted(doors.TEXTS))
 def test_shellcheck_finds_nothing(name: str, tmp_path: Path) -> None:
-    program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    program = shutil.which(
+        "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if program is None:
         pytest.skip("NOT CHECKED: shellcheck is not installed")
     if name == "module":
         pytest.skip("is Python from its fourth line on")
     text = doors.TEXTS[name].format(name="x", path="x/y") if name == "script" else doors.TEXTS[name]
     (tmp_path / "door").write_text(text)
-    done = subprocess.run([program, str(tmp_path / "door")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, str(tmp_path / "door")], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout

@@ -10,12 +10,22 @@ import pytest
 from builder.env import known_issues
 from builder.errors import FatalError
 
-RECORD: dict[str, Any] = {"distribution": "t5x", "accelerator": "cuda13", "architecture": "amd64", "transformer_engine": None}
+RECORD: dict[str, Any] = {
+    "distribution": "t5x",
+    "accelerator": "cuda13",
+    "architecture": "amd64",
+    "transformer_engine": None,
+}
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "nvidia-nccl-cu12": "2.30.1"}
 
 
-def ids(record: dict[str, Any] = RECORD, versions: dict[str, str] = VERSIONS, **changes: Any) -> set[str]:
-    return {issue["id"] for issue in known_issues.applying(known_issues.load(), {**record, **changes}, versions)}
+def ids(
+    record: dict[str, Any] = RECORD, versions: dict[str, str] = VERSIONS, **changes: Any
+) -> set[str]:
+    return {
+        issue["id"]
+        for issue in known_issues.applying(known_issues.load(), {**record, **changes}, versions)
+    }
 
 
 def test_ours_by_version_and_place() -> None:
@@ -27,14 +37,21 @@ def test_ours_by_version_and_place() -> None:
     assert "te-shardy" not in ids()
     assert "te-shardy" in ids(transformer_engine={"version": "2.20.2"})
     assert "flag-simplify-fp-conversions" not in ids(versions={"jaxlib": "0.4.26"})
-    assert ids(accelerator="cpu") == {"pile-offline"}, "what is about GPUs is not said where there are none"
+    assert ids(accelerator="cpu") == {"pile-offline"}, (
+        "what is about GPUs is not said where there are none"
+    )
     assert "lingvo-arm64" in ids(architecture="arm64", versions={"lingvo": "0.14.2"})
 
 
 def test_rendered_as_json() -> None:
     document = json.loads(known_issues.render(RECORD, VERSIONS))
     assert document["schema"] == 1
-    assert all({"id", "line", "see", "end"} <= set(issue) <= {"id", "line", "see", "end", "capabilities", "variables", "one_process_per_gpu"} for issue in document["issues"])
+    assert all(
+        {"id", "line", "see", "end"}
+        <= set(issue)
+        <= {"id", "line", "see", "end", "capabilities", "variables", "one_process_per_gpu"}
+        for issue in document["issues"]
+    )
     (blackwell,) = (issue for issue in document["issues"] if issue["id"] == "connections-blackwell")
     assert blackwell["variables"] == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     assert 10 in blackwell["capabilities"]
@@ -67,4 +84,6 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, problem: str) -> Non
 def test_where_an_issue_is_told_can_be_reached_from_an_image() -> None:
     """No page of this repository's docs/: an image does not hold them."""
     places = [issue["see"] for issue in known_issues.load()]
-    assert [place for place in places if not re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+#[0-9]+", place)] == []
+    assert [
+        place for place in places if not re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+#[0-9]+", place)
+    ] == []

@@ -19,12 +19,20 @@ def test_constraints_name_their_set_of_packages() -> None:
 
 
 def test_the_shell_reads_the_name() -> None:
-    done = subprocess.run(["sh", "-c", 'read -r _ _ key; printf %s "$key"'], input=parts.constraints_text(PINS), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", 'read -r _ _ key; printf %s "$key"'],
+        input=parts.constraints_text(PINS),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == parts.constraints_text(PINS).split()[2]
 
 
 def test_te_is_held_as_well() -> None:
-    assert parts.constraints_text(PINS, {"version": "2.20.2", "wheel_sha256": "0" * 64}).endswith("transformer-engine-jax==2.20.2\n")
+    assert parts.constraints_text(PINS, {"version": "2.20.2", "wheel_sha256": "0" * 64}).endswith(
+        "transformer-engine-jax==2.20.2\n"
+    )
     assert "transformer" not in parts.constraints_text(PINS, None)
 
 

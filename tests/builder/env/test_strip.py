@@ -21,8 +21,13 @@ def _wheel(path: Path) -> Path:
         archive.writestr("thing/__init__.py", "X = 'pure'\n")
         archive.writestr("thing/_ops.so", b"\x7fELF")
         archive.writestr("thing.libs/libx.so.1.2", b"\x7fELF")
-        archive.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
-        archive.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: cp311-cp311-manylinux2014_x86_64\n")
+        archive.writestr(
+            "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "thing-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: cp311-cp311-manylinux2014_x86_64\n",
+        )
         archive.writestr("thing-1.0.dist-info/RECORD", "")
     return path
 
@@ -32,9 +37,33 @@ def test_installs_for_another_architecture(tmp_path: Path) -> None:
     strip.strip(_wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl"), made)
     target = tmp_path / "site"
     platform = ("--python-platform", "aarch64-manylinux_2_28", "--python-version", "3.11")
-    uv.run("pip", "install", "--no-deps", "--no-index", "--offline", *platform, "--target", str(target), str(made))
-    assert sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file() and path.suffix in (".py", ".so", ".2")) == ["thing/__init__.py"]
-    done = subprocess.run(["python3", "-I", "-c", f"import sys; sys.path.insert(0, {str(target)!r}); import thing; print(thing.X)"], capture_output=True, text=True, check=True)
+    uv.run(
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--offline",
+        *platform,
+        "--target",
+        str(target),
+        str(made),
+    )
+    assert sorted(
+        str(path.relative_to(target))
+        for path in target.rglob("*")
+        if path.is_file() and path.suffix in (".py", ".so", ".2")
+    ) == ["thing/__init__.py"]
+    done = subprocess.run(
+        [
+            "python3",
+            "-I",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(target)!r}); import thing; print(thing.X)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "pure\n"
 
 

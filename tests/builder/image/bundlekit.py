@@ -31,7 +31,9 @@ def index_(cache: Cache, tmp_path: Path) -> Index:
 @pytest.fixture(name="site")
 def site_(cache: Cache, index: Index, tmp_path: Path) -> Path:
     """A bundle as it arrived, its files not linked to the cache's."""
-    bundle.write(cache, index, tmp_path / "made", name=NAME, records={"amd64": {"distribution": "t5x"}})
+    bundle.write(
+        cache, index, tmp_path / "made", name=NAME, records={"amd64": {"distribution": "t5x"}}
+    )
     (tmp_path / "site").mkdir()
     shutil.copytree(tmp_path / "made", tmp_path / "site/bundle")
     return tmp_path / "site"
@@ -39,7 +41,15 @@ def site_(cache: Cache, index: Index, tmp_path: Path) -> Path:
 
 def run(where: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"} if path else None
-    return subprocess.run([str(where / "bundle/import.sh"), *arguments], cwd=where, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [str(where / "bundle/import.sh"), *arguments],
+        cwd=where,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def listing(folder: Path) -> list[str]:
@@ -55,7 +65,13 @@ def tool(folder: Path, name: str, script: str) -> Path:
 
 def files(folder: Path) -> dict[str, tuple[bytes, int]]:
     """What a folder holds: content and mode of each file, and of each folder the mode."""
-    return {str(each.relative_to(folder)): (each.read_bytes() if each.is_file() else b"", each.stat().st_mode) for each in folder.rglob("*")}
+    return {
+        str(each.relative_to(folder)): (
+            each.read_bytes() if each.is_file() else b"",
+            each.stat().st_mode,
+        )
+        for each in folder.rglob("*")
+    }
 
 
 def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
@@ -69,7 +85,11 @@ def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     if kind == "layout":
         return place, place
     lock = tmp_path / "lock.json"
-    below = [{"name": each.name, "diff_id": each.diff_id, "digest": each.digest} for image in old.images for each in image.layers[:-1]]
+    below = [
+        {"name": each.name, "diff_id": each.diff_id, "digest": each.digest}
+        for image in old.images
+        for each in image.layers[:-1]
+    ]
     lock.write_text(json.dumps({"distribution": "t5x", "layers": below}), encoding="ascii")
     return lock, place
 

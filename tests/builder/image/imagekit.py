@@ -25,10 +25,16 @@ OTHER = {"amd64": "arm64", "arm64": "amd64"}.get(OWN, "")
 
 def _looks(architecture: str) -> list[Entry]:
     """What is looked at in a base, of an architecture whose programs do not run here."""
-    elf = b"\x7fELF".ljust(18, b"\0") + {"amd64": 62, "arm64": 183}[architecture].to_bytes(2, "little")
+    elf = b"\x7fELF".ljust(18, b"\0") + {"amd64": 62, "arm64": 183}[architecture].to_bytes(
+        2, "little"
+    )
     version = FULL.rpartition(".")[0]
     return [
-        file("usr/lib/libc.so.6", elf + b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n..", 0o755),
+        file(
+            "usr/lib/libc.so.6",
+            elf + b"..GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n..",
+            0o755,
+        ),
         file(f"usr/bin/python{version}", elf + b"\0" + FULL.encode() + b"\0", 0o755),
         *(file(f"usr/lib/python{version}/{name}", b"") for name in basekit.STDLIB),
         Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
@@ -52,18 +58,34 @@ def _made() -> Path:
     folder = Path(_KEPT.name)
     place, cache = folder / "layout", Cache(folder / "cache")
     if not place.exists():
-        made = {OWN: layer.write(cache, "own", "base", "gzip", basekit.running), OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER))}
-        images = [oci.image(architecture, [each], "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}) for architecture, each in made.items()]
+        made = {
+            OWN: layer.write(cache, "own", "base", "gzip", basekit.running),
+            OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
+        }
+        images = [
+            oci.image(
+                architecture, [each], "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}
+            )
+            for architecture, each in made.items()
+        ]
         layout.write(cache, oci.index(images, {}), place, name="thebase:1")
     return place
 
 
-def images(chain: Chain, *more: str, output: str = "", before: tuple[str, ...] = ()) -> tuple[int, dict[str, object], str]:
+def images(
+    chain: Chain, *more: str, output: str = "", before: tuple[str, ...] = ()
+) -> tuple[int, dict[str, object], str]:
     """Run the builder with an image as output; its status, its JSON document and its stderr."""
     manifest = chain.folder / "manifest.yaml"
     text = manifest.read_text()
     if "bases:" not in text:
-        text = text.replace("common: locks/line/common.in}", "common: locks/line/common.in, base: any}")
-        manifest.write_text(text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n')
+        text = text.replace(
+            "common: locks/line/common.in}", "common: locks/line/common.in, base: any}"
+        )
+        manifest.write_text(
+            text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n'
+        )
     place = ["--base", f"oci:{base(chain.folder)}"]
-    return chain.run("--output", output or f"oci:{chain.folder}/image", *place, *more, before=before)
+    return chain.run(
+        "--output", output or f"oci:{chain.folder}/image", *place, *more, before=before
+    )

@@ -13,20 +13,60 @@ if TYPE_CHECKING:
     from builder.cache import Cache
 
 CREATED = "2026-01-02T03:04:05Z"
-SETTINGS = {"Env": ["PATH=/bin"], "Entrypoint": ["/bin/entry"], "Cmd": ["bash"], "WorkingDir": "/work", "Labels": {"org.opencontainers.image.title": "t5x"}}
+SETTINGS = {
+    "Env": ["PATH=/bin"],
+    "Entrypoint": ["/bin/entry"],
+    "Cmd": ["bash"],
+    "WorkingDir": "/work",
+    "Labels": {"org.opencontainers.image.title": "t5x"},
+}
 
 
-def image(cache: Cache, architecture: str = "amd64", *, compression: str = "gzip", top: bytes = b"top") -> oci.Image:
+def image(
+    cache: Cache, architecture: str = "amd64", *, compression: str = "gzip", top: bytes = b"top"
+) -> oci.Image:
     """Three layers: two that all have in common, and one of the architecture and `top`."""
     layers = [
-        layer.write(cache, "base", "base", compression, lambda: [file("bin/sh", b"#!" + bytes(range(256)) * 300, 0o755), link("bin/bash", "sh")]),
-        layer.write(cache, "python", "python", compression, lambda: [file("opt/env/x.py", b"x = 1\n" * 1000)]),
-        layer.write(cache, f"top-{architecture}-{top.hex()}", "rosetta", compression, lambda: [file("opt/top", top + architecture.encode())]),
+        layer.write(
+            cache,
+            "base",
+            "base",
+            compression,
+            lambda: [
+                file("bin/sh", b"#!" + bytes(range(256)) * 300, 0o755),
+                link("bin/bash", "sh"),
+            ],
+        ),
+        layer.write(
+            cache,
+            "python",
+            "python",
+            compression,
+            lambda: [file("opt/env/x.py", b"x = 1\n" * 1000)],
+        ),
+        layer.write(
+            cache,
+            f"top-{architecture}-{top.hex()}",
+            "rosetta",
+            compression,
+            lambda: [file("opt/top", top + architecture.encode())],
+        ),
     ]
-    return oci.image(architecture, layers, CREATED, SETTINGS, {"org.opencontainers.image.title": "t5x"})
+    return oci.image(
+        architecture, layers, CREATED, SETTINGS, {"org.opencontainers.image.title": "t5x"}
+    )
 
 
-def index(cache: Cache, architectures: Sequence[str] = ("amd64", "arm64"), *, compression: str = "gzip", top: bytes = b"top") -> oci.Index:
+def index(
+    cache: Cache,
+    architectures: Sequence[str] = ("amd64", "arm64"),
+    *,
+    compression: str = "gzip",
+    top: bytes = b"top",
+) -> oci.Index:
     """An index over such images."""
-    images = [image(cache, architecture, compression=compression, top=top) for architecture in architectures]
+    images = [
+        image(cache, architecture, compression=compression, top=top)
+        for architecture in architectures
+    ]
     return oci.index(images, {"org.opencontainers.image.title": "t5x"})

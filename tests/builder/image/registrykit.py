@@ -43,16 +43,37 @@ if TYPE_CHECKING:
 Answer = tuple[int, dict[str, str], bytes]
 
 
-def image(cache: Cache, *, top: str = "one", size: int = 300_000, architectures: tuple[str, ...] = ("amd64",), seed: str = "") -> Index:
+def image(
+    cache: Cache,
+    *,
+    top: str = "one",
+    size: int = 300_000,
+    architectures: tuple[str, ...] = ("amd64",),
+    seed: str = "",
+) -> Index:
     """A small image: a layer that all architectures share, one of `size` bytes for each, and one with the text `top`; another `seed`, other layers."""
     images = []
     for architecture in architectures:
-        noise = b"".join(hashlib.sha256(f"{seed}{architecture}{n}".encode()).digest() for n in range(size // 32))
+        noise = b"".join(
+            hashlib.sha256(f"{seed}{architecture}{n}".encode()).digest() for n in range(size // 32)
+        )
         layers = [
-            write(cache, hashlib.sha256(f"{key}{data!r}".encode()).hexdigest(), name, "gzip", lambda key=key, data=data: [file(key, data)])  # type: ignore[misc]
-            for name, key, data in (("base", "base.txt", f"base{seed}".encode()), ("python", "big", noise), ("rosetta", f"top-{architecture}", top.encode()))
+            write(
+                cache,
+                hashlib.sha256(f"{key}{data!r}".encode()).hexdigest(),
+                name,
+                "gzip",
+                lambda key=key, data=data: [file(key, data)],  # type: ignore[misc]
+            )
+            for name, key, data in (
+                ("base", "base.txt", f"base{seed}".encode()),
+                ("python", "big", noise),
+                ("rosetta", f"top-{architecture}", top.encode()),
+            )
         ]
-        images.append(oci.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {}))
+        images.append(
+            oci.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})
+        )
     return oci.index(images, {})
 
 
@@ -77,7 +98,9 @@ class Served:
     answer: Callable[[str, str, dict[str, str], bytes], Answer]
     lose: Callable[[str], None]
     faults: list[Fault] = field(default_factory=list)
-    log: list[tuple[str, str, int, int]] = field(default_factory=list)  # method, path, bytes of the body, status
+    log: list[tuple[str, str, int, int]] = field(
+        default_factory=list
+    )  # method, path, bytes of the body, status
     headers: list[dict[str, str]] = field(default_factory=list)
     before: Callable[[str, str], None] = lambda _method, _path: None
     lock: Any = field(default_factory=threading.Lock)
@@ -85,7 +108,12 @@ class Served:
     def fault(self, method: str, path: str, length: int) -> Fault | None:
         with self.lock:
             for each in self.faults:
-                if each.method == method and re.search(each.path, path) and each.times > 0 and length >= each.larger:
+                if (
+                    each.method == method
+                    and re.search(each.path, path)
+                    and each.times > 0
+                    and length >= each.larger
+                ):
                     if each.skip > 0:
                         each.skip -= 1
                         continue
@@ -99,7 +127,9 @@ class Served:
 
     def tag(self, name: str, tag: str) -> str:
         """The digest that a tag points to, asked of the registry itself; empty where there is none."""
-        status, headers, _ = self.answer("HEAD", f"/v2/{name}/manifests/{tag}", {"Accept": oci.INDEX}, b"")
+        status, headers, _ = self.answer(
+            "HEAD", f"/v2/{name}/manifests/{tag}", {"Accept": oci.INDEX}, b""
+        )
         return headers.get("Docker-Content-Digest", "") if status == 200 else ""
 
 
@@ -118,8 +148,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.rfile.read(length // 2)
             self._cut()
             return
-        body = self._chunks() if self.headers.get("Transfer-Encoding", "") == "chunked" else self.rfile.read(length)
-        given = {key: ", ".join(self.headers.get_all(key, [])) for key in self.headers}  # podman says Accept several times
+        body = (
+            self._chunks()
+            if self.headers.get("Transfer-Encoding", "") == "chunked"
+            else self.rfile.read(length)
+        )
+        given = {
+            key: ", ".join(self.headers.get_all(key, [])) for key in self.headers
+        }  # podman says Accept several times
         with served.lock:
             served.headers.append(given)
         if fault and fault.kind == "corrupt" and body:
@@ -127,7 +163,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         status, headers, data = self._made(fault, given, body)
         with served.lock:
             served.log.append((self.command, self.path, length, status))
-        if fault and fault.kind == "lose" and (found := re.search(r"sha256(?::|%3A)([0-9a-f]{64})", self.path)):
+        if (
+            fault
+            and fault.kind == "lose"
+            and (found := re.search(r"sha256(?::|%3A)([0-9a-f]{64})", self.path))
+        ):
             served.lose(found.group(1))
         if fault and fault.kind == "cut":
             self._cut()
@@ -156,7 +196,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault and fault.kind == "html":
             return 200, {"Content-Type": "text/html; charset=utf-8"}, b"<html>please log in</html>"
         if fault and fault.kind in ("500", "503", "413", "401", "404"):
-            return int(fault.kind), {"Content-Type": "application/json"}, b'{"errors": [{"code": "BROKEN", "message": "a\\nfault of ours"}]}'
+            return (
+                int(fault.kind),
+                {"Content-Type": "application/json"},
+                b'{"errors": [{"code": "BROKEN", "message": "a\\nfault of ours"}]}',
+            )
         if fault and fault.kind == "429":
             return 429, {"Retry-After": fault.retry_after}, b""
         if fault and fault.kind == "out":
@@ -184,14 +228,27 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(answer: Callable[[str, str, dict[str, str], bytes], Answer], lose: Callable[[str], None], tls: ssl.SSLContext | None = None) -> Iterator[Served]:
+def serving(
+    answer: Callable[[str, str, dict[str, str], bytes], Answer],
+    lose: Callable[[str], None],
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Served]:
     """A proxy in front of what `answer` does."""
-    handler = type("Handler", (_Handler,), {f"do_{method}": _Handler.answer for method in ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")})
+    handler = type(
+        "Handler",
+        (_Handler,),
+        {
+            f"do_{method}": _Handler.answer
+            for method in ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
+        },
+    )
     server = _Server(("127.0.0.1", 0), handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     handler.served = served = Served(f"127.0.0.1:{server.server_address[1]}", answer, lose)  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     try:
         yield served
@@ -219,14 +276,18 @@ class Memory:
         self._lock = threading.Lock()
 
     def lose(self, digest: str) -> None:
-        self.blobs = {key: value for key, value in self.blobs.items() if key[1] != f"sha256:{digest}"}
+        self.blobs = {
+            key: value for key, value in self.blobs.items() if key[1] != f"sha256:{digest}"
+        }
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         with self._lock:
             path, _, query = target.partition("?")
             asked = urllib.parse.parse_qs(query)
             if path == "/token":
-                return self._token(headers, asked, urllib.parse.parse_qs(body.decode()) if method == "POST" else {})
+                return self._token(
+                    headers, asked, urllib.parse.parse_qs(body.decode()) if method == "POST" else {}
+                )
             if self.user and (refused := self._refused(headers)):
                 return refused
             if path == "/v2/":
@@ -235,73 +296,184 @@ class Memory:
             if not found:
                 return 404, {}, b""
             name, kind, last = found.groups()
-            return {"blobs": self._blob, "manifests": self._manifest, "blobs/uploads": self._upload}[kind](method, name, last, headers, asked, body)
+            return {
+                "blobs": self._blob,
+                "manifests": self._manifest,
+                "blobs/uploads": self._upload,
+            }[kind](method, name, last, headers, asked, body)
 
     def _refused(self, headers: dict[str, str]) -> Answer | None:
         basic = "Basic " + base64.b64encode(self.user.encode()).decode()
         if headers.get("Authorization") == ("Bearer token-of-ours" if self.bearer else basic):
             return None
-        challenge = f'Bearer realm="{self.bearer}",service="kit",scope="repository:x:pull"' if self.bearer else 'Basic realm="kit"'
-        return 401, {"WWW-Authenticate": challenge}, b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}'
+        challenge = (
+            f'Bearer realm="{self.bearer}",service="kit",scope="repository:x:pull"'
+            if self.bearer
+            else 'Basic realm="kit"'
+        )
+        return (
+            401,
+            {"WWW-Authenticate": challenge},
+            b'{"errors": [{"code": "UNAUTHORIZED", "message": "authentication required"}]}',
+        )
 
-    def _token(self, headers: dict[str, str], asked: dict[str, list[str]], form: dict[str, list[str]]) -> Answer:
+    def _token(
+        self, headers: dict[str, str], asked: dict[str, list[str]], form: dict[str, list[str]]
+    ) -> Answer:
         self.asked.append(asked or form)
         if form:
-            known = self.identity and form["refresh_token"] == [self.identity] and form["grant_type"] == ["refresh_token"]
+            known = (
+                self.identity
+                and form["refresh_token"] == [self.identity]
+                and form["grant_type"] == ["refresh_token"]
+            )
             return (200, {}, b'{"access_token": "token-of-ours"}') if known else (401, {}, b"")
-        if not self.anonymous and headers.get("Authorization") != "Basic " + base64.b64encode(self.user.encode()).decode():
+        if (
+            not self.anonymous
+            and headers.get("Authorization")
+            != "Basic " + base64.b64encode(self.user.encode()).decode()
+        ):
             return 401, {}, b""
-        return 200, {"Content-Type": "application/json"}, b'{"token": "token-of-ours", "expires_in": 60}'
+        return (
+            200,
+            {"Content-Type": "application/json"},
+            b'{"token": "token-of-ours", "expires_in": 60}',
+        )
 
-    def _blob(self, method: str, name: str, digest: str, _headers: dict[str, str], _asked: dict[str, list[str]], _body: bytes) -> Answer:
+    def _blob(
+        self,
+        method: str,
+        name: str,
+        digest: str,
+        _headers: dict[str, str],
+        _asked: dict[str, list[str]],
+        _body: bytes,
+    ) -> Answer:
         data = self.blobs.get((name, digest))
         if data is None:
             return 404, {}, b""
         if self.redirect and method == "GET":
             return 307, {"Location": f"{self.redirect}/{digest}"}, b""
-        return 200, {"Content-Type": "application/octet-stream", "Docker-Content-Digest": digest, "Content-Length": str(len(data))}, data
+        return (
+            200,
+            {
+                "Content-Type": "application/octet-stream",
+                "Docker-Content-Digest": digest,
+                "Content-Length": str(len(data)),
+            },
+            data,
+        )
 
-    def _upload(self, method: str, name: str, which: str, headers: dict[str, str], asked: dict[str, list[str]], body: bytes) -> Answer:
+    def _upload(
+        self,
+        method: str,
+        name: str,
+        which: str,
+        headers: dict[str, str],
+        asked: dict[str, list[str]],
+        body: bytes,
+    ) -> Answer:
         if method == "POST":
             source = (asked.get("from", [""])[0], asked.get("mount", [""])[0])
             if source in self.blobs:
                 self.blobs[name, source[1]] = self.blobs[source]
-                return 201, {"Location": f"/v2/{name}/blobs/{source[1]}", "Docker-Content-Digest": source[1]}, b""
+                return (
+                    201,
+                    {
+                        "Location": f"/v2/{name}/blobs/{source[1]}",
+                        "Docker-Content-Digest": source[1],
+                    },
+                    b"",
+                )
             self._count += 1
             self.uploads[str(self._count)] = b""
-            return 202, {"Location": f"/v2/{name}/blobs/uploads/{self._count}?state=secret-state"}, b""
+            return (
+                202,
+                {"Location": f"/v2/{name}/blobs/uploads/{self._count}?state=secret-state"},
+                b"",
+            )
         if which not in self.uploads:
             return 404, {}, b""
         if method == "PATCH":
-            if headers.get("Content-Range", "").partition("-")[0] not in ("", str(len(self.uploads[which]))):
+            if headers.get("Content-Range", "").partition("-")[0] not in (
+                "",
+                str(len(self.uploads[which])),
+            ):
                 return 416, {}, b""
             self.uploads[which] += body
             return 202, {"Location": f"/v2/{name}/blobs/uploads/{which}?state=secret-state"}, b""
         data, digest = self.uploads.pop(which) + body, asked["digest"][0]
         if oci.sha256(data) != digest:
-            return 400, {}, b'{"errors": [{"code": "DIGEST_INVALID", "message": "provided digest did not match uploaded content"}]}'
+            return (
+                400,
+                {},
+                b'{"errors": [{"code": "DIGEST_INVALID", "message": "provided digest did not match uploaded content"}]}',
+            )
         self.blobs[name, digest] = data
         return 201, {"Docker-Content-Digest": digest}, b""
 
-    def _manifest(self, method: str, name: str, which: str, headers: dict[str, str], _asked: dict[str, list[str]], body: bytes) -> Answer:
+    def _manifest(
+        self,
+        method: str,
+        name: str,
+        which: str,
+        headers: dict[str, str],
+        _asked: dict[str, list[str]],
+        body: bytes,
+    ) -> Answer:
         if method == "PUT":
             document = json.loads(body)
-            held = {digest for repository, digest in {**self.blobs, **self.manifests} if repository == name}
-            named = [each["digest"] for each in [*document.get("layers", []), *document.get("manifests", []), *filter(None, [document.get("config")])]]
+            held = {
+                digest
+                for repository, digest in {**self.blobs, **self.manifests}
+                if repository == name
+            }
+            named = [
+                each["digest"]
+                for each in [
+                    *document.get("layers", []),
+                    *document.get("manifests", []),
+                    *filter(None, [document.get("config")]),
+                ]
+            ]
             if not held.issuperset(named) or (":" in which and which != oci.sha256(body)):
-                return 404, {"Content-Type": "application/json"}, b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}'
+                return (
+                    404,
+                    {"Content-Type": "application/json"},
+                    b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}',
+                )
             kept = (headers.get("Content-Type", ""), body)
             self.manifests[name, which] = self.manifests[name, oci.sha256(body)] = kept
             return 201, {"Docker-Content-Digest": oci.sha256(body)}, b""
         if (name, which) not in self.manifests:
-            return 404, {"Content-Type": "application/json"}, b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}'
+            return (
+                404,
+                {"Content-Type": "application/json"},
+                b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}',
+            )
         kind, data = self.manifests[name, which]
         if method == "DELETE" and self.deletes:
-            self.manifests = {key: value for key, value in self.manifests.items() if key[0] != name or value[1] != data}
+            self.manifests = {
+                key: value
+                for key, value in self.manifests.items()
+                if key[0] != name or value[1] != data
+            }
             return 202, {}, b""
         if method == "DELETE":
-            return 405, {"Content-Type": "application/json"}, b'{"errors": [{"code": "UNSUPPORTED", "message": "the operation is unsupported"}]}'
-        return 200, {"Content-Type": kind, "Docker-Content-Digest": oci.sha256(data), "Content-Length": str(len(data))}, data
+            return (
+                405,
+                {"Content-Type": "application/json"},
+                b'{"errors": [{"code": "UNSUPPORTED", "message": "the operation is unsupported"}]}',
+            )
+        return (
+            200,
+            {
+                "Content-Type": kind,
+                "Docker-Content-Digest": oci.sha256(data),
+                "Content-Length": str(len(data)),
+            },
+            data,
+        )
 
 
 @contextmanager
@@ -315,7 +487,9 @@ def binary() -> str:
     """The program docker-registry; skips the test where there is none."""
     found = shutil.which("docker-registry") or os.environ.get("ROSETTA_TEST_REGISTRY", "")
     if not found:
-        pytest.skip("NOT CHECKED: there is no docker-registry on PATH (Debian's package docker-registry), nor does ROSETTA_TEST_REGISTRY name one")
+        pytest.skip(
+            "NOT CHECKED: there is no docker-registry on PATH (Debian's package docker-registry), nor does ROSETTA_TEST_REGISTRY name one"
+        )
     return found
 
 
@@ -328,10 +502,23 @@ def real(folder: Path) -> Iterator[Served]:
 
 
 def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
-    config = {"version": 0.1, "log": {"level": "error"}, "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}}, "http": {"net": "unix", "addr": str(place)}}
+    config = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {
+            "filesystem": {"rootdirectory": str(folder / "data")},
+            "delete": {"enabled": True},
+        },
+        "http": {"net": "unix", "addr": str(place)},
+    }
     (folder / "config.json").write_text(json.dumps(config), encoding="ascii")
     with open(folder / "log", "wb") as out:
-        process = subprocess.Popen([program, "serve", str(folder / "config.json")], stdout=out, stderr=out, env={**os.environ, "OTEL_TRACES_EXPORTER": "none"})
+        process = subprocess.Popen(
+            [program, "serve", str(folder / "config.json")],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "OTEL_TRACES_EXPORTER": "none"},
+        )
     try:
         _wait(place, process, folder / "log")
 
@@ -339,15 +526,31 @@ def _real(program: str, folder: Path, place: Path) -> Iterator[Served]:
             connection = http.client.HTTPConnection("localhost")
             connection.sock = _connected(place)
             try:
-                kept = {key: value for key, value in headers.items() if key.lower() not in ("connection", "content-length", "transfer-encoding")}
-                connection.request(method, target, body or None, {**kept, "Content-Length": str(len(body))})
+                kept = {
+                    key: value
+                    for key, value in headers.items()
+                    if key.lower() not in ("connection", "content-length", "transfer-encoding")
+                }
+                connection.request(
+                    method, target, body or None, {**kept, "Content-Length": str(len(body))}
+                )
                 got = connection.getresponse()
-                return got.status, {key: value for key, value in got.getheaders() if key.lower() not in ("connection", "transfer-encoding", "date")}, got.read()
+                return (
+                    got.status,
+                    {
+                        key: value
+                        for key, value in got.getheaders()
+                        if key.lower() not in ("connection", "transfer-encoding", "date")
+                    },
+                    got.read(),
+                )
             finally:
                 connection.close()
 
         def lose(digest: str) -> None:
-            for where, folders, _ in os.walk(folder / "data"):  # passes over what other uploads delete meanwhile, where rglob raises
+            for where, folders, _ in os.walk(
+                folder / "data"
+            ):  # passes over what other uploads delete meanwhile, where rglob raises
                 if digest in folders:
                     shutil.rmtree(Path(where, digest))
 

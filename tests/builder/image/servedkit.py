@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-
 @pytest.fixture(name="served", params=["memory", "docker-registry"])
-def served_(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with registrykit.memory() if request.param == "memory" else registrykit.real(tmp_path_factory.mktemp("registry")) as found:
+def served_(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    with (
+        registrykit.memory()
+        if request.param == "memory"
+        else registrykit.real(tmp_path_factory.mktemp("registry")) as found
+    ):
         yield found
 
 

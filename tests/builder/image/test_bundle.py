@@ -18,7 +18,17 @@ import pytest
 from builder.errors import FatalError
 from builder.image import bundle, layer, layout
 from tests.builder.image import registrykit
-from tests.builder.image.bundlekit import NAME, biggest, files, index_, listing, older, run, site_, tool
+from tests.builder.image.bundlekit import (
+    NAME,
+    biggest,
+    files,
+    index_,
+    listing,
+    older,
+    run,
+    site_,
+    tool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,21 +42,42 @@ __all__ = ["index_", "site_"]  # fixtures
 # Writing
 
 
-def test_a_bundle_is_whole_and_the_same_everywhere(cache: Cache, index: Index, tmp_path: Path) -> None:
-    made = bundle.write(cache, index, tmp_path / "one", name=NAME, records={"amd64": {"line": "current"}})
+def test_a_bundle_is_whole_and_the_same_everywhere(
+    cache: Cache, index: Index, tmp_path: Path
+) -> None:
+    made = bundle.write(
+        cache, index, tmp_path / "one", name=NAME, records={"amd64": {"line": "current"}}
+    )
     old = os.umask(0o077)
     try:
-        bundle.write(cache, index, tmp_path / "two", name=NAME, records={"amd64": {"line": "current"}})
+        bundle.write(
+            cache, index, tmp_path / "two", name=NAME, records={"amd64": {"line": "current"}}
+        )
     finally:
         os.umask(old)
     assert files(tmp_path / "one") == files(tmp_path / "two")
     assert layout.read(tmp_path / "one/image").index.digest == index.digest
     assert layout.read(tmp_path / "one/image").name == NAME
-    assert subprocess.run(["sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"], cwd=tmp_path / "one", check=False).returncode == 0
-    covered = {line[66:] for line in (tmp_path / "one/SHA256SUMS").read_text(encoding="ascii").splitlines()}
-    assert covered == {name for name, (_, mode) in files(tmp_path / "one").items() if not stat.S_ISDIR(mode)} - {"SHA256SUMS"}
+    assert (
+        subprocess.run(
+            ["sha256sum", "--strict", "--quiet", "-c", "SHA256SUMS"],
+            cwd=tmp_path / "one",
+            check=False,
+        ).returncode
+        == 0
+    )
+    covered = {
+        line[66:] for line in (tmp_path / "one/SHA256SUMS").read_text(encoding="ascii").splitlines()
+    }
+    assert covered == {
+        name for name, (_, mode) in files(tmp_path / "one").items() if not stat.S_ISDIR(mode)
+    } - {"SHA256SUMS"}
     document = json.loads((tmp_path / "one/bundle.json").read_bytes())
-    assert (document["index"], document["left_out"], document["images"][0]["lock"]) == (index.digest, [], {"line": "current"})
+    assert (document["index"], document["left_out"], document["images"][0]["lock"]) == (
+        index.digest,
+        [],
+        {"line": "current"},
+    )
     assert index.digest in (tmp_path / "one/README.txt").read_text(encoding="utf-8")
     assert "@" not in (tmp_path / "one/README.txt").read_text(encoding="utf-8")
 
@@ -57,11 +88,16 @@ def test_a_bundle_is_whole_and_the_same_everywhere(cache: Cache, index: Index, t
 def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
     bundle.write(cache, registrykit.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu")
     text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
-    assert "enroot create --name me-pax-1.4-cpu me-pax-1.4-cpu.sqsh && enroot start me-pax-1.4-cpu rosetta info" in text
+    assert (
+        "enroot create --name me-pax-1.4-cpu me-pax-1.4-cpu.sqsh && enroot start me-pax-1.4-cpu rosetta info"
+        in text
+    )
     assert "t5x" not in text
 
 
-def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(cache: Cache, index: Index, tmp_path: Path) -> None:
+def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(
+    cache: Cache, index: Index, tmp_path: Path
+) -> None:
     place = tmp_path / "one"
     bundle.write(cache, index, place, name=NAME)
     before = place.stat().st_ino
@@ -72,7 +108,9 @@ def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(cache: Cache, i
     assert layout.read(place / "image").index.digest == index.digest
 
 
-def test_a_bundle_replaces_a_bundle_and_nothing_else(cache: Cache, index: Index, tmp_path: Path) -> None:
+def test_a_bundle_replaces_a_bundle_and_nothing_else(
+    cache: Cache, index: Index, tmp_path: Path
+) -> None:
     place = tmp_path / "out"
     bundle.write(cache, registrykit.image(cache), place, name=NAME)
     bundle.write(cache, index, place, name=NAME)
@@ -86,7 +124,9 @@ def test_a_bundle_replaces_a_bundle_and_nothing_else(cache: Cache, index: Index,
         bundle.write(cache, index, tmp_path / "file", name=NAME)
 
 
-def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(cache: Cache, index: Index, tmp_path: Path) -> None:
+def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
+    cache: Cache, index: Index, tmp_path: Path
+) -> None:
     damaged = layer.blob(cache, index.images[0].layers[1].digest)
     data = bytearray(damaged.read_bytes())
     data[5000] ^= 1
@@ -119,33 +159,50 @@ bundle.write(cache, index, place, name="kit/t5x:cuda13")
 """
 
 
-@pytest.mark.parametrize("last", [1, 2], ids=["before the old one moves", "before the new one is in place"])
-def test_a_killed_write_is_finished_by_the_next(cache: Cache, index: Index, tmp_path: Path, last: int) -> None:
+@pytest.mark.parametrize(
+    "last", [1, 2], ids=["before the old one moves", "before the new one is in place"]
+)
+def test_a_killed_write_is_finished_by_the_next(
+    cache: Cache, index: Index, tmp_path: Path, last: int
+) -> None:
     place = tmp_path / "out/b"
     place.parent.mkdir()
     bundle.write(cache, registrykit.image(cache), place, name=NAME)
     before = files(place)
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)],
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL
     assert not place.exists() or files(place) == before
     bundle.write(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
-    assert [name for name in listing(place.parent) if "rosetta" in name and "lock" not in name] == []
+    assert [
+        name for name in listing(place.parent) if "rosetta" in name and "lock" not in name
+    ] == []
 
 
 @contextmanager
 def small(folder: Path, size: str) -> Iterator[Path]:
     """A file system of so many bytes; skips where only root may make one."""
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
-        pytest.skip("NOT CHECKED: a full disk, for a small file system cannot be mounted here (root may)")
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    ).returncode:
+        pytest.skip(
+            "NOT CHECKED: a full disk, for a small file system cannot be mounted here (root may)"
+        )
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_is_noticed_before(cache: Cache, index: Index, site: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_noticed_before(
+    cache: Cache, index: Index, site: Path, tmp_path: Path
+) -> None:
     with small(tmp_path / "full", "400k") as full:
         with pytest.raises(FatalError, match="MB are free"):
             bundle.write(cache, index, full / "b", name=NAME)
@@ -157,7 +214,11 @@ def test_a_full_disk_is_noticed_before(cache: Cache, index: Index, site: Path, t
 
 def test_a_disk_that_fills_meanwhile_leaves_nothing(site: Path, tmp_path: Path) -> None:
     with small(tmp_path / "full", "1m") as full:
-        hog = tool(tmp_path / "tools", "cp", f'[ -e {full}/hog ] || head -c 2M /dev/zero > {full}/hog 2>/dev/null; exec /bin/cp "$@"')
+        hog = tool(
+            tmp_path / "tools",
+            "cp",
+            f'[ -e {full}/hog ] || head -c 2M /dev/zero > {full}/hog 2>/dev/null; exec /bin/cp "$@"',
+        )
         done = run(site, "oci", str(full / "layout"), path=hog)
         assert done.returncode == 1
         assert "No space left" in done.stderr
@@ -168,7 +229,9 @@ def test_a_disk_that_fills_meanwhile_leaves_nothing(site: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["bundle", "bundle.json", "layout", "lock.json"])
-def test_layers_that_the_site_has_stay_out_and_are_brought_back(cache: Cache, index: Index, tmp_path: Path, kind: str) -> None:
+def test_layers_that_the_site_has_stay_out_and_are_brought_back(
+    cache: Cache, index: Index, tmp_path: Path, kind: str
+) -> None:
     since, having = older(cache, tmp_path, kind)
     site = tmp_path / "site"
     site.mkdir()
@@ -198,7 +261,9 @@ def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: 
     copied = tmp_path / "copied"
     shutil.copytree(having, copied)
     (tmp_path / "site").mkdir()
-    made = bundle.write(cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since)))
+    made = bundle.write(
+        cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since))
+    )
     blob = copied / "image/blobs/sha256" / made["left_out"][0]["digest"][7:]
     blob.chmod(0o644)
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
@@ -208,18 +273,45 @@ def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: 
     assert listing(tmp_path / "site") == ["bundle"]
 
 
-def test_nothing_in_common_is_said(cache: Cache, index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_in_common_is_said(
+    cache: Cache, index: Index, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lock = tmp_path / "lock.json"
-    lock.write_text(json.dumps({"layers": [{"name": "base", "digest": f"sha256:{'0' * 64}"}]}), encoding="ascii")
-    assert bundle.write(cache, index, tmp_path / "out", name=NAME, since=bundle.known(str(lock)))["left_out"] == []
+    lock.write_text(
+        json.dumps({"layers": [{"name": "base", "digest": f"sha256:{'0' * 64}"}]}), encoding="ascii"
+    )
+    assert (
+        bundle.write(cache, index, tmp_path / "out", name=NAME, since=bundle.known(str(lock)))[
+            "left_out"
+        ]
+        == []
+    )
     assert "the bundle is whole" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"layers": []}', '{"layers": [{"digest": "x"}]}', '{"bundle": "rosetta", "images": 3}', None])
-def test_what_says_nothing_of_layers_is_refused(cache: Cache, index: Index, tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"layers": []}',
+        '{"layers": [{"digest": "x"}]}',
+        '{"bundle": "rosetta", "images": 3}',
+        None,
+    ],
+)
+def test_what_says_nothing_of_layers_is_refused(
+    cache: Cache, index: Index, tmp_path: Path, text: str | None
+) -> None:
     if text is not None:
         (tmp_path / "lock.json").write_text(text, encoding="ascii")
     with pytest.raises(FatalError) as problem:
-        bundle.write(cache, index, tmp_path / "out", name=NAME, since=bundle.known(str(tmp_path / "lock.json")))
+        bundle.write(
+            cache,
+            index,
+            tmp_path / "out",
+            name=NAME,
+            since=bundle.known(str(tmp_path / "lock.json")),
+        )
     assert problem.value.where == str(tmp_path / "lock.json")
     assert not (tmp_path / "out").exists()

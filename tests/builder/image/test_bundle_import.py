@@ -16,7 +16,17 @@ import pytest
 
 from builder.image import bundle, layout
 from tests.builder.image import registrykit
-from tests.builder.image.bundlekit import NAME, biggest, files, index_, listing, older, run, site_, tool
+from tests.builder.image.bundlekit import (
+    NAME,
+    biggest,
+    files,
+    index_,
+    listing,
+    older,
+    run,
+    site_,
+    tool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +45,9 @@ def _renamed(where: Path) -> None:
     blob = biggest(where)
     other = hashlib.sha256(b"another").hexdigest()
     sums = (where / "SHA256SUMS").read_text(encoding="ascii")
-    (where / "SHA256SUMS").write_text(sums.replace(f"sha256/{blob.name}", f"sha256/{other}"), encoding="ascii")
+    (where / "SHA256SUMS").write_text(
+        sums.replace(f"sha256/{blob.name}", f"sha256/{other}"), encoding="ascii"
+    )
     blob.rename(blob.with_name(other))
 
 
@@ -45,18 +57,24 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "a missing blob": lambda where: biggest(where).unlink(),
     "a missing bundle.json": lambda where: (where / "bundle.json").unlink(),
     "no SHA256SUMS": lambda where: (where / "SHA256SUMS").unlink(),
-    "a cut SHA256SUMS": lambda where: (where / "SHA256SUMS").write_bytes((where / "SHA256SUMS").read_bytes()[:200]),
+    "a cut SHA256SUMS": lambda where: (where / "SHA256SUMS").write_bytes(
+        (where / "SHA256SUMS").read_bytes()[:200]
+    ),
     "an empty SHA256SUMS": lambda where: (where / "SHA256SUMS").write_bytes(b""),
     "a second file": lambda where: (where / "image/.more").write_bytes(b"x"),
     "a second blob": lambda where: (where / "image/blobs/sha256" / ("0" * 64)).write_bytes(b"x"),
     "a link": lambda where: (where / "image/blobs/more").symlink_to("/etc"),
-    "another contents.tsv": lambda where: (where / "contents.tsv").write_bytes((where / "contents.tsv").read_bytes().replace(b"t5x", b"pax")),
+    "another contents.tsv": lambda where: (where / "contents.tsv").write_bytes(
+        (where / "contents.tsv").read_bytes().replace(b"t5x", b"pax")
+    ),
     "a blob renamed with its sum": _renamed,
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broken_bundle_is_refused_before_anything_is_touched(site: Path, tmp_path: Path, fault: str) -> None:
+def test_a_broken_bundle_is_refused_before_anything_is_touched(
+    site: Path, tmp_path: Path, fault: str
+) -> None:
     for each in (site / "bundle").rglob("*"):
         if each.is_file():
             each.chmod(0o755 if each.suffix == ".sh" else 0o644)
@@ -64,7 +82,14 @@ def test_a_broken_bundle_is_refused_before_anything_is_touched(site: Path, tmp_p
     tools = tmp_path / "tools"
     for name in ("docker", "podman", "apptainer", "enroot"):
         tool(tools, name, f"echo called >> {tmp_path}/called")
-    for arguments in (("check",), ("docker",), ("podman",), ("oci", "out"), ("apptainer", "out.sif"), ("enroot", "out.sqsh")):
+    for arguments in (
+        ("check",),
+        ("docker",),
+        ("podman",),
+        ("oci", "out"),
+        ("apptainer", "out.sif"),
+        ("enroot", "out.sqsh"),
+    ):
         done = run(site, *arguments, path=tools)
         assert done.returncode == 1, done.stderr
         assert "copy" in done.stderr
@@ -76,10 +101,32 @@ def test_a_broken_bundle_is_refused_before_anything_is_touched(site: Path, tmp_p
 def test_a_tool_that_is_missing_is_named(site: Path, tmp_path: Path, missing: str) -> None:
     tools = tmp_path / "some-tools"
     tools.mkdir()
-    for name in ("bash", "dirname", "basename", "sha256sum", "tar", "df", "tail", "tr", "uname", "cp", "mv", "ln", "rm", "mkdir", "mktemp"):
+    for name in (
+        "bash",
+        "dirname",
+        "basename",
+        "sha256sum",
+        "tar",
+        "df",
+        "tail",
+        "tr",
+        "uname",
+        "cp",
+        "mv",
+        "ln",
+        "rm",
+        "mkdir",
+        "mktemp",
+    ):
         if name != missing:
             (tools / name).symlink_to(shutil.which(name) or "/bin/false")
-    done = subprocess.run([str(site / "bundle/import.sh"), "check"], env={"PATH": str(tools)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(site / "bundle/import.sh"), "check"],
+        env={"PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert f"{missing} is not on PATH: install it" in done.stderr
     assert "damaged" not in done.stderr
@@ -102,7 +149,18 @@ def test_a_layout_of_all_and_of_one(site: Path, index: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("frobnicate",), ("oci",), ("--arch",), ("--with", "nowhere", "check"), ("check", "a", "b"), ("docker", "A B"), ("--nothing", "check"), ("docker", "$(touch x):1")]
+    "arguments",
+    [
+        (),
+        ("frobnicate",),
+        ("oci",),
+        ("--arch",),
+        ("--with", "nowhere", "check"),
+        ("check", "a", "b"),
+        ("docker", "A B"),
+        ("--nothing", "check"),
+        ("docker", "$(touch x):1"),
+    ],
 )
 def test_wrong_usage_is_status_2(site: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = run(site, *arguments, path=tool(tmp_path / "tools", "docker", "exit 9"))
@@ -119,10 +177,22 @@ def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_an_import_killed_midway_is_finished_by_the_next(site: Path, index: Index, tmp_path: Path, how: signal.Signals) -> None:
-    tools = tool(tmp_path / "tools", "cp", f'echo x >> {tmp_path}/copies; [ $(wc -l < {tmp_path}/copies) -lt 3 ] || {{ touch {tmp_path}/now; sleep 2; }}; exec /bin/cp "$@"')
+def test_an_import_killed_midway_is_finished_by_the_next(
+    site: Path, index: Index, tmp_path: Path, how: signal.Signals
+) -> None:
+    tools = tool(
+        tmp_path / "tools",
+        "cp",
+        f'echo x >> {tmp_path}/copies; [ $(wc -l < {tmp_path}/copies) -lt 3 ] || {{ touch {tmp_path}/now; sleep 2; }}; exec /bin/cp "$@"',
+    )
     env = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    with subprocess.Popen([str(site / "bundle/import.sh"), "oci", "out"], cwd=site, env=env, stderr=subprocess.DEVNULL, start_new_session=True) as started:
+    with subprocess.Popen(
+        [str(site / "bundle/import.sh"), "oci", "out"],
+        cwd=site,
+        env=env,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as started:
         while not (tmp_path / "now").exists():
             assert started.poll() is None
             time.sleep(0.01)
@@ -136,11 +206,21 @@ def test_an_import_killed_midway_is_finished_by_the_next(site: Path, index: Inde
     assert listing(site) == ["bundle", "out"]
 
 
-def test_apptainer_is_given_a_layout_of_one_architecture(site: Path, index: Index, tmp_path: Path) -> None:
-    tools = tool(tmp_path / "tools", "apptainer", f'printf "%s\\n" "$@" > {tmp_path}/said; [ -d "$APPTAINER_TMPDIR" ] || exit 9; cp -rL layout {tmp_path}/given; echo made > "$2"')
+def test_apptainer_is_given_a_layout_of_one_architecture(
+    site: Path, index: Index, tmp_path: Path
+) -> None:
+    tools = tool(
+        tmp_path / "tools",
+        "apptainer",
+        f'printf "%s\\n" "$@" > {tmp_path}/said; [ -d "$APPTAINER_TMPDIR" ] || exit 9; cp -rL layout {tmp_path}/given; echo made > "$2"',
+    )
     done = run(site, "--arch", "amd64", "apptainer", "my image.sif", path=tools)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "said").read_text(encoding="utf-8").split() == ["build", "image.sif", "oci:layout:image"]
+    assert (tmp_path / "said").read_text(encoding="utf-8").split() == [
+        "build",
+        "image.sif",
+        "oci:layout:image",
+    ]
     given = layout.read(tmp_path / "given")
     assert (given.name, given.index.images[0].digest) == ("image", index.images[0].digest)
     assert listing(site) == ["bundle", "my image.sif"]
@@ -156,13 +236,16 @@ def _recorder(tmp_path: Path, index: Index, kind: str) -> Path:
     """A docker or podman that keeps what it was given and says that it made the right image of it."""
     config = index.images[0].config_digest
     return tool(
-        tmp_path / "tools", kind,
+        tmp_path / "tools",
+        kind,
         f'echo "{kind} $*" >> {tmp_path}/said; case "$1 $2" in "load "*) cat > {tmp_path}/given.tar ;; "image ls") ;; "image inspect") echo {config} ;; esac',
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_enroot_takes_it_out_of_an_engine(site: Path, index: Index, tmp_path: Path, kind: str) -> None:
+def test_enroot_takes_it_out_of_an_engine(
+    site: Path, index: Index, tmp_path: Path, kind: str
+) -> None:
     tools = _recorder(tmp_path, index, kind)
     if kind == "podman":
         tool(tools, "docker", "exit 1")  # one that does not answer
@@ -171,12 +254,17 @@ def test_enroot_takes_it_out_of_an_engine(site: Path, index: Index, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     tag = f"rosetta-import:{index.images[0].digest[7:19]}"
     said = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
-    assert said[-2:] == [f"enroot import --output image.sqsh {'dockerd' if kind == 'docker' else 'podman'}://{tag}", f"{kind} image rm {tag}"]
+    assert said[-2:] == [
+        f"enroot import --output image.sqsh {'dockerd' if kind == 'docker' else 'podman'}://{tag}",
+        f"{kind} image rm {tag}",
+    ]
     assert listing(site) == ["bundle", "t5x.sqsh"]
 
     tool(tools, "enroot", "echo half > image.sqsh; exit 1")
     assert run(site, "--arch", "amd64", "enroot", "other.sqsh", path=tools).returncode == 1
-    assert (tmp_path / "said").read_text(encoding="utf-8").splitlines()[-1] == f"{kind} image rm {tag}"
+    assert (tmp_path / "said").read_text(encoding="utf-8").splitlines()[
+        -1
+    ] == f"{kind} image rm {tag}"
     assert listing(site) == ["bundle", "t5x.sqsh"]
 
 
@@ -190,7 +278,10 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     config = os.environ.get("DOCKER_CONFIG", "")
     if name == "podman" and config and not os.path.exists(os.path.join(config, "config.json")):
         monkeypatch.delenv("DOCKER_CONFIG")  # podman wants the file where this is set
-    if not shutil.which(name) or subprocess.run([name, "info"], capture_output=True, check=False, timeout=60).returncode:
+    if (
+        not shutil.which(name)
+        or subprocess.run([name, "info"], capture_output=True, check=False, timeout=60).returncode
+    ):
         pytest.skip(f"NOT CHECKED: {name} is not here, or does not answer")
     yield name
     for each in (NAME, "kit/older:1", "kit/other:1"):
@@ -198,50 +289,88 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def inspect(engine: str, tag: str, what: str) -> str:
-    done = subprocess.run([engine, "image", "inspect", "--format", what, tag], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [engine, "image", "inspect", "--format", what, tag],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def test_an_engine_takes_it_in(site: Path, index: Index, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_takes_it_in(
+    site: Path, index: Index, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (site / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(site / "tmp"))
     done = run(site, "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
     assert listing(site / "tmp") == []
-    assert inspect(engine, NAME, "{{.Id}}").removeprefix("sha256:") in {index.images[0].config_digest[7:], index.images[0].digest[7:]}
+    assert inspect(engine, NAME, "{{.Id}}").removeprefix("sha256:") in {
+        index.images[0].config_digest[7:],
+        index.images[0].digest[7:],
+    }
     assert inspect(engine, NAME, "{{json .Config.Cmd}}") == '["true"]'
-    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [each.diff_id for each in index.images[0].layers]
+    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
+        each.diff_id for each in index.images[0].layers
+    ]
     assert run(site, "--arch", "amd64", engine, "kit/other:1").returncode == 0
     assert inspect(engine, "kit/other:1", "{{.Id}}") == inspect(engine, NAME, "{{.Id}}")
 
 
-def test_an_engine_completes_it_from_the_older_bundle(cache: Cache, index: Index, tmp_path: Path, engine: str) -> None:
+def test_an_engine_completes_it_from_the_older_bundle(
+    cache: Cache, index: Index, tmp_path: Path, engine: str
+) -> None:
     since, having = older(cache, tmp_path, "bundle")
     (tmp_path / "site").mkdir()
-    made = bundle.write(cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since)))
+    made = bundle.write(
+        cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since))
+    )
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 1
     assert made["left_out"][0]["digest"] in done.stderr
     assert inspect(engine, NAME, "{{.Id}}") == ""
     done = run(tmp_path / "site", "--with", str(having), "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
-    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [each.diff_id for each in index.images[0].layers]
+    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
+        each.diff_id for each in index.images[0].layers
+    ]
 
 
-def test_an_engine_completes_it_from_its_own(cache: Cache, index: Index, tmp_path: Path, engine: str) -> None:
+def test_an_engine_completes_it_from_its_own(
+    cache: Cache, index: Index, tmp_path: Path, engine: str
+) -> None:
     since, having = older(cache, tmp_path, "bundle")
-    done = subprocess.run([str(having / "import.sh"), "--arch", "amd64", engine, "kit/older:1"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(having / "import.sh"), "--arch", "amd64", engine, "kit/older:1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (tmp_path / "site").mkdir()
     bundle.write(cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since)))
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
-    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [each.diff_id for each in index.images[0].layers]
+    assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
+        each.diff_id for each in index.images[0].layers
+    ]
     assert inspect(engine, "localhost/rosetta-import:latest", "{{.Id}}") == ""
-    made = subprocess.run([engine, "create", "--name", "rosetta-kit", NAME, "x"], capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [engine, "create", "--name", "rosetta-kit", NAME, "x"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     try:
         assert made.stdout.strip()
-        exported = subprocess.run(f"{engine} export rosetta-kit | tar -xO top-amd64", shell=True, capture_output=True, text=True, check=True)  # noqa: S602 - nothing of it comes from elsewhere
+        exported = subprocess.run(  # noqa: S602 - nothing of it comes from elsewhere
+            f"{engine} export rosetta-kit | tar -xO top-amd64",
+            shell=True,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert exported.stdout == "one"
     finally:
         subprocess.run([engine, "rm", "rosetta-kit"], capture_output=True, check=False)
@@ -252,9 +381,20 @@ def test_skopeo_reads_what_the_readme_says(site: Path, index: Index) -> None:
         pytest.skip("NOT CHECKED: skopeo is not here")
     with registrykit.memory() as served:
         done = subprocess.run(
-            ["skopeo", "--insecure-policy", "copy", "--all", "--dest-tls-verify=false", "oci:image", f"docker://{served.host}/{NAME}"],
-            cwd=site / "bundle", capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                "skopeo",
+                "--insecure-policy",
+                "copy",
+                "--all",
+                "--dest-tls-verify=false",
+                "oci:image",
+                f"docker://{served.host}/{NAME}",
+            ],
+            cwd=site / "bundle",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         assert served.tag("kit/t5x", "cuda13") == index.digest
 
@@ -262,5 +402,10 @@ def test_skopeo_reads_what_the_readme_says(site: Path, index: Index) -> None:
 def test_the_script_has_no_warnings() -> None:
     if not shutil.which("shellcheck"):
         pytest.skip("NOT CHECKED: shellcheck is not here")
-    done = subprocess.run(["shellcheck", str(Path(bundle.__file__).with_name("import.sh"))], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["shellcheck", str(Path(bundle.__file__).with_name("import.sh"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == ""

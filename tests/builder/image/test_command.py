@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[3]
         ("registry:reg.example/t5x:1", (), False),
     ],
 )
-def test_only_what_stays_here_may_take_current_debian_packages(place: str, more: tuple[str, ...], local: bool, cache: Cache) -> None:
+def test_only_what_stays_here_may_take_current_debian_packages(
+    place: str, more: tuple[str, ...], local: bool, cache: Cache
+) -> None:
     parser = argparse.ArgumentParser()
     build.add_arguments(parser)
     arguments = parser.parse_args(["--distribution", "t5x", "--output", place, *more])

@@ -23,10 +23,14 @@ MIB = 1 << 20
 def _data(size: int) -> bytes:
     """Half of it compressible, the same each time."""
     noise = hashlib.shake_256(b"noise").digest(500 * (size // 1004 + 1))
-    return b"".join(noise[at : at + 500] + b"rosetta " * 63 for at in range(0, len(noise), 500))[:size]
+    return b"".join(noise[at : at + 500] + b"rosetta " * 63 for at in range(0, len(noise), 500))[
+        :size
+    ]
 
 
-def _pack(data: bytes, compression: str, workers: int = 0, piece: int = 0) -> tuple[bytes, compress.Sums]:
+def _pack(
+    data: bytes, compression: str, workers: int = 0, piece: int = 0
+) -> tuple[bytes, compress.Sums]:
     out = io.BytesIO()
     with compress.Compressor(out, compression, workers) as sink:
         for start in range(0, len(data), piece or max(len(data), 1)):
@@ -38,7 +42,9 @@ def _pack(data: bytes, compression: str, workers: int = 0, piece: int = 0) -> tu
 def _unpack(packed: bytes, compression: str) -> bytes:
     if compression == "gzip":
         return gzip.decompress(packed)
-    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed), read_across_frames=True) as plain:
+    with zstandard.ZstdDecompressor().stream_reader(
+        io.BytesIO(packed), read_across_frames=True
+    ) as plain:
         return plain.read()
 
 
@@ -48,13 +54,21 @@ def test_round_trip_and_sums(compression: str, size: int) -> None:
     data = _data(size)
     packed, sums = _pack(data, compression)
     assert _unpack(packed, compression) == data
-    assert sums == compress.Sums(f"sha256:{hashlib.sha256(data).hexdigest()}", size, f"sha256:{hashlib.sha256(packed).hexdigest()}", len(packed))
+    assert sums == compress.Sums(
+        f"sha256:{hashlib.sha256(data).hexdigest()}",
+        size,
+        f"sha256:{hashlib.sha256(packed).hexdigest()}",
+        len(packed),
+    )
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_neither_cores_nor_pieces_change_the_bytes(compression: str) -> None:
     data = _data(9 * MIB + 5)
-    made = {_pack(data, compression, workers, piece)[0] for workers, piece in ((1, 0), (2, 0), (3, 777), (40, 1 << 16), (2, 3 * MIB + 1))}
+    made = {
+        _pack(data, compression, workers, piece)[0]
+        for workers, piece in ((1, 0), (2, 0), (3, 777), (40, 1 << 16), (2, 3 * MIB + 1))
+    }
     assert len(made) == 1
 
 
@@ -62,8 +76,14 @@ def test_the_bytes_are_those_of_the_format() -> None:
     """A new libdeflate or zstd that packs otherwise changes every digest: that needs compress.FORMAT counted up, and these lines."""
     data = _data(3 * MIB)
     assert compress.FORMAT == 2
-    assert _pack(data, "gzip")[1].digest == "sha256:e50984a7d59e3cf36680b8aa8a911165879e2d4753b949f0c1c3a36921cf5c30"
-    assert _pack(data, "zstd")[1].digest == "sha256:c3c709da73cee19f7125502bb4a8acbc6fd1c41cf8624abd11934b6aa028e89a"
+    assert (
+        _pack(data, "gzip")[1].digest
+        == "sha256:e50984a7d59e3cf36680b8aa8a911165879e2d4753b949f0c1c3a36921cf5c30"
+    )
+    assert (
+        _pack(data, "zstd")[1].digest
+        == "sha256:c3c709da73cee19f7125502bb4a8acbc6fd1c41cf8624abd11934b6aa028e89a"
+    )
 
 
 def test_a_gzip_blob_has_no_time_and_no_name() -> None:
@@ -81,9 +101,19 @@ def test_the_programs_of_that_name_read_it(compression: str, tmp_path: Path) -> 
     blob.write_bytes(_pack(data, compression)[0])
     assert subprocess.run([compression, "-t", "-q", str(blob)], check=False).returncode == 0
     with open(blob, "rb") as stream:
-        assert subprocess.run([compression, "-dc"], stdin=stream, check=True, capture_output=True).stdout == data
+        assert (
+            subprocess.run(
+                [compression, "-dc"], stdin=stream, check=True, capture_output=True
+            ).stdout
+            == data
+        )
     blob.write_bytes(_pack(data, compression)[0][:-9])
-    assert subprocess.run([compression, "-t", "-q", str(blob)], check=False, capture_output=True).returncode != 0
+    assert (
+        subprocess.run(
+            [compression, "-t", "-q", str(blob)], check=False, capture_output=True
+        ).returncode
+        != 0
+    )
 
 
 def test_a_reader_that_takes_member_after_member() -> None:
@@ -122,7 +152,10 @@ class _Full(io.RawIOBase):
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_a_full_disk_ends_it(compression: str) -> None:
     out: Any = _Full()
-    with compress.Compressor(out, compression, 2) as sink, pytest.raises(OSError, match="No space left"):
+    with (
+        compress.Compressor(out, compression, 2) as sink,
+        pytest.raises(OSError, match="No space left"),
+    ):
         sink.write(_data(40 * MIB))
 
 

@@ -47,33 +47,53 @@ _AUTH = {"auth": base64.b64encode(b"me:my-password").decode()}
 
 
 @pytest.mark.parametrize("bearer", [False, True], ids=["basic", "bearer"])
-def test_a_login_is_used(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bearer: bool) -> None:
+def test_a_login_is_used(
+    cache: Cache,
+    memory: tuple[Memory, Served],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    bearer: bool,
+) -> None:
     kept, served = memory
     kept.bearer = f"http://{served.host}/token" if bearer else ""
     with pytest.raises(FatalError, match=r"login|denied"):
         registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
-    assert bearer == any(asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"] for asked in kept.asked)
+    assert bearer == any(
+        asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"]
+        for asked in kept.asked
+    )
 
 
-def test_a_token_for_everyone_and_one_for_a_login_of_before(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_for_everyone_and_one_for_a_login_of_before(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, served = memory
     kept.bearer, kept.anonymous = f"http://{served.host}/token", True
     name = f"{served.host}/team/t5x:latest"
     index = registrykit.image(cache)
     registry.push(cache, index, name)
     assert pull.pull_manifest(name).digest == index.digest
-    assert [asked["scope"] for asked in kept.asked] == [["repository:team/t5x:pull,push"], ["repository:team/t5x:pull"]]  # asked for once a connection
+    assert [asked["scope"] for asked in kept.asked] == [
+        ["repository:team/t5x:pull,push"],
+        ["repository:team/t5x:pull"],
+    ]  # asked for once a connection
 
     kept.anonymous, kept.identity = False, "identity-of-ours"
     with pytest.raises(FatalError, match="no credentials"):
         pull.pull_manifest(name)
-    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: {"auth": "", "identitytoken": "identity-of-ours"}}})
+    _logged_in(
+        tmp_path / "docker",
+        monkeypatch,
+        {"auths": {served.host: {"auth": "", "identitytoken": "identity-of-ours"}}},
+    )
     assert pull.pull_manifest(name).digest == index.digest
 
 
-def test_a_token_that_runs_out_is_asked_for_again(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_runs_out_is_asked_for_again(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, served = memory
     kept.bearer = f"http://{served.host}/token"
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
@@ -86,12 +106,20 @@ def test_a_token_that_runs_out_is_asked_for_again(cache: Cache, memory: tuple[Me
     assert ("t5x", "latest") in kept.manifests
 
 
-def test_wrong_credentials_are_said_so_and_not_shown(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_credentials_are_said_so_and_not_shown(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, served = memory
-    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: {"username": "me", "password": "hunter2"}}})
+    _logged_in(
+        tmp_path / "docker",
+        monkeypatch,
+        {"auths": {served.host: {"username": "me", "password": "hunter2"}}},
+    )
     with pytest.raises(FatalError, match="the credentials kept for it") as problem:
         registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
-    assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(credentials.find(reference.parse(f"{served.host}/t5x")))
+    assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
+        credentials.find(reference.parse(f"{served.host}/t5x"))
+    )
 
 
 _ECHOES = {
@@ -109,19 +137,30 @@ _ECHOES = {
 @pytest.mark.parametrize("status", [400, 403, 429])
 @pytest.mark.parametrize("form", _ECHOES)
 def test_what_a_registry_repeats_of_a_login_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, status: int, bearer: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    status: int,
+    bearer: bool,
 ) -> None:
     kept = Memory()
     kept.user = "me:my-password"
     heard: list[str] = []
 
-    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> registrykit.Answer:
+    def answer(
+        method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> registrykit.Answer:
         told = headers.get("Authorization", "")
         if target.startswith("/token") or not told:
             return kept.answer(method, target, headers, body)
         heard.append(told)
         message = "refused: " + _ECHOES[form].format(header=told, secret=told.partition(" ")[2])
-        return status, {"Content-Type": "application/json", "Retry-After": "0"}, json.dumps({"errors": [{"code": "DENIED", "message": message}]}).encode()
+        return (
+            status,
+            {"Content-Type": "application/json", "Retry-After": "0"},
+            json.dumps({"errors": [{"code": "DENIED", "message": message}]}).encode(),
+        )
 
     redact.remember([], {})
     with registrykit.serving(answer, kept.lose) as served:
@@ -133,22 +172,30 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
     secrets = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
     log.info(f"it was said: {secrets}")
     texts = (str(problem.value), capsys.readouterr().err)
-    assert [(text, word) for text in texts for word in secrets if word in text or word[:8] in text] == []
+    assert [
+        (text, word) for text in texts for word in secrets if word in text or word[:8] in text
+    ] == []
     assert not re.search(r"[^ -~…]", texts[0])
 
 
-def test_podmans_file_and_the_narrowest_key(memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podmans_file_and_the_narrowest_key(
+    memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, served = memory
     file = tmp_path / "auth.json"
     other = {"auth": base64.b64encode(b"other:x").decode()}
-    file.write_text(json.dumps({"auths": {served.host: other, f"{served.host}/team": _AUTH}}), encoding="utf-8")
+    file.write_text(
+        json.dumps({"auths": {served.host: other, f"{served.host}/team": _AUTH}}), encoding="utf-8"
+    )
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(file))
     assert credentials.find(reference.parse(f"{served.host}/team/t5x")).user == "me"
     assert credentials.find(reference.parse(f"{served.host}/another/t5x")).user == "other"
     assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
 
 
-def test_a_credential_helper_is_asked(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_credential_helper_is_asked(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, served = memory
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -160,7 +207,10 @@ def test_a_credential_helper_is_asked(cache: Cache, memory: tuple[Memory, Served
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    both: list[dict[str, object]] = [{"credHelpers": {served.host: "kit"}}, {"credsStore": "kit", "auths": {served.host: {}}}]
+    both: list[dict[str, object]] = [
+        {"credHelpers": {served.host: "kit"}},
+        {"credsStore": "kit", "auths": {served.host: {}}},
+    ]
     for settings in both:
         _logged_in(tmp_path / "docker", monkeypatch, settings)
         registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
@@ -174,23 +224,33 @@ def test_a_credential_helper_is_asked(cache: Cache, memory: tuple[Memory, Served
         credentials.find(reference.parse(f"{served.host}/t5x"))
 
 
-@pytest.mark.parametrize("text", ["{", '{"auths": {"HOST": {"auth": "!"}}}', '{"auths": {"HOST": {"auth": "bWU="}}}'])
-def test_a_broken_file_of_logins_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["{", '{"auths": {"HOST": {"auth": "!"}}}', '{"auths": {"HOST": {"auth": "bWU="}}}']
+)
+def test_a_broken_file_of_logins_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     (tmp_path / "config.json").write_text(text.replace("HOST", "example.org"), encoding="utf-8")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     with pytest.raises(FatalError, match="log in again"):
         credentials.find(reference.parse("example.org/t5x"))
 
 
-def test_no_other_host_hears_who_we_are(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_host_hears_who_we_are(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
-    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password my-password\n", encoding="ascii")
+    (tmp_path / "netrc").write_text(
+        "machine 127.0.0.1 login me password my-password\n", encoding="ascii"
+    )
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     index = registrykit.image(cache)
     registry.push(cache, index, f"{served.host}/t5x:latest")
 
-    def elsewhere(_method: str, target: str, _headers: dict[str, str], _body: bytes) -> registrykit.Answer:
+    def elsewhere(
+        _method: str, target: str, _headers: dict[str, str], _body: bytes
+    ) -> registrykit.Answer:
         return 200, {}, kept.blobs["t5x", target.removeprefix("/")]
 
     with registrykit.serving(elsewhere, lambda _: None) as other:
@@ -202,7 +262,9 @@ def test_no_other_host_hears_who_we_are(cache: Cache, memory: tuple[Memory, Serv
     assert any("Authorization" in headers for headers in served.headers)
 
 
-def test_the_loopback_address_goes_past_every_proxy(cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loopback_address_goes_past_every_proxy(
+    cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     with registrykit.closed_port() as port:
@@ -215,7 +277,9 @@ def test_the_loopback_address_goes_past_every_proxy(cache: Cache, served: Served
     assert "secret" not in str(problem.value)
 
 
-def test_a_login_is_not_told_to_another_host_without_https(cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_is_not_told_to_another_host_without_https(
+    cache: Cache, memory: tuple[Memory, Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, served = memory
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
@@ -230,20 +294,54 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ssl.SSLC
         pytest.skip("NOT CHECKED: openssl is not here to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=kit",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=kit",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+    for variable in (
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "PIP_CERT",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+    ):
         monkeypatch.delenv(variable, raising=False)
     return certificate, context
 
 
-@pytest.mark.parametrize("place", ["SSL_CERT_FILE", "SSL_CERT_FILE as a folder", "SSL_CERT_DIR", "two folders", "certs.d"])
-def test_a_registry_with_tls_on_this_machine(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext], place: str) -> None:
+@pytest.mark.parametrize(
+    "place",
+    ["SSL_CERT_FILE", "SSL_CERT_FILE as a folder", "SSL_CERT_DIR", "two folders", "certs.d"],
+)
+def test_a_registry_with_tls_on_this_machine(
+    cache: Cache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tls: tuple[Path, ssl.SSLContext],
+    place: str,
+) -> None:
     """It is spoken to as it speaks itself, and its CA counts wherever the machine names it."""
     certificate, context = tls
     kept = Memory()
@@ -261,15 +359,36 @@ def test_a_registry_with_tls_on_this_machine(cache: Cache, tmp_path: Path, monke
             (tmp_path / "certificates").mkdir()
             shutil.copyfile(certificate, tmp_path / "certificates/ours.pem")
             both = f"{tmp_path / 'nowhere'}:{tmp_path / 'certificates'}"
-            monkeypatch.setenv(place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR", both if place == "two folders" else str(tmp_path / "certificates"))
+            monkeypatch.setenv(
+                place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR",
+                both if place == "two folders" else str(tmp_path / "certificates"),
+            )
         registry.push(cache, registrykit.image(cache), name)
         assert served.tag("t5x", "latest")
 
 
-@pytest.mark.parametrize("written", ["https://{}", "https://{}/", "http://{}", "HTTPS://{}/v2/", "{}/", "{}/v1/", "https://{}/team", "https://{}/team/t5x/"])
-def test_keys_of_logins_may_have_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+@pytest.mark.parametrize(
+    "written",
+    [
+        "https://{}",
+        "https://{}/",
+        "http://{}",
+        "HTTPS://{}/v2/",
+        "{}/",
+        "{}/v1/",
+        "https://{}/team",
+        "https://{}/team/t5x/",
+    ],
+)
+def test_keys_of_logins_may_have_a_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
     host = "reg.example:5000"
-    _logged_in(tmp_path / "docker", monkeypatch, {"auths": {f"{host}/other": {}, written.format(host): _AUTH}})
+    _logged_in(
+        tmp_path / "docker",
+        monkeypatch,
+        {"auths": {f"{host}/other": {}, written.format(host): _AUTH}},
+    )
     assert credentials.find(reference.parse(f"{host}/team/t5x")).user == "me"
 
 
@@ -283,7 +402,9 @@ def test_a_retry_after_that_is_not_a_number(value: str) -> None:
 def test_a_registry_without_head(cache: Cache, status: int) -> None:
     kept = Memory()
 
-    def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> registrykit.Answer:
+    def answer(
+        method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> registrykit.Answer:
         return (status, {}, b"") if method == "HEAD" else kept.answer(method, target, headers, body)
 
     with registrykit.serving(answer, kept.lose) as served:
@@ -291,7 +412,9 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
         assert pull.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
 
-def test_a_body_that_drips_is_given_up(cache: Cache, memory: tuple[Memory, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_drips_is_given_up(
+    cache: Cache, memory: tuple[Memory, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However slow each byte is, a read does not wait for a whole piece, and too few bytes a second end it."""
     kept, served = memory
     kept.user = ""
@@ -303,7 +426,9 @@ def test_a_body_that_drips_is_given_up(cache: Cache, memory: tuple[Memory, Serve
         pull.pull_manifest(f"{served.host}/t5x:latest")
 
 
-def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext]) -> None:
+def test_the_machines_ca_bundle_counts(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: tuple[Path, ssl.SSLContext]
+) -> None:
     certificate, context = tls
     for module in (reference, transport):
         monkeypatch.setattr(module, "is_loopback", lambda _: False)
@@ -323,8 +448,16 @@ def test_the_machines_ca_bundle_counts(cache: Cache, tmp_path: Path, monkeypatch
 
 def test_https_is_left_for_nothing() -> None:
     with transport.Connection(reference.parse("example.org/t5x:1"), "pull") as connection:
-        assert connection.absolute("/v2/t5x/blobs/uploads/1", "https://example.org/v2/t5x/blobs/uploads/") == "https://example.org/v2/t5x/blobs/uploads/1"
-        assert connection.absolute("http://example.org/x", "https://example.org/v2/") == "https://example.org/x"  # behind a proxy that takes the TLS off
+        assert (
+            connection.absolute(
+                "/v2/t5x/blobs/uploads/1", "https://example.org/v2/t5x/blobs/uploads/"
+            )
+            == "https://example.org/v2/t5x/blobs/uploads/1"
+        )
+        assert (
+            connection.absolute("http://example.org/x", "https://example.org/v2/")
+            == "https://example.org/x"
+        )  # behind a proxy that takes the TLS off
         for bad in ("http://elsewhere.example/x", "file:///etc/passwd"):
             with pytest.raises(FatalError, match="sends us to an address"):
                 connection.absolute(bad, "https://example.org/v2/")

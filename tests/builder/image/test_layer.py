@@ -32,7 +32,11 @@ def _entries() -> list[Entry]:
 
 
 def _members(cache: Cache, made: layer.Layer) -> list[tarfile.TarInfo]:
-    with open(layer.blob(cache, made.digest), "rb") as stream, compress.reader(stream) as plain, tarfile.open(fileobj=io.BytesIO(plain.read())) as archive:
+    with (
+        open(layer.blob(cache, made.digest), "rb") as stream,
+        compress.reader(stream) as plain,
+        tarfile.open(fileobj=io.BytesIO(plain.read())) as archive,
+    ):
         return archive.getmembers()
 
 
@@ -58,10 +62,14 @@ def test_written_sorted_with_its_parents_and_only_once(cache: Cache, compression
     assert layer.find(cache, "k", "os", compression) == replace(made, name="os")
 
 
-def test_both_compressions_hold_the_same_tar_and_order_does_not_count(cache: Cache, tmp_path: Path) -> None:
+def test_both_compressions_hold_the_same_tar_and_order_does_not_count(
+    cache: Cache, tmp_path: Path
+) -> None:
     one = layer.write(cache, "k", "x", "gzip", _entries)
     two = layer.write(cache, "k", "x", "zstd", lambda: reversed(_entries()))
-    other = layer.write(Cache(tmp_path / "elsewhere"), "different key", "x", "gzip", lambda: _entries()[::-1])
+    other = layer.write(
+        Cache(tmp_path / "elsewhere"), "different key", "x", "gzip", lambda: _entries()[::-1]
+    )
     assert one.diff_id == two.diff_id == other.diff_id
     assert one.unpacked == two.unpacked
     assert one.digest == other.digest != two.digest
@@ -71,17 +79,40 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
     folder = tmp_path / "content"
     for name in ("Zeta", "alpha", "_x", "ümlaut"):
         (folder / name).mkdir(parents=True)
-        (folder / name / "f").write_bytes(hashlib.shake_256(name.encode()).digest(900_000) + b" " * 900_000)
+        (folder / name / "f").write_bytes(
+            hashlib.shake_256(name.encode()).digest(900_000) + b" " * 900_000
+        )
     program = (
         "import os, sys; from pathlib import Path; from builder.cache import Cache; from builder.image import layer, tar; "
         "cores = os.sched_getaffinity(0); os.sched_setaffinity(0, {min(cores)} if sys.argv[4] == '1' else cores); "
         "print(layer.write(Cache(Path(sys.argv[1])), 'k', 'x', sys.argv[3], lambda: tar.walk(sys.argv[2], 'opt')).digest)"
     )
     found: dict[str, set[str]] = {"gzip": set(), "zstd": set()}
-    for number, (umask, extra) in enumerate(((0o077, {"TZ": "Asia/Tokyo", "LC_ALL": "C"}), (0, {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "7"}))):
+    for number, (umask, extra) in enumerate(
+        (
+            (0o077, {"TZ": "Asia/Tokyo", "LC_ALL": "C"}),
+            (0, {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "7"}),
+        )
+    ):
         for compression, digests in found.items():
-            argv = [sys.executable, "-c", program, str(tmp_path / f"cache{number}"), str(folder), compression, str(number)]
-            done = subprocess.run(argv, cwd=ROOT, env=os.environ | extra, umask=umask, capture_output=True, text=True, check=True)
+            argv = [
+                sys.executable,
+                "-c",
+                program,
+                str(tmp_path / f"cache{number}"),
+                str(folder),
+                compression,
+                str(number),
+            ]
+            done = subprocess.run(
+                argv,
+                cwd=ROOT,
+                env=os.environ | extra,
+                umask=umask,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             digests.add(done.stdout.strip())
         for path in folder.rglob("*"):
             os.utime(path, (number, number))
@@ -117,7 +148,9 @@ def test_what_is_damaged_is_made_again(cache: Cache, damage: str) -> None:
     elif damage == "record":
         record.write_text('{"format": 1, "digest": ["')
     else:
-        record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 0, "digest": "sha256:00"}))
+        record.write_text(
+            json.dumps(json.loads(record.read_text()) | {"format": 0, "digest": "sha256:00"})
+        )
     calls = []
 
     def again() -> list[Entry]:
@@ -141,7 +174,9 @@ def test_a_full_disk_leaves_nothing(cache: Cache) -> None:
     big = file("big", hashlib.shake_256(b"noise").digest(3 << 20))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))  # what a full disk looks like to a writer
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1 << 20, before[1])
+    )  # what a full disk looks like to a writer
     try:
         with pytest.raises(OSError, match="File too large"):
             layer.write(cache, "k", "x", "zstd", lambda: [big])
@@ -169,7 +204,12 @@ print(layer.write(Cache(Path(sys.argv[1])), "k", "x", "gzip", entries).digest, f
 
 
 def _start(cache: Cache, seconds: float) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", _SLOW, str(cache.root), str(seconds)], stdout=subprocess.PIPE, cwd=ROOT, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", _SLOW, str(cache.root), str(seconds)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
 
 
 def test_kill_9_in_the_middle_and_a_rerun(cache: Cache) -> None:
@@ -182,7 +222,9 @@ def test_kill_9_in_the_middle_and_a_rerun(cache: Cache) -> None:
     with _start(cache, 0) as process:
         digest = process.communicate()[0].split()[-1]
     assert [path.name for path in cache.path("blobs").iterdir()] == ["sha256"]
-    assert [path.name for path in cache.path("blobs", "sha256").iterdir()] == [digest.removeprefix("sha256:")]
+    assert [path.name for path in cache.path("blobs", "sha256").iterdir()] == [
+        digest.removeprefix("sha256:")
+    ]
 
 
 def test_two_at_once_make_it_once(cache: Cache) -> None:
@@ -197,7 +239,17 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
     foreign = io.BytesIO()
     with tarfile.open(fileobj=foreign, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, kind, more in (
-            ("usr/bin/new", tarfile.REGTYPE, {"mode": 0o4755, "uid": 7, "gid": 8, "uname": "someone", "pax_headers": {"SCHILY.xattr.security.capability": "\x01\x02\udcff"}}),
+            (
+                "usr/bin/new",
+                tarfile.REGTYPE,
+                {
+                    "mode": 0o4755,
+                    "uid": 7,
+                    "gid": 8,
+                    "uname": "someone",
+                    "pax_headers": {"SCHILY.xattr.security.capability": "\x01\x02\udcff"},
+                },
+            ),
             ("usr/bin/hard", tarfile.LNKTYPE, {"linkname": "usr/bin/new"}),
             ("usr/.wh.gone", tarfile.REGTYPE, {}),
             ("tmp", tarfile.DIRTYPE, {"mode": 0o1777}),
@@ -212,19 +264,37 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
     source = tmp_path / "foreign.tar"
     source.write_bytes(foreign.getvalue())
     if packed != "plain":
-        with open(source, "rb") as plain, open(tmp_path / "packed", "wb") as out, compress.Compressor(out, packed) as sink:
+        with (
+            open(source, "rb") as plain,
+            open(tmp_path / "packed", "wb") as out,
+            compress.Compressor(out, packed) as sink,
+        ):
             sink.write(plain.read())
             sink.finish()
         source = tmp_path / "packed"
-    made = layer.from_tar(cache, "k", "os", "zstd", lambda: io.BytesIO(source.read_bytes()), lambda entry: None if entry.path.startswith("var/log") else entry)
+    made = layer.from_tar(
+        cache,
+        "k",
+        "os",
+        "zstd",
+        lambda: io.BytesIO(source.read_bytes()),
+        lambda entry: None if entry.path.startswith("var/log") else entry,
+    )
     with open(layer.blob(cache, made.digest), "rb") as stream, compress.reader(stream) as unpacked:
         found = {entry.path: entry for entry, _ in tar.read(unpacked)}
     assert sorted(found) == ["dev/null", "tmp", "usr/.wh.gone", "usr/bin/hard", "usr/bin/new"]
-    assert (found["usr/bin/hard"].kind, found["usr/bin/hard"].uid, found["usr/bin/hard"].gid, found["usr/bin/hard"].mode) == ("file", 7, 8, 0o4755)
+    assert (
+        found["usr/bin/hard"].kind,
+        found["usr/bin/hard"].uid,
+        found["usr/bin/hard"].gid,
+        found["usr/bin/hard"].mode,
+    ) == ("file", 7, 8, 0o4755)
     assert found["usr/bin/hard"].xattrs == (("security.capability", b"\x01\x02\xff"),)
     assert (found["usr/bin/new"].kind, found["usr/bin/new"].target) == ("hard", "usr/bin/hard")
     assert (found["tmp"].mode, found["dev/null"].device) == (0o1777, (1, 3))
-    assert b"someone" not in b"".join(path.read_bytes() for path in cache.path("blobs", "sha256").iterdir())
+    assert b"someone" not in b"".join(
+        path.read_bytes() for path in cache.path("blobs", "sha256").iterdir()
+    )
     assert [path.name for path in cache.path("blobs").iterdir()] == ["sha256"]
 
     def never() -> io.BytesIO:
@@ -241,7 +311,9 @@ def test_a_broken_tar_leaves_nothing(cache: Cache) -> None:
 
 @pytest.mark.parametrize(("packed", "damage"), [("gzip", "cut"), ("gzip", "flip"), ("zstd", "cut")])
 def test_a_damaged_blob_leaves_nothing(cache: Cache, packed: str, damage: str) -> None:
-    made = layer.write(cache, "k", "x", packed, lambda: [file("a", hashlib.shake_256(b"noise").digest(3 << 20))])
+    made = layer.write(
+        cache, "k", "x", packed, lambda: [file("a", hashlib.shake_256(b"noise").digest(3 << 20))]
+    )
     data = layer.blob(cache, made.digest).read_bytes()
     broken = data[: len(data) // 2] if damage == "cut" else data[:200] + bytes(200) + data[400:]
     with pytest.raises(FatalError, match=r"cannot be (unpacked|read)"):
@@ -252,7 +324,11 @@ def test_a_damaged_blob_leaves_nothing(cache: Cache, packed: str, damage: str) -
 
 def test_a_full_disk_is_not_taken_for_a_damaged_blob(tmp_path: Path) -> None:
     (tmp_path / "blob").write_bytes(b"\x1f\x8b" + bytes(100))
-    with open(tmp_path / "blob", "rb") as stream, pytest.raises(OSError, match="No space left"), compress.reader(stream):
+    with (
+        open(tmp_path / "blob", "rb") as stream,
+        pytest.raises(OSError, match="No space left"),
+        compress.reader(stream),
+    ):
         raise OSError(28, "No space left on device")
 
 
@@ -266,7 +342,13 @@ def test_prune_takes_old_records_and_blobs_without_one(cache: Cache) -> None:
         os.utime(cache.path("layers", f"{key}.gzip.json"), (long_ago, long_ago))
     shutil.copyfile(layer.blob(cache, fresh.digest), layer.blob(cache, "sha256:" + "0" * 64))
     cache.path("blobs", ".tmp-killed.gzip").write_text("half")
-    wanted = {"layers/old.gzip.json", "layers/shared-old.gzip.json", f"blobs/{old.digest[7:]}", "blobs/" + "0" * 64, "blobs/.tmp-killed.gzip"}
+    wanted = {
+        "layers/old.gzip.json",
+        "layers/shared-old.gzip.json",
+        f"blobs/{old.digest[7:]}",
+        "blobs/" + "0" * 64,
+        "blobs/.tmp-killed.gzip",
+    }
     assert set(cachetool.prune(cache, days=30, sources=False, dry_run=True)) == wanted
     assert layer.blob(cache, old.digest).exists()
     assert set(cachetool.prune(cache, days=30, sources=False, dry_run=False)) == wanted

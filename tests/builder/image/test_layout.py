@@ -27,7 +27,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def _content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
@@ -46,12 +50,18 @@ def test_written_and_read_back(cache: Cache, tmp_path: Path) -> None:
     blobs = {path.name for path in (tmp_path / "out/blobs/sha256").iterdir()}
     assert len(blobs) == 4 + 1 + 2 * 2
     for name in blobs:
-        assert hashlib.sha256((tmp_path / "out/blobs/sha256" / name).read_bytes()).hexdigest() == name
+        assert (
+            hashlib.sha256((tmp_path / "out/blobs/sha256" / name).read_bytes()).hexdigest() == name
+        )
     back = layout.read(tmp_path / "out")
     assert back.name == "t5x:latest"
     assert back.index.document == index.document
-    assert [(each.config, each.manifest) for each in back.index.images] == [(each.config, each.manifest) for each in index.images]
-    assert [[replace(each, unpacked=0, key="") for each in image.layers] for image in index.images] == [list(image.layers) for image in back.index.images]
+    assert [(each.config, each.manifest) for each in back.index.images] == [
+        (each.config, each.manifest) for each in index.images
+    ]
+    assert [
+        [replace(each, unpacked=0, key="") for each in image.layers] for image in index.images
+    ] == [list(image.layers) for image in back.index.images]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
 
 
@@ -59,12 +69,16 @@ def test_blobs_are_copies(cache: Cache, tmp_path: Path) -> None:
     index = layerkit.index(cache)
     layout.write(cache, index, tmp_path / "out", name="n")
     digest = index.images[0].layers[0].digest
-    assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob(cache, digest).read_bytes()
+    assert (tmp_path / "out/blobs/sha256" / digest[7:]).read_bytes() == layer.blob(
+        cache, digest
+    ).read_bytes()
     assert not (tmp_path / "out/blobs/sha256" / digest[7:]).samefile(layer.blob(cache, digest))
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
-def test_a_flipped_byte_in_the_caches_blob_is_not_written(cache: Cache, tmp_path: Path, name: str) -> None:
+def test_a_flipped_byte_in_the_caches_blob_is_not_written(
+    cache: Cache, tmp_path: Path, name: str
+) -> None:
     index = layerkit.index(cache)
     blob = layer.blob(cache, index.images[0].layers[0].digest)
     state, data = blob.stat(), bytearray(blob.read_bytes())
@@ -132,7 +146,9 @@ def test_a_tar_holds_the_same(cache: Cache, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar"])
-def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(cache: Cache, tmp_path: Path, name: str) -> None:
+def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
+    cache: Cache, tmp_path: Path, name: str
+) -> None:
     out = tmp_path / name
     layout.write(cache, layerkit.index(cache), out, name="n")
     before = _content(out) if out.is_dir() else out.read_bytes()
@@ -182,10 +198,17 @@ def test_kill_9_at_any_step(cache: Cache, tmp_path: Path, steps: int) -> None:
     """Four copies, then the old one is put aside and the new one takes its place."""
     out = tmp_path / "out"
     layout.write(cache, layerkit.index(cache), out, name="n")
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(cache.root), str(out), str(steps)], cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(cache.root), str(out), str(steps)],
+        cwd=ROOT,
+        check=False,
+    )
     assert done.returncode == (0 if steps == 6 else -signal.SIGKILL)
     if out.exists():
-        assert layout.read(out).index.digest == layerkit.index(cache, top=b"new" if steps == 6 else b"top").digest
+        assert (
+            layout.read(out).index.digest
+            == layerkit.index(cache, top=b"new" if steps == 6 else b"top").digest
+        )
     layout.write(cache, layerkit.index(cache, top=b"new"), out, name="n")
     assert layout.read(out).index.digest == layerkit.index(cache, top=b"new").digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "out"]
@@ -199,7 +222,12 @@ def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str
     out = tmp_path / "out"
     shutil.copytree(tmp_path / "linked", out)
     image = index.images[1]
-    digest = {"index": index.digest, "manifest": image.digest, "config": image.config_digest, "layer": image.layers[1].digest}[which]
+    digest = {
+        "index": index.digest,
+        "manifest": image.digest,
+        "config": image.config_digest,
+        "layer": image.layers[1].digest,
+    }[which]
     blob = out / "blobs/sha256" / digest[7:]
     blob.chmod(0o644)
     data = blob.read_bytes()
@@ -212,7 +240,9 @@ def test_damage_is_noticed(cache: Cache, tmp_path: Path, damage: str, which: str
     elif damage == "top":
         (out / "index.json").unlink()
     else:
-        (out / "index.json").write_text("[" if damage == "json" else '{"manifests": [{"digest": "sha256:../../x", "size": 1}]}')
+        (out / "index.json").write_text(
+            "[" if damage == "json" else '{"manifests": [{"digest": "sha256:../../x", "size": 1}]}'
+        )
     with pytest.raises(FatalError):
         layout.read(out)
     if which == "layer" and damage in ("flip", "cut", "gone"):
@@ -233,11 +263,16 @@ def test_an_archive_is_both_forms(cache: Cache) -> None:
     older = json.loads(held["manifest.json"])
     assert older[0]["RepoTags"] == ["t5x:cuda13"]
     assert held[older[0]["Config"]] == image.config
-    assert [hashlib.sha256(held[path]).hexdigest() for path in older[0]["Layers"]] == [each.digest[7:] for each in image.layers]
+    assert [hashlib.sha256(held[path]).hexdigest() for path in older[0]["Layers"]] == [
+        each.digest[7:] for each in image.layers
+    ]
     newer = json.loads(held["index.json"])["manifests"][0]
     assert newer["digest"] == image.digest
     assert held[f"blobs/sha256/{image.digest[7:]}"] == image.manifest
-    assert newer["annotations"] == {"io.containerd.image.name": "docker.io/library/t5x:cuda13", "org.opencontainers.image.ref.name": "cuda13"}
+    assert newer["annotations"] == {
+        "io.containerd.image.name": "docker.io/library/t5x:cuda13",
+        "org.opencontainers.image.ref.name": "cuda13",
+    }
     assert data == _archived(cache, "t5x:cuda13")
     left_out = image.layers[0].digest
     with tarfile.open(fileobj=io.BytesIO(_archived(cache, "t5x:cuda13", (left_out,)))) as archive:
@@ -270,20 +305,42 @@ def test_skopeo_reads_it(cache: Cache, tmp_path: Path, kind: str) -> None:
         layout.write(cache, index, out, name="n")
     source = f"{kind}:{out}" if kind == "docker-archive" else f"{kind}:{out}:n"
     for image in index.images[: 1 if kind == "docker-archive" else 2]:
-        machine = ["skopeo", "--override-arch", image.architecture, *(["--override-variant", "v8"] if image.architecture == "arm64" else [])]
-        shown = json.loads(subprocess.run([*machine, "inspect", source], check=True, capture_output=True, timeout=60).stdout)
+        machine = [
+            "skopeo",
+            "--override-arch",
+            image.architecture,
+            *(["--override-variant", "v8"] if image.architecture == "arm64" else []),
+        ]
+        shown = json.loads(
+            subprocess.run(
+                [*machine, "inspect", source], check=True, capture_output=True, timeout=60
+            ).stdout
+        )
         assert shown["Architecture"] == image.architecture
         copied = tmp_path / f"copy-{image.architecture}"
-        subprocess.run([*machine, "--insecure-policy", "copy", "-q", source, f"dir:{copied}"], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [*machine, "--insecure-policy", "copy", "-q", source, f"dir:{copied}"],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
         config = json.loads((copied / "manifest.json").read_bytes())["config"]["digest"]
         assert config == image.config_digest
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_docker_loads_it(cache: Cache, compression: str) -> None:
-    if shutil.which("docker") is None or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode
+    ):
         pytest.skip("NOT CHECKED: no docker daemon answers")
-    server = subprocess.run(["docker", "version", "--format", "{{.Server.Version}}"], check=True, capture_output=True, text=True).stdout
+    server = subprocess.run(
+        ["docker", "version", "--format", "{{.Server.Version}}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     if compression == "zstd" and int(server.partition(".")[0]) < 23:
         pytest.skip(f"NOT CHECKED: docker {server.strip()} reads no zstd")
     image = layerkit.image(cache, compression=compression)
@@ -291,17 +348,34 @@ def test_docker_loads_it(cache: Cache, compression: str) -> None:
     out = io.BytesIO()
     layout.archive(cache, image, name, out)
     try:
-        subprocess.run(["docker", "load"], input=out.getvalue(), check=True, capture_output=True, timeout=120)
-        shown = json.loads(subprocess.run(["docker", "image", "inspect", name], check=True, capture_output=True, timeout=60).stdout)[0]
+        subprocess.run(
+            ["docker", "load"], input=out.getvalue(), check=True, capture_output=True, timeout=120
+        )
+        shown = json.loads(
+            subprocess.run(
+                ["docker", "image", "inspect", name], check=True, capture_output=True, timeout=60
+            ).stdout
+        )[0]
         assert shown["RootFS"]["Layers"] == [each.diff_id for each in image.layers]
         assert shown["Config"]["WorkingDir"] == "/work"
-        assert shown["Id"] in (image.config_digest, image.digest)  # the classic store's, containerd's
+        assert shown["Id"] in (
+            image.config_digest,
+            image.digest,
+        )  # the classic store's, containerd's
         other, more = layerkit.image(cache, compression=compression, top=b"more"), io.BytesIO()
         layout.archive(cache, other, name, more, [each.digest for each in image.layers[:2]])
-        subprocess.run(["docker", "load"], input=more.getvalue(), check=True, capture_output=True, timeout=120)
-        shown = json.loads(subprocess.run(["docker", "image", "inspect", name], check=True, capture_output=True, timeout=60).stdout)[0]
+        subprocess.run(
+            ["docker", "load"], input=more.getvalue(), check=True, capture_output=True, timeout=120
+        )
+        shown = json.loads(
+            subprocess.run(
+                ["docker", "image", "inspect", name], check=True, capture_output=True, timeout=60
+            ).stdout
+        )[0]
         assert shown["Id"] in (other.config_digest, other.digest)
-        made = subprocess.run(["docker", "create", name], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+        made = subprocess.run(
+            ["docker", "create", name], check=True, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
         subprocess.run(["docker", "rm", made], check=True, capture_output=True, timeout=60)
     finally:
         subprocess.run(["docker", "rmi", "-f", name], check=False, capture_output=True, timeout=60)

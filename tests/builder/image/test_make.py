@@ -45,13 +45,19 @@ def _image(read: Layout, architecture: str = OWN) -> Image:
     return next(image for image in read.index.images if image.architecture == architecture)
 
 
-def _members(read: Layout, image: Image, layers: tuple[str, ...] = ()) -> dict[str, tuple[str, tarfile.TarInfo, bytes]]:
+def _members(
+    read: Layout, image: Image, layers: tuple[str, ...] = ()
+) -> dict[str, tuple[str, tarfile.TarInfo, bytes]]:
     """Path -> the layer it is in, its header, its content."""
     found = {}
     for one in image.layers:
         if layers and one.name not in layers:
             continue
-        with open(layout.blob(read.folder, one), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        with (
+            open(layout.blob(read.folder, one), "rb") as packed,
+            compress.reader(packed) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as archive,
+        ):
             for member in archive:
                 file = archive.extractfile(member) if member.isreg() else None
                 found[member.name] = (one.name, member, file.read() if file else b"")
@@ -76,16 +82,27 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
         lock = json.loads(members["opt/rosetta/lock.json"][2])
         assert lock["architecture"] == image.architecture
         assert lock["base"]["name"] == "thebase:1"
-        assert [row["diff_id"] for row in lock["layers"]] == [one.diff_id for one in image.layers[:-1]]
+        assert [row["diff_id"] for row in lock["layers"]] == [
+            one.diff_id for one in image.layers[:-1]
+        ]
         assert members["opt/thing/thing/__init__.py"][2].endswith(b'"good morning"\n')
         assert members["opt/rosetta/entrypoint"][1].mode == 0o755
         config = json.loads(image.config)
         assert config["config"]["Entrypoint"] == ["/opt/rosetta/entrypoint"]
-        assert {line.partition("=")[0] for line in config["config"]["Env"]} == {"PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONNOUSERSITE", "PIP_CONSTRAINT"}
+        assert {line.partition("=")[0] for line in config["config"]["Env"]} == {
+            "PATH",
+            "NVIDIA_VISIBLE_DEVICES",
+            "NVIDIA_DRIVER_CAPABILITIES",
+            "PYTHONNOUSERSITE",
+            "PIP_CONSTRAINT",
+        }
         assert config["config"]["Labels"]["io.rosetta.te.version"].startswith("none: ")
     one, other = (_members(read, image, ("python", "sources")) for image in read.index.images)
     assert one.keys() == other.keys(), "the packages of this test are the same on both"
-    assert any(name.endswith("__pycache__/helper.cpython-" + chainkit.HERE.replace(".", "") + ".pyc") for name in other)
+    assert any(
+        name.endswith("__pycache__/helper.cpython-" + chainkit.HERE.replace(".", "") + ".pyc")
+        for name in other
+    )
 
 
 def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
@@ -95,14 +112,24 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     members = _members(read, _image(read))
     site = f"opt/rosetta/env/lib/python{chainkit.HERE}/site-packages"
     assert members["opt/rosetta/env/bin/python"][1].linkname == f"/usr/bin/python{chainkit.HERE}"
-    assert {f"{site}/helper.py", f"{site}/fromsource.py", f"{site}/rosetta-sources.pth"} <= members.keys()
+    assert {
+        f"{site}/helper.py",
+        f"{site}/fromsource.py",
+        f"{site}/rosetta-sources.pth",
+    } <= members.keys()
     root = chain.folder / "root"
     for one in _image(read).layers:
-        with open(layout.blob(read.folder, one), "rb") as packed, compress.reader(packed) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+        with (
+            open(layout.blob(read.folder, one), "rb") as packed,
+            compress.reader(packed) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as archive,
+        ):
             archives.extract_verified(archive, root, keep_modes=True)
     found = next(path for path in sorted(chain.cache.glob("base/python-*/python")))
     code = f"import site; site.addsitedir({str(root / site)!r}); import thing, helper, fromsource, rosetta; print(thing.GREETING, rosetta.__file__)"
-    done = subprocess.run([found, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [found, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"good morning {root / 'opt/rosetta/rosetta/__init__.py'}\n"
 
 
@@ -111,18 +138,33 @@ def test_no_path_of_this_machine_in_any_layer(chain: Chain) -> None:
     read = _read(chain)
     for image in read.index.images:
         members = _members(read, image, ("python", "own", "sources", "rosetta"))
-        assert [name for name, (_, member, data) in members.items() if str(chain.folder).encode() in data or str(chain.folder) in member.linkname] == []
-        assert {(member.uid, member.gid, member.uname, member.mtime) for _, member, _ in members.values()} == {(0, 0, "", 315532800)}
+        assert [
+            name
+            for name, (_, member, data) in members.items()
+            if str(chain.folder).encode() in data or str(chain.folder) in member.linkname
+        ] == []
+        assert {
+            (member.uid, member.gid, member.uname, member.mtime)
+            for _, member, _ in members.values()
+        } == {(0, 0, "", 315532800)}
         assert str(chain.folder).encode() not in image.config + image.manifest
 
 
 def test_nothing_changed_writes_nothing(chain: Chain) -> None:
     first = _digest(chain)
-    before = {path: path.stat().st_mtime_ns for path in (chain.folder / "image").rglob("*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in (chain.folder / "image").rglob("*")
+        if path.is_file()
+    }
     shutil.rmtree(chain.folder / "uv")  # nothing is installed again
     chain.index.files.clear()
     assert _digest(chain, "--offline", "--no-mirror") == first
-    assert before == {path: path.stat().st_mtime_ns for path in (chain.folder / "image").rglob("*") if path.is_file()}
+    assert before == {
+        path: path.stat().st_mtime_ns
+        for path in (chain.folder / "image").rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_tar_is_not_written_twice(chain: Chain) -> None:
@@ -131,7 +173,11 @@ def test_a_tar_is_not_written_twice(chain: Chain) -> None:
     assert status == 0, stderr
     first, state = place.read_bytes(), place.stat()
     status, _, stderr = images(chain, output=f"oci:{place}")
-    assert (status, place.stat().st_mtime_ns, place.stat().st_ino) == (0, state.st_mtime_ns, state.st_ino), stderr
+    assert (status, place.stat().st_mtime_ns, place.stat().st_ino) == (
+        0,
+        state.st_mtime_ns,
+        state.st_ino,
+    ), stderr
     place.write_bytes(first[:-512])
     status, _, stderr = images(chain, output=f"oci:{place}")
     assert status == 0, stderr
@@ -145,7 +191,11 @@ def test_dry_run_says_what_is_done_and_does_nothing(chain: Chain) -> None:
         return {step["stage"]: step["done"] for step in document["result"]["steps"]}  # type: ignore[index]
 
     assert not any(steps().values())
-    assert [path for path in chain.cache.rglob("*") if path.is_file() and path.name not in ("CACHEDIR.TAG", "use")] == []
+    assert [
+        path
+        for path in chain.cache.rglob("*")
+        if path.is_file() and path.name not in ("CACHEDIR.TAG", "use")
+    ] == []
     _digest(chain)
     shutil.rmtree(chain.folder / "image")
     done = steps()
@@ -157,7 +207,9 @@ def test_dry_run_says_what_is_done_and_does_nothing(chain: Chain) -> None:
 def test_another_source_changes_the_last_two_layers_alone(chain: Chain) -> None:
     _digest(chain)
     before = _read(chain)
-    old = {image.architecture: [one.digest for one in image.layers] for image in before.index.images}
+    old = {
+        image.architecture: [one.digest for one in image.layers] for image in before.index.images
+    }
     chain.write_patch("good evening")
     _digest(chain)
     for image in _read(chain).index.images:
@@ -171,23 +223,42 @@ def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) ->
     first = _read(chain)
     extra = chainkit._wheel(chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0")
     lock = (chain.folder / "locks/thing-cpu.txt").read_text()
-    (chain.folder / "locks/more-cpu.txt").write_text(f"extra==1.0 \\\n    --hash=sha256:{chain.index.add('extra', extra)}\n{lock}")
+    (chain.folder / "locks/more-cpu.txt").write_text(
+        f"extra==1.0 \\\n    --hash=sha256:{chain.index.add('extra', extra)}\n{lock}"
+    )
     manifest = chain.folder / "manifest.yaml"
-    manifest.write_text(manifest.read_text().replace("sdists:", "  more: {line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}\nsdists:"))
+    manifest.write_text(
+        manifest.read_text().replace(
+            "sdists:",
+            "  more: {line: line, sources: [thing], accelerators: [cpu], architectures: [amd64, arm64]}\nsdists:",
+        )
+    )
     chain.extra["ROSETTA_CACHE"] = str(chain.folder / "cache2")
     status, _, stderr = images(chain, "--distribution", "more")
     assert status == 0, stderr
     for one in first.index.images:
         other = _image(_read(chain), one.architecture)
-        assert [each.name for each in other.layers] == ["base", "python", "own", "sources", "rosetta"]
-        assert [each.digest for each in other.layers[:2]] == [each.digest for each in one.layers[:2]]
+        assert [each.name for each in other.layers] == [
+            "base",
+            "python",
+            "own",
+            "sources",
+            "rosetta",
+        ]
+        assert [each.digest for each in other.layers[:2]] == [
+            each.digest for each in one.layers[:2]
+        ]
 
 
 def test_the_same_on_another_machine(chain: Chain) -> None:
     first = _digest(chain)
     shutil.rmtree(chain.folder / "image")
     shutil.rmtree(chain.folder / "uv")
-    chain.extra |= {"ROSETTA_CACHE": str(chain.folder / "elsewhere/cache"), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    chain.extra |= {
+        "ROSETTA_CACHE": str(chain.folder / "elsewhere/cache"),
+        "TZ": "Asia/Tokyo",
+        "LC_ALL": "C",
+    }
     old = os.umask(0o077)
     try:
         assert _digest(chain) == first
@@ -201,7 +272,9 @@ def test_compressions_hold_the_same_content(chain: Chain) -> None:
     status, _, stderr = images(chain, "--compression", "zstd", output=f"oci:{chain.folder}/other")
     assert status == 0, stderr
     other = _read(chain, "other")
-    assert [one.diff_id for one in _image(first).layers[:-1]] == [one.diff_id for one in _image(other).layers[:-1]]
+    assert [one.diff_id for one in _image(first).layers[:-1]] == [
+        one.diff_id for one in _image(other).layers[:-1]
+    ]
     assert {one.media_type.rpartition("+")[2] for one in _image(other).layers} == {"zstd"}
 
 
@@ -285,7 +358,11 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
     shutil.rmtree(chain.folder / "image")
     small = chain.folder / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(small)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this machine does not let us mount")
     try:
         status, _, stderr = images(chain, output=f"oci:{small}/image")
@@ -305,7 +382,12 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
 def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
     """SIGKILL at ten points over the whole build: no half layout, and one more run gives what an undisturbed build gives."""
     chain.extra["KILL_AT"] = "0"
-    common = ("--output", f"oci:{chain.folder}/image", "--base", f"oci:{imagekit.base(chain.folder)}")
+    common = (
+        "--output",
+        f"oci:{chain.folder}/image",
+        "--base",
+        f"oci:{imagekit.base(chain.folder)}",
+    )
     wanted = _digest(chain)
     for folder in (chain.folder / "image", chain.cache):
         shutil.rmtree(folder)
@@ -318,7 +400,15 @@ def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         chain.extra["KILL_AT"] = str(point)
         argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv(*common)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=chain.environment(),
+            cwd=chain.folder,
+            start_new_session=True,
+        )
         assert done.returncode == -signal.SIGKILL, (point, done.stderr)
         assert not (chain.folder / "image").exists()
         chain.extra["KILL_AT"] = "0"
@@ -333,8 +423,28 @@ def test_killed_while_a_layout_is_replaced(chain: Chain) -> None:
     new = ""
     for point in range(1, 400, 12):
         chain.extra["KILL_AT"] = str(point)
-        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv("--output", f"oci:{chain.folder}/image", "--base", f"oci:{imagekit.base(chain.folder)}")]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment(), cwd=chain.folder, start_new_session=True)
+        argv = [
+            sys.executable,
+            "-I",
+            "-c",
+            chainkit.KILLED,
+            str(ROOT),
+            *chain.argv(
+                "--output",
+                f"oci:{chain.folder}/image",
+                "--base",
+                f"oci:{imagekit.base(chain.folder)}",
+            ),
+        ]
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=chain.environment(),
+            cwd=chain.folder,
+            start_new_session=True,
+        )
         if (chain.folder / "image").exists():
             new = _read(chain).index.digest
         if done.returncode == 0:

@@ -21,43 +21,81 @@ def test_documents_name_each_other(cache: Cache) -> None:
         {"architecture": "arm64", "os": "linux", "variant": "v8"},
     ]
     for image, described in zip(index.images, document["manifests"], strict=True):
-        assert described["digest"] == f"sha256:{hashlib.sha256(image.manifest).hexdigest()}" == image.digest
+        assert (
+            described["digest"]
+            == f"sha256:{hashlib.sha256(image.manifest).hexdigest()}"
+            == image.digest
+        )
         assert described["size"] == len(image.manifest)
         assert described["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
         manifest = json.loads(image.manifest)
-        assert manifest["config"] == {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": image.config_digest, "size": len(image.config)}
-        assert [(each["digest"], each["size"], each["mediaType"]) for each in manifest["layers"]] == [
-            (layer.digest, layer.size, "application/vnd.oci.image.layer.v1.tar+gzip") for layer in image.layers
+        assert manifest["config"] == {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": image.config_digest,
+            "size": len(image.config),
+        }
+        assert [
+            (each["digest"], each["size"], each["mediaType"]) for each in manifest["layers"]
+        ] == [
+            (layer.digest, layer.size, "application/vnd.oci.image.layer.v1.tar+gzip")
+            for layer in image.layers
         ]
-        assert image.size == sum(each["size"] for each in manifest["layers"]) + len(image.config) + len(image.manifest)
+        assert image.size == sum(each["size"] for each in manifest["layers"]) + len(
+            image.config
+        ) + len(image.manifest)
 
 
 def test_config(cache: Cache) -> None:
     image = layerkit.image(cache, "arm64")
     config = json.loads(image.config)
-    assert (config["architecture"], config["variant"], config["os"], config["created"]) == ("arm64", "v8", "linux", layerkit.CREATED)
+    assert (config["architecture"], config["variant"], config["os"], config["created"]) == (
+        "arm64",
+        "v8",
+        "linux",
+        layerkit.CREATED,
+    )
     assert config["config"] == layerkit.SETTINGS
-    assert config["rootfs"] == {"type": "layers", "diff_ids": [layer.diff_id for layer in image.layers]}
-    assert config["history"] == [{"created": layerkit.CREATED, "created_by": f"rosetta: {name}"} for name in ("base", "python", "rosetta")]
+    assert config["rootfs"] == {
+        "type": "layers",
+        "diff_ids": [layer.diff_id for layer in image.layers],
+    }
+    assert config["history"] == [
+        {"created": layerkit.CREATED, "created_by": f"rosetta: {name}"}
+        for name in ("base", "python", "rosetta")
+    ]
 
 
 def test_json_is_canonical(cache: Cache) -> None:
-    assert oci.canonical({"b": 1, "a": {"z": "ü", "y": [1, 2]}}) == '{"a":{"y":[1,2],"z":"ü"},"b":1}'.encode()
+    assert (
+        oci.canonical({"b": 1, "a": {"z": "ü", "y": [1, 2]}})
+        == '{"a":{"y":[1,2],"z":"ü"},"b":1}'.encode()
+    )
     image = layerkit.image(cache)
     for data in (image.config, image.manifest, layerkit.index(cache).document):
         assert data == oci.canonical(json.loads(data))
 
 
 def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> None:
-    assert layerkit.index(cache, ("arm64", "amd64")).digest == layerkit.index(cache, ("amd64", "arm64")).digest
+    assert (
+        layerkit.index(cache, ("arm64", "amd64")).digest
+        == layerkit.index(cache, ("amd64", "arm64")).digest
+    )
     image = layerkit.image(cache)
-    turned = oci.image("amd64", image.layers, layerkit.CREATED, dict(reversed(layerkit.SETTINGS.items())), {"org.opencontainers.image.title": "t5x"})
+    turned = oci.image(
+        "amd64",
+        image.layers,
+        layerkit.CREATED,
+        dict(reversed(layerkit.SETTINGS.items())),
+        {"org.opencontainers.image.title": "t5x"},
+    )
     assert turned.digest == image.digest
 
 
 def test_one_platform_is_an_index_too_and_empty_settings_are_left_out(cache: Cache) -> None:
     index = layerkit.index(cache, ("amd64",))
     assert len(json.loads(index.document)["manifests"]) == 1
-    bare = oci.image("amd64", index.images[0].layers, layerkit.CREATED, {"Env": [], "WorkingDir": ""}, {})
+    bare = oci.image(
+        "amd64", index.images[0].layers, layerkit.CREATED, {"Env": [], "WorkingDir": ""}, {}
+    )
     assert json.loads(bare.config)["config"] == {}
     assert "annotations" not in json.loads(bare.manifest)

@@ -10,7 +10,6 @@ from builder.errors import FatalError
 from builder.image import reference
 
 if TYPE_CHECKING:
-
     pass
 
 
@@ -21,7 +20,10 @@ if TYPE_CHECKING:
         ("[::1]:5000/a/b:1", ("http://[::1]:5000", "a/b", "1", "")),
         ("localhost/a__b/c--d.e:X_1", ("http://localhost", "a__b/c--d.e", "X_1", "")),
         ("registry.example.org/team/t5x", ("https://registry.example.org", "team/t5x", "", "")),
-        (f"registry.example.org:444/t5x:1@sha256:{'0' * 64}", ("https://registry.example.org:444", "t5x", "1", f"sha256:{'0' * 64}")),
+        (
+            f"registry.example.org:444/t5x:1@sha256:{'0' * 64}",
+            ("https://registry.example.org:444", "t5x", "1", f"sha256:{'0' * 64}"),
+        ),
         ("10.0.0.1:5000/t5x:1", ("https://10.0.0.1:5000", "t5x", "1", "")),
     ],
 )
@@ -34,11 +36,26 @@ def test_names(text: str, expected: tuple[str, str, str, str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "t5x:latest", "team/t5x", "https://example.org/t5x", "example.org/T5X:1", "example.org/t5x:", "example.org/t5x:a b", "example.org/../t5x:1", "example.org//t5x", "",
-        "example.org:99999/t5x", "example.org/t5x@sha256:12", "example.org/t5x:-x", "-example.org/t5x", f"example.org/t5x:{'x' * 129}", "example.org/t5x/:1", "ex_ample.org/t5x:1\n",
-        "me:pass@example.org/t5x:1", "example.org/t5x:1\nX: y",
+        "t5x:latest",
+        "team/t5x",
+        "https://example.org/t5x",
+        "example.org/T5X:1",
+        "example.org/t5x:",
+        "example.org/t5x:a b",
+        "example.org/../t5x:1",
+        "example.org//t5x",
+        "",
+        "example.org:99999/t5x",
+        "example.org/t5x@sha256:12",
+        "example.org/t5x:-x",
+        "-example.org/t5x",
+        f"example.org/t5x:{'x' * 129}",
+        "example.org/t5x/:1",
+        "ex_ample.org/t5x:1\n",
+        "me:pass@example.org/t5x:1",
+        "example.org/t5x:1\nX: y",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_name(text: str) -> None:
     with pytest.raises(FatalError) as problem:
         reference.parse(text)

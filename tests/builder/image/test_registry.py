@@ -30,9 +30,14 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
     assert (pushed.digest, pushed.moved, pushed.previous) == (index.digest, pushed.total, "")
     assert served.tag("team/t5x", "cuda13") == index.digest
     assert served.sent("PUT")[-1] == "/v2/team/t5x/manifests/cuda13"
-    assert sum(path.count("blobs/uploads") for path in served.sent("POST")) == 7  # the base's layer is in both and goes once
+    assert (
+        sum(path.count("blobs/uploads") for path in served.sent("POST")) == 7
+    )  # the base's layer is in both and goes once
 
-    assert pull.pull(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest == index.digest
+    assert (
+        pull.pull(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest
+        == index.digest
+    )
     back = layout.read(tmp_path / "back")
     assert back.index.document == index.document
     assert [image.config for image in back.index.images] == [image.config for image in index.images]
@@ -47,7 +52,9 @@ def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
     second = registrykit.image(cache, size=3_000_000, top="two")
     pushed = registry.push(cache, second, name)
     assert (served.tag("t5x", "nightly"), pushed.previous) == (second.digest, first.digest)
-    assert pushed.moved == second.images[0].layers[-1].size + sum(map(len, (second.images[0].config, second.images[0].manifest, second.document)))
+    assert pushed.moved == second.images[0].layers[-1].size + sum(
+        map(len, (second.images[0].config, second.images[0].manifest, second.document))
+    )
     assert f"of {pushed.total / 1e6:.1f} MB" in str(pushed)
 
     served.log.clear()
@@ -61,23 +68,38 @@ def test_blobs_of_a_repository_beside_are_mounted(cache: Cache, served: Served) 
     registry.push(cache, index, f"{served.host}/base:1")
     served.log.clear()
     pushed = registry.push(cache, index, f"{served.host}/other:1", "base")
-    assert pushed.mounted == sum(each.size for each in index.images[0].layers) + len(index.images[0].config)
+    assert pushed.mounted == sum(each.size for each in index.images[0].layers) + len(
+        index.images[0].config
+    )
     assert not [path for path in served.sent("PUT") if "uploads" in path]
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("500", "PUT", "uploads", skip=1, times=99), Fault("500", "POST", skip=2, times=99), Fault("500", "PUT", "manifests/sha256", skip=1, times=99),
-        Fault("cut", "PUT", "uploads", skip=1, times=99), Fault("corrupt", "PUT", "uploads", skip=1, times=99), Fault("lose", "PUT", "uploads", skip=3),
-        Fault("html", "HEAD", "blobs", skip=1, times=99), Fault("html", "POST", times=99), Fault("html", "PUT", "manifests", times=99),
-        Fault("429", "PUT", "uploads", retry_after="100000"), Fault("500", "GET", "manifests", times=99),
-        Fault("corrupt", "GET", "manifests/sha256", times=99), Fault("corrupt", "GET", "blobs/sha256", times=99), Fault("401", "POST", times=99),
-        Fault("503", "HEAD", "blobs", times=99), Fault("413", "PUT", "uploads", times=99), Fault("404", "PUT", "manifests/sha256"),
+        Fault("500", "PUT", "uploads", skip=1, times=99),
+        Fault("500", "POST", skip=2, times=99),
+        Fault("500", "PUT", "manifests/sha256", skip=1, times=99),
+        Fault("cut", "PUT", "uploads", skip=1, times=99),
+        Fault("corrupt", "PUT", "uploads", skip=1, times=99),
+        Fault("lose", "PUT", "uploads", skip=3),
+        Fault("html", "HEAD", "blobs", skip=1, times=99),
+        Fault("html", "POST", times=99),
+        Fault("html", "PUT", "manifests", times=99),
+        Fault("429", "PUT", "uploads", retry_after="100000"),
+        Fault("500", "GET", "manifests", times=99),
+        Fault("corrupt", "GET", "manifests/sha256", times=99),
+        Fault("corrupt", "GET", "blobs/sha256", times=99),
+        Fault("401", "POST", times=99),
+        Fault("503", "HEAD", "blobs", times=99),
+        Fault("413", "PUT", "uploads", times=99),
+        Fault("404", "PUT", "manifests/sha256"),
     ],
     ids=lambda fault: f"{fault.kind} to {fault.method} {fault.path}",
-)  # fmt: skip
-def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(cache: Cache, served: Served, fault: Fault) -> None:
+)
+def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
+    cache: Cache, served: Served, fault: Fault
+) -> None:
     name = f"{served.host}/team/t5x:latest"
     old = registrykit.image(cache, top="old")
     registry.push(cache, old, name)
@@ -95,19 +117,30 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(cache: Cache
     assert served.tag("team/t5x", "latest") == new.digest
     assert arrived.moved <= arrived.total
     if fault.method in ("GET", "PUT") and "manifests" in fault.path:
-        assert arrived.moved == sum(len(image.manifest) for image in new.images) + len(new.document)  # the blobs had arrived
+        assert arrived.moved == sum(len(image.manifest) for image in new.images) + len(
+            new.document
+        )  # the blobs had arrived
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("500", "PUT", "uploads", times=2), Fault("503", "POST", times=3), Fault("cut", "PUT", "uploads", times=2), Fault("corrupt", "PUT", "uploads"),
-        Fault("500", "PUT", "manifests", times=3), Fault("truncate", "GET", "manifests"), Fault("cut", "HEAD", "blobs"), Fault("corrupt", "GET", "manifests/sha256"),
-        Fault("cut", "GET", "manifests"), Fault("500", "PUT", "manifests/latest", times=2),
+        Fault("500", "PUT", "uploads", times=2),
+        Fault("503", "POST", times=3),
+        Fault("cut", "PUT", "uploads", times=2),
+        Fault("corrupt", "PUT", "uploads"),
+        Fault("500", "PUT", "manifests", times=3),
+        Fault("truncate", "GET", "manifests"),
+        Fault("cut", "HEAD", "blobs"),
+        Fault("corrupt", "GET", "manifests/sha256"),
+        Fault("cut", "GET", "manifests"),
+        Fault("500", "PUT", "manifests/latest", times=2),
     ],
     ids=lambda fault: f"{fault.kind} to {fault.method} {fault.path}",
-)  # fmt: skip
-def test_what_passes_by_is_tried_again(cache: Cache, served: Served, fault: Fault, pauses: list[float]) -> None:
+)
+def test_what_passes_by_is_tried_again(
+    cache: Cache, served: Served, fault: Fault, pauses: list[float]
+) -> None:
     served.faults.append(Fault(**vars(fault)))
     index = registrykit.image(cache)
     registry.push(cache, index, f"{served.host}/t5x:latest")
@@ -116,12 +149,18 @@ def test_what_passes_by_is_tried_again(cache: Cache, served: Served, fault: Faul
     assert pauses
 
 
-def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(cache: Cache, served: Served) -> None:
+def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
+    cache: Cache, served: Served
+) -> None:
     name = f"{served.host}/t5x:latest"
     old, new = registrykit.image(cache, top="old"), registrykit.image(cache, top="new")
     registry.push(cache, old, name)
     lost = new.images[0].layers[-1].digest
-    served.before = lambda method, _path: served.lose(lost[7:]) if method == "HEAD" and new.digest in str(served.sent("PUT")) else None
+    served.before = lambda method, _path: (
+        served.lose(lost[7:])
+        if method == "HEAD" and new.digest in str(served.sent("PUT"))
+        else None
+    )
     with pytest.raises(FatalError, match="has lost it") as problem:
         registry.push(cache, new, name)
     assert lost[7:19] in str(problem.value)
@@ -142,12 +181,17 @@ registry.push(cache, registrykit.image(cache, top="new"), sys.argv[2])
 """
 
 
-@pytest.mark.parametrize(("method", "path"), [("PUT", "uploads"), ("PUT", "manifests/sha256"), ("PUT", "manifests/latest")])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", "uploads"), ("PUT", "manifests/sha256"), ("PUT", "manifests/latest")],
+)
 def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, path: str) -> None:
     name = f"{served.host}/t5x:latest"
     old, new = registrykit.image(cache, top="old"), registrykit.image(cache, top="new")
     registry.push(cache, old, name)
-    with subprocess.Popen([sys.executable, "-c", _PUSHER, str(cache.root), name], stderr=subprocess.DEVNULL) as started:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PUSHER, str(cache.root), name], stderr=subprocess.DEVNULL
+    ) as started:
 
         def before(came: str, target: str) -> None:
             if came == method and path in target:
@@ -169,7 +213,9 @@ def test_retry_after_is_honoured(cache: Cache, served: Served, pauses: list[floa
     assert pauses == [17.0]
 
 
-def test_a_registry_that_does_not_take_large_bodies_gets_pieces(cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
+    cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(send, "CHUNK", 100_000)
     served.faults.append(Fault("413", "PUT", "uploads", larger=400_000, times=9))
     index = registrykit.image(cache, size=450_000)
@@ -234,6 +280,9 @@ def test_what_is_no_image_is_said_so(served: Served) -> None:
 
 
 def test_nothing_listens(cache: Cache) -> None:
-    with registrykit.closed_port() as port, pytest.raises(FatalError, match="refuses the connection") as problem:
+    with (
+        registrykit.closed_port() as port,
+        pytest.raises(FatalError, match="refuses the connection") as problem,
+    ):
         registry.push(cache, registrykit.image(cache), f"127.0.0.1:{port}/t5x:latest")
     assert "\n" not in str(problem.value)

@@ -15,23 +15,52 @@ from builder.env import parts
 from builder.image import runtime
 
 RECORD: dict[str, Any] = {
-    "schema": 1, "distribution": "t5x", "line": "current", "accelerator": "cuda13", "architecture": "amd64", "python": "3.13", "builder": "0.1.0",
+    "schema": 1,
+    "distribution": "t5x",
+    "line": "current",
+    "accelerator": "cuda13",
+    "architecture": "amd64",
+    "python": "3.13",
+    "builder": "0.1.0",
     "sources": {
-        "t5x": {"url": "https://github.com/google-research/t5x.git", "commit": "c" * 40, "patched_commit": "d" * 40, "patches": [{}, {}], "date": 1776799480},
+        "t5x": {
+            "url": "https://github.com/google-research/t5x.git",
+            "commit": "c" * 40,
+            "patched_commit": "d" * 40,
+            "patches": [{}, {}],
+            "date": 1776799480,
+        },
     },
     "base": {"name": "debian:trixie-slim", "digest": "sha256:" + "1" * 64},
-    "transformer_engine": None, "transformer_engine_reason": "no wheel of it for arm64",
-}  # fmt: skip
-PAX = {**RECORD, "distribution": "pax", "sources": {"praxis": {**RECORD["sources"]["t5x"], "date": 1776799490}, "paxml": {**RECORD["sources"]["t5x"], "patched_commit": "e" * 40}}}
+    "transformer_engine": None,
+    "transformer_engine_reason": "no wheel of it for arm64",
+}
+PAX = {
+    **RECORD,
+    "distribution": "pax",
+    "sources": {
+        "praxis": {**RECORD["sources"]["t5x"], "date": 1776799490},
+        "paxml": {**RECORD["sources"]["t5x"], "patched_commit": "e" * 40},
+    },
+}
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
 
 
 @pytest.mark.parametrize(
     ("base", "path"),
     [
-        ([], "/opt/rosetta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rosetta/env/bin"),
-        (["A=b", "PATH=/usr/local/cuda/bin:/usr/bin", "LD_LIBRARY_PATH=/x", "NCCL_VERSION=2"], "/opt/rosetta/bin:/usr/local/cuda/bin:/usr/bin:/opt/rosetta/env/bin"),
-        (["PATH=/opt/rosetta/bin:/usr/bin:/opt/rosetta/env/bin"], "/opt/rosetta/bin:/usr/bin:/opt/rosetta/env/bin"),
+        (
+            [],
+            "/opt/rosetta/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/rosetta/env/bin",
+        ),
+        (
+            ["A=b", "PATH=/usr/local/cuda/bin:/usr/bin", "LD_LIBRARY_PATH=/x", "NCCL_VERSION=2"],
+            "/opt/rosetta/bin:/usr/local/cuda/bin:/usr/bin:/opt/rosetta/env/bin",
+        ),
+        (
+            ["PATH=/opt/rosetta/bin:/usr/bin:/opt/rosetta/env/bin"],
+            "/opt/rosetta/bin:/usr/bin:/opt/rosetta/env/bin",
+        ),
     ],
 )
 def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
@@ -48,15 +77,32 @@ def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
 def test_labels() -> None:
     found = runtime.labels(RECORD)
     prefix = "org.opencontainers.image."
-    names = ("title", "version", "revision", "created", "source", "licenses", "base.name", "base.digest")
+    names = (
+        "title",
+        "version",
+        "revision",
+        "created",
+        "source",
+        "licenses",
+        "base.name",
+        "base.digest",
+    )
     ours = ("distribution", "accelerator", "line", "lock.sha256", "te.version")
-    assert set(found) == {*(prefix + name for name in names), *(f"io.rosetta.{name}" for name in ours)}
+    assert set(found) == {
+        *(prefix + name for name in names),
+        *(f"io.rosetta.{name}" for name in ours),
+    }
     assert found[prefix + "revision"] == "d" * 40
     assert found[prefix + "created"] == "2026-04-21T19:24:40Z"
     assert found[prefix + "source"] == "https://github.com/google-research/t5x"
     assert "NVIDIA" in found[prefix + "licenses"]
     assert found["io.rosetta.te.version"] == "none: no wheel of it for arm64"
-    assert runtime.labels({**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}})["io.rosetta.te.version"] == "2.20.2"
+    assert (
+        runtime.labels(
+            {**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}}
+        )["io.rosetta.te.version"]
+        == "2.20.2"
+    )
     assert runtime.labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"] == "Apache-2.0"
 
 
@@ -69,13 +115,22 @@ def test_the_lock_of_the_label_is_the_one_inside() -> None:
 
 
 def test_annotations_are_the_same_for_every_architecture() -> None:
-    other = {**RECORD, "architecture": "arm64", "base": {**RECORD["base"], "digest": "sha256:" + "2" * 64}}
+    other = {
+        **RECORD,
+        "architecture": "arm64",
+        "base": {**RECORD["base"], "digest": "sha256:" + "2" * 64},
+    }
     assert runtime.annotated(RECORD) == runtime.annotated(other)
     assert runtime.annotated(PAX)["org.opencontainers.image.revision"] == "e" * 40
-    assert runtime.annotated(PAX)["org.opencontainers.image.created"] == "2026-04-21T19:24:50Z", "the newest source's"
+    assert runtime.annotated(PAX)["org.opencontainers.image.created"] == "2026-04-21T19:24:50Z", (
+        "the newest source's"
+    )
 
 
-@pytest.mark.parametrize(("record", "place"), [(RECORD, "t5x_home"), (PAX, "opt/paxml"), ({**PAX, "distribution": "pax-1.4"}, "opt/paxml")])
+@pytest.mark.parametrize(
+    ("record", "place"),
+    [(RECORD, "t5x_home"), (PAX, "opt/paxml"), ({**PAX, "distribution": "pax-1.4"}, "opt/paxml")],
+)
 def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
     settings = runtime.settings(record)
     assert settings["WorkingDir"] == f"/{place}"
@@ -90,8 +145,18 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 def test_the_banner_says_what_is_in_it() -> None:
     text = runtime.banner(RECORD, VERSIONS)
     assert "Train: rosetta run t5x-tiny " in text
-    assert "Train: rosetta pax train " in runtime.banner({**RECORD, "distribution": "pax-1.4"}, VERSIONS)
-    for word in ("t5x", "cuda13", "jax 0.10.2", "c" * 12 + " + 2 patches", "none: no wheel of it for arm64", "/dev/shm", "NVIDIA/JAX-Toolbox#183"):
+    assert "Train: rosetta pax train " in runtime.banner(
+        {**RECORD, "distribution": "pax-1.4"}, VERSIONS
+    )
+    for word in (
+        "t5x",
+        "cuda13",
+        "jax 0.10.2",
+        "c" * 12 + " + 2 patches",
+        "none: no wheel of it for arm64",
+        "/dev/shm",
+        "NVIDIA/JAX-Toolbox#183",
+    ):
         assert word in text
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 100
@@ -109,7 +174,9 @@ def entrypoint(tmp_path: Path) -> Path:
 def on_a_terminal(argv: list[str], typed: bytes = b"exit 3\n") -> tuple[int, str]:
     """Run it as a person would; its exit status and all that the terminal showed."""
     terminal, own = pty.openpty()
-    with subprocess.Popen(argv, stdin=own, stdout=own, stderr=own, start_new_session=True) as running:
+    with subprocess.Popen(
+        argv, stdin=own, stdout=own, stderr=own, start_new_session=True
+    ) as running:
         os.close(own)
         os.write(terminal, typed)
         shown = b""
@@ -129,8 +196,12 @@ def test_a_person_sees_the_banner_once(entrypoint: Path) -> None:
         assert shown.count("THE BANNER") == 1, words
 
 
-@pytest.mark.parametrize("words", [["sh", "-c", "exit 3"], ["bash", "script"], ["bash", "-l", "-c", "exit 3"]])
-def test_a_command_sees_none_even_on_a_terminal(entrypoint: Path, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words", [["sh", "-c", "exit 3"], ["bash", "script"], ["bash", "-l", "-c", "exit 3"]]
+)
+def test_a_command_sees_none_even_on_a_terminal(
+    entrypoint: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (entrypoint.parent / "script").write_text("exit 3\n")
     monkeypatch.chdir(entrypoint.parent)
     status, shown = on_a_terminal([str(entrypoint), *words], b"")
@@ -147,25 +218,48 @@ def test_without_a_banner_the_shell_starts_all_the_same(entrypoint: Path) -> Non
 @pytest.mark.parametrize("words", [["sh", "-c", "cat; echo out; echo err >&2; exit 9"], ["bash"]])
 def test_in_a_pipe_nothing_is_added(entrypoint: Path, words: list[str]) -> None:
     given = "in\n" if len(words) > 1 else "cat /dev/null; echo in; echo out; echo err >&2; exit 9\n"
-    done = subprocess.run([str(entrypoint), *words], input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(entrypoint), *words], input=given, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (9, "in\nout\n", "err\n")
 
 
-@pytest.mark.parametrize("env", [{}, {"HOME": "/", "TMPDIR": "/nonexistent", "PATH": "/nonexistent"}, {"HOME": "/proc", "PATH": "/usr/bin:/bin"}])
-def test_the_command_runs_whatever_the_environment_is(entrypoint: Path, env: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "env",
+    [
+        {},
+        {"HOME": "/", "TMPDIR": "/nonexistent", "PATH": "/nonexistent"},
+        {"HOME": "/proc", "PATH": "/usr/bin:/bin"},
+    ],
+)
+def test_the_command_runs_whatever_the_environment_is(
+    entrypoint: Path, env: dict[str, str]
+) -> None:
     given = {"ROSETTA_HOME": str(entrypoint.parent), **env}
-    done = subprocess.run([str(entrypoint), "/bin/sh", "-c", 'echo "$1"; exit 4', "x", "a  b*"], env=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(entrypoint), "/bin/sh", "-c", 'echo "$1"; exit 4', "x", "a  b*"],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (4, "a  b*\n")
 
 
 def test_a_missing_command_is_127(entrypoint: Path) -> None:
-    done = subprocess.run([str(entrypoint), "no-such-command"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(entrypoint), "no-such-command"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 127
     assert "no-such-command" in done.stderr
 
 
 def test_the_command_is_the_process_itself(entrypoint: Path) -> None:
-    with subprocess.Popen([str(entrypoint), "sh", "-c", "trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done"], stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [str(entrypoint), "sh", "-c", "trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
         assert running.stdout is not None
         assert int(running.stdout.readline()) == running.pid
         running.send_signal(signal.SIGTERM)
@@ -176,22 +270,38 @@ def test_the_command_is_the_process_itself(entrypoint: Path) -> None:
     ("path", "after"),
     [
         ("/usr/bin:/bin", "/opt/rosetta/bin:/usr/bin:/bin:/opt/rosetta/env/bin"),
-        ("/mine:/opt/rosetta/bin:/bin:/opt/rosetta/env/bin", "/mine:/opt/rosetta/bin:/bin:/opt/rosetta/env/bin"),
+        (
+            "/mine:/opt/rosetta/bin:/bin:/opt/rosetta/env/bin",
+            "/mine:/opt/rosetta/bin:/bin:/opt/rosetta/env/bin",
+        ),
     ],
 )
 def test_a_login_shell_finds_our_python_too(path: str, after: str) -> None:
-    done = subprocess.run(["/bin/sh", "-c", f'{runtime.PROFILE_TEXT}echo "$PATH"'], env={"PATH": path}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'{runtime.PROFILE_TEXT}echo "$PATH"'],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"{after}\n"
     assert "etc/profile.d/rosetta.sh" in {each.path for each in runtime.entries(RECORD, VERSIONS)}
 
 
 def test_uv_is_held_to_the_locked_versions_too(entrypoint: Path) -> None:
-    done = subprocess.run([str(entrypoint), "sh", "-c", "echo $UV_CONSTRAINT"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(entrypoint), "sh", "-c", "echo $UV_CONSTRAINT"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"{entrypoint.parent}/constraints.txt\n"
 
 
 def test_shellcheck_finds_nothing(entrypoint: Path) -> None:
-    program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    program = shutil.which(
+        "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    )
     if program is None:
         pytest.skip("NOT CHECKED: shellcheck is not installed")
     done = subprocess.run([program, str(entrypoint)], capture_output=True, text=True, check=False)

@@ -27,7 +27,9 @@ def rows(info: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_is_called(tmp_path: Path) -> None:
+def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_is_called(
+    tmp_path: Path,
+) -> None:
     """What an installer recorded of it has its own path in it: of the second package, too, nothing of that may stay."""
     found: list[bytes] = []
     for cache in ("/home/a/cache", "/somewhere/else"):
@@ -42,7 +44,9 @@ def test_a_script_that_two_packages_bring_is_recorded_alike_whatever_the_cache_i
             image_site._settle(folder, site, info)
         script = (folder / SCRIPT).read_bytes()
         digest = base64.urlsafe_b64encode(hashlib.sha256(script).digest()).rstrip(b"=").decode()
-        assert [rows(info)[0] for info in infos] == [[f"../../../{SCRIPT}", f"sha256={digest}", str(len(script))]] * 2
+        assert [rows(info)[0] for info in infos] == [
+            [f"../../../{SCRIPT}", f"sha256={digest}", str(len(script))]
+        ] * 2
         found.append(script)
     assert found[0] == found[1]
 

@@ -40,7 +40,9 @@ def _bytes(*entries: Entry) -> bytes:
 
 
 def _members(data: bytes) -> list[tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape") as archive:
+    with tarfile.open(
+        fileobj=io.BytesIO(data), encoding="utf-8", errors="surrogateescape"
+    ) as archive:
         return archive.getmembers()
 
 
@@ -52,11 +54,21 @@ def _need(*programs: str) -> None:
 
 @pytest.mark.parametrize("path", ODD)
 def test_names_survive(path: str) -> None:
-    data = _bytes(file(path, b"content"), folder(path + ".d"), link(path + ".l", path), Entry(path + ".h", "hard", 0o644, target=path))
+    data = _bytes(
+        file(path, b"content"),
+        folder(path + ".d"),
+        link(path + ".l", path),
+        Entry(path + ".h", "hard", 0o644, target=path),
+    )
     found = _members(data)
     assert [each.name for each in found] == [path, path + ".d", path + ".l", path + ".h"]
     assert [each.linkname for each in found] == ["", "", path, path]
-    assert [each.type for each in found] == [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE]
+    assert [each.type for each in found] == [
+        tarfile.REGTYPE,
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+    ]
 
 
 @pytest.mark.parametrize("path", ODD)
@@ -65,7 +77,9 @@ def test_gnu_tar_unpacks_the_same(path: str, tmp_path: Path) -> None:
     if any(len(os.fsencode(part)) > 255 for part in path.split("/")):
         pytest.skip("no file system holds it")
     data = _bytes(file(path, b"content", 0o755), link("zz-link", path))
-    subprocess.run(["tar", "-xpf", "-", "-C", str(tmp_path)], input=data, check=True, capture_output=True)
+    subprocess.run(
+        ["tar", "-xpf", "-", "-C", str(tmp_path)], input=data, check=True, capture_output=True
+    )
     assert (tmp_path / path).read_bytes() == b"content"
     assert (tmp_path / path).stat().st_mode & 0o7777 == 0o755
     assert (tmp_path / path).stat().st_mtime == EPOCH
@@ -85,12 +99,25 @@ def test_everything_an_engine_may_give() -> None:
         Entry("dev/null", "char", 0o666, device=(1, 3)),
         Entry("dev/sda", "block", 0o660, gid=6, device=(8, 0)),
         Entry("pipe", "fifo", 0o600),
-        Entry("ping", "file", 0o4755, data=b"x", size=1, uid=3_000_000_000, gid=2_097_152, xattrs=(("security.capability", b"\x01\0\0\x02=\n\xff"), ("user.a", b""))),
+        Entry(
+            "ping",
+            "file",
+            0o4755,
+            data=b"x",
+            size=1,
+            uid=3_000_000_000,
+            gid=2_097_152,
+            xattrs=(("security.capability", b"\x01\0\0\x02=\n\xff"), ("user.a", b"")),
+        ),
         Entry("sticky", "dir", 0o1777, uid=12, gid=13),
     )
     back = [entry for entry, _ in tar.read(io.BytesIO(_bytes(*odd)))]
-    assert [(each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size) for each in back] == [
-        (each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size) for each in odd
+    assert [
+        (each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size)
+        for each in back
+    ] == [
+        (each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size)
+        for each in odd
     ]
 
 
@@ -130,7 +157,10 @@ def test_walk(tmp_path: Path) -> None:
     os.link(tmp_path / "a/plain", tmp_path / "a/second")
     (tmp_path / "a/dead").symlink_to("../nowhere")
     (tmp_path / "a/todir").symlink_to("b")
-    found = {each.path: (each.kind, each.mode, each.target, each.size) for each in tar.walk(tmp_path / "a", "opt/x")}
+    found = {
+        each.path: (each.kind, each.mode, each.target, each.size)
+        for each in tar.walk(tmp_path / "a", "opt/x")
+    }
     assert found == {
         "opt/x/b": ("dir", 0o755, "", 0),
         "opt/x/b/run": ("file", 0o755, "", 1),
@@ -143,7 +173,9 @@ def test_walk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
-def test_walk_refuses_what_no_layer_holds(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_refuses_what_no_layer_holds(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if kind == "fifo":
         os.mkfifo("it")
@@ -167,9 +199,24 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path, now: bytes) -> None:
 
 
 def test_read_gives_contents_in_order() -> None:
-    data = _bytes(file("a", b"1"), folder("d"), file("d/.wh.gone", b""), file("d/.wh..wh..opq", b""), link("l", "a"))
-    found = [(entry.path, entry.kind, content.read() if content else None) for entry, content in tar.read(io.BytesIO(data))]
-    assert found == [("a", "file", b"1"), ("d", "dir", None), ("d/.wh.gone", "file", b""), ("d/.wh..wh..opq", "file", b""), ("l", "link", None)]
+    data = _bytes(
+        file("a", b"1"),
+        folder("d"),
+        file("d/.wh.gone", b""),
+        file("d/.wh..wh..opq", b""),
+        link("l", "a"),
+    )
+    found = [
+        (entry.path, entry.kind, content.read() if content else None)
+        for entry, content in tar.read(io.BytesIO(data))
+    ]
+    assert found == [
+        ("a", "file", b"1"),
+        ("d", "dir", None),
+        ("d/.wh.gone", "file", b""),
+        ("d/.wh..wh..opq", "file", b""),
+        ("l", "link", None),
+    ]
 
 
 def _foreign(*members: tuple[str, bytes, str], form: int = tarfile.GNU_FORMAT) -> bytes:
@@ -220,10 +267,15 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
         out.write(b"head")
         out.seek(1 << 20)
         out.write(b"tail")
-    packed = subprocess.run(["tar", "-S", "-C", str(tmp_path), "-cf", "-", "sparse"], check=True, capture_output=True).stdout
+    packed = subprocess.run(
+        ["tar", "-S", "-C", str(tmp_path), "-cf", "-", "sparse"], check=True, capture_output=True
+    ).stdout
     if len(packed) > 1 << 19:
         pytest.skip("NOT CHECKED: this file system keeps no holes")
-    with tar.spooled(io.BytesIO(packed), tmp_path / "spool") as entries, tarfile.open(fileobj=io.BytesIO(_bytes(*entries))) as archive:
+    with (
+        tar.spooled(io.BytesIO(packed), tmp_path / "spool") as entries,
+        tarfile.open(fileobj=io.BytesIO(_bytes(*entries))) as archive,
+    ):
         content = archive.extractfile("sparse")
         assert content is not None
         assert content.read() == (tmp_path / "sparse").read_bytes()
@@ -234,7 +286,10 @@ def test_a_tar_that_points_outside_is_refused(tmp_path: Path, name: str) -> None
     data = _foreign((name, tarfile.REGTYPE, ""))
     with pytest.raises(FatalError, match="no layer may have"):
         list(tar.read(io.BytesIO(data)))
-    with pytest.raises(FatalError, match="no layer may have"), tar.spooled(io.BytesIO(data), tmp_path / "spool"):
+    with (
+        pytest.raises(FatalError, match="no layer may have"),
+        tar.spooled(io.BytesIO(data), tmp_path / "spool"),
+    ):
         pass
     assert os.listdir(tmp_path) == []
 
@@ -244,11 +299,17 @@ def test_a_tar_that_is_none_or_cut_off_is_refused(tmp_path: Path) -> None:
     for broken in (b"not a tar at all" * 64, whole[:1030]):
         with pytest.raises(FatalError, match="cannot be read"):
             list(tar.read(io.BytesIO(broken)))
-        with pytest.raises(FatalError, match=r"cannot be read|changed while"), tar.spooled(io.BytesIO(broken), tmp_path / "spool") as entries:
+        with (
+            pytest.raises(FatalError, match=r"cannot be read|changed while"),
+            tar.spooled(io.BytesIO(broken), tmp_path / "spool") as entries,
+        ):
             _bytes(*entries)
 
 
 def test_a_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     data = _foreign(("a", tarfile.LNKTYPE, "gone"))
-    with pytest.raises(FatalError, match="hard link to 'gone'"), tar.spooled(io.BytesIO(data), tmp_path / "spool"):
+    with (
+        pytest.raises(FatalError, match="hard link to 'gone'"),
+        tar.spooled(io.BytesIO(data), tmp_path / "spool"),
+    ):
         pass

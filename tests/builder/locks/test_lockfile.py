@@ -24,8 +24,13 @@ def _read(tmp_path: Path, text: str) -> list[lockfile.Pin]:
 def test_reads_what_uv_writes(tmp_path: Path) -> None:
     text = f"# inputs: x\nJAX_x==0.10.2 ; python_full_version < '3.12' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n    # via jax\nnumpy==2.0 --hash=sha256:{A}\n"
     pins = _read(tmp_path, text)
-    assert [(pin.name, pin.version, pin.hashes) for pin in pins] == [("jax-x", "0.10.2", (A, B)), ("numpy", "2.0", (A,))]
-    old, new = (lockfile.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12"))
+    assert [(pin.name, pin.version, pin.hashes) for pin in pins] == [
+        ("jax-x", "0.10.2", (A, B)),
+        ("numpy", "2.0", (A,)),
+    ]
+    old, new = (
+        lockfile.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12")
+    )
     assert pins[0].holds(old)
     assert not pins[0].holds(new)
     assert pins[1].holds(new)
@@ -40,7 +45,14 @@ def test_machine_decides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["numpy==2.0", "numpy>=2 --hash=sha256:" + A, "numpy @ https://example.com/n.whl --hash=sha256:" + A, "numpy==2 --hash=md5:" + A, "-e .", "--index-url x"],
+    [
+        "numpy==2.0",
+        "numpy>=2 --hash=sha256:" + A,
+        "numpy @ https://example.com/n.whl --hash=sha256:" + A,
+        "numpy==2 --hash=md5:" + A,
+        "-e .",
+        "--index-url x",
+    ],
 )
 def test_what_is_not_locked_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
     with pytest.raises(FatalError) as caught:

@@ -18,12 +18,21 @@ GRID = marker.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
     ("long", "short"),
     [
         ("", ""),
-        ("python_full_version < '3.14' and ((platform_machine == 'aarch64' and sys_platform == 'linux') or (platform_machine == 'x86_64' and sys_platform == 'linux'))", ""),
-        ("sys_platform == 'linux' and platform_machine == 'x86_64'", 'platform_machine == "x86_64"'),
+        (
+            "python_full_version < '3.14' and ((platform_machine == 'aarch64' and sys_platform == 'linux') or (platform_machine == 'x86_64' and sys_platform == 'linux'))",
+            "",
+        ),
+        (
+            "sys_platform == 'linux' and platform_machine == 'x86_64'",
+            'platform_machine == "x86_64"',
+        ),
         ("python_full_version < '3.13' and os_name == 'posix'", 'python_version < "3.13"'),
         ("python_full_version == '3.13.*'", 'python_version >= "3.13"'),
         ("python_version == '3.12'", 'python_version == "3.12"'),
-        ("python_version != '3.12' and platform_machine == 'aarch64'", '(python_version == "3.11" or python_version == "3.13") and platform_machine == "aarch64"'),
+        (
+            "python_version != '3.12' and platform_machine == 'aarch64'",
+            '(python_version == "3.11" or python_version == "3.13") and platform_machine == "aarch64"',
+        ),
         ("sys_platform == 'win32'", None),
         ("extra == 'gpu'", None),
         ("python_full_version >= '3.11.4'", "python_full_version >= '3.11.4'"),
@@ -42,25 +51,63 @@ def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
 
 def test_bounds_hold_for_the_line_and_not_beyond() -> None:
     text = Marker(marker.bounds(GRID))
-    assert all(text.evaluate(environment_of(each.python, f"{each.python}.5", each.architecture)) for each in GRID)
+    assert all(
+        text.evaluate(environment_of(each.python, f"{each.python}.5", each.architecture))
+        for each in GRID
+    )
     inside = environment_of("3.12", "3.12.1", "amd64")
-    for change in ({"sys_platform": "win32"}, {"platform_machine": "riscv64"}, {"python_full_version": "3.14.0"}, {"python_full_version": "3.10.9"}):
+    for change in (
+        {"sys_platform": "win32"},
+        {"platform_machine": "riscv64"},
+        {"python_full_version": "3.14.0"},
+        {"python_full_version": "3.10.9"},
+    ):
         assert not text.evaluate({**inside, **change})
 
 
 @pytest.mark.parametrize(
     ("names", "environment", "best"),
     [
-        (["x-1-cp311-cp311-manylinux2014_x86_64.whl", "x-1-py3-none-any.whl"], Environment("3.11", "amd64"), 0),
-        (["x-1-cp311-cp311-manylinux2014_x86_64.whl", "x-1-py3-none-any.whl"], Environment("3.12", "amd64"), 1),
-        (["x-1-cp311-cp311-manylinux_2_17_x86_64.whl", "x-1-cp311-cp311-manylinux_2_28_x86_64.whl"], Environment("3.11", "amd64"), 1),
-        (["x-1-cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64.whl"], Environment("3.11", "arm64"), 0),
-        (["x-1-cp310-abi3-manylinux2014_aarch64.whl", "x-1-cp313-cp313t-manylinux2014_aarch64.whl"], Environment("3.13", "arm64"), 0),
+        (
+            ["x-1-cp311-cp311-manylinux2014_x86_64.whl", "x-1-py3-none-any.whl"],
+            Environment("3.11", "amd64"),
+            0,
+        ),
+        (
+            ["x-1-cp311-cp311-manylinux2014_x86_64.whl", "x-1-py3-none-any.whl"],
+            Environment("3.12", "amd64"),
+            1,
+        ),
+        (
+            [
+                "x-1-cp311-cp311-manylinux_2_17_x86_64.whl",
+                "x-1-cp311-cp311-manylinux_2_28_x86_64.whl",
+            ],
+            Environment("3.11", "amd64"),
+            1,
+        ),
+        (
+            ["x-1-cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64.whl"],
+            Environment("3.11", "arm64"),
+            0,
+        ),
+        (
+            [
+                "x-1-cp310-abi3-manylinux2014_aarch64.whl",
+                "x-1-cp313-cp313t-manylinux2014_aarch64.whl",
+            ],
+            Environment("3.13", "arm64"),
+            0,
+        ),
         (["x-1-py3-none-any.whl", "x-1-2-py3-none-any.whl"], Environment("3.13", "arm64"), 1),
         (["x-1-cp311-cp311-manylinux_2_35_x86_64.whl"], Environment("3.11", "amd64"), None),
         (["x-1-cp311-cp311-musllinux_1_2_x86_64.whl"], Environment("3.11", "amd64"), None),
         (["x-1-cp311-cp311-manylinux2014_x86_64.whl"], Environment("3.11", "arm64"), None),
-        (["x-1-cp311-cp311-macosx_11_0_arm64.whl", "nonsense.whl"], Environment("3.11", "arm64"), None),
+        (
+            ["x-1-cp311-cp311-macosx_11_0_arm64.whl", "nonsense.whl"],
+            Environment("3.11", "arm64"),
+            None,
+        ),
         ([], Environment("3.11", "arm64"), None),
     ],
 )

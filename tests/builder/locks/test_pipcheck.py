@@ -37,45 +37,95 @@ def _site(folder: Path, *packages: tuple[str, str, tuple[str, ...]]) -> Path:
 
 
 def _manifest(folder: Path, *overrides: str) -> manifest.Manifest:
-    (folder / "manifest.yaml").write_text(MANIFEST + "".join(f"  - {text}\n" for text in overrides or ['{drop: unused, why: "a good reason"}']))
+    (folder / "manifest.yaml").write_text(
+        MANIFEST
+        + "".join(f"  - {text}\n" for text in overrides or ['{drop: unused, why: "a good reason"}'])
+    )
     return manifest.load(folder / "manifest.yaml")
 
 
 def test_findings(tmp_path: Path) -> None:
     site = _site(
         tmp_path,
-        ("A_b", "1.0", ("c>=2", "D.d", "a-b", "missing[x]>=1 ; python_version >= '3'", "other ; sys_platform == 'win32'", "extra ; extra == 'x'")),
+        (
+            "A_b",
+            "1.0",
+            (
+                "c>=2",
+                "D.d",
+                "a-b",
+                "missing[x]>=1 ; python_version >= '3'",
+                "other ; sys_platform == 'win32'",
+                "extra ; extra == 'x'",
+            ),
+        ),
         ("c", "1.5", ()),
         ("d-d", "3rc1", ("c<2",)),
     )
-    assert pipcheck.findings(site, HERE) == [Finding("a-b", "c>=2", "1.5"), Finding("a-b", "missing[x]>=1", "")]
+    assert pipcheck.findings(site, HERE) == [
+        Finding("a-b", "c>=2", "1.5"),
+        Finding("a-b", "missing[x]>=1", ""),
+    ]
 
 
 def test_for_another_python_and_machine(tmp_path: Path) -> None:
-    site = _site(tmp_path, ("a", "1", ("b ; python_version >= '3.13'", "c ; platform_machine == 'aarch64'")))
+    site = _site(
+        tmp_path, ("a", "1", ("b ; python_version >= '3.13'", "c ; platform_machine == 'aarch64'"))
+    )
     assert pipcheck.findings(site, HERE) == []
-    assert [finding.project for finding in pipcheck.findings(site, environment_of("3.13", "3.13.0", "arm64"))] == ["b", "c"]
+    assert [
+        finding.project
+        for finding in pipcheck.findings(site, environment_of("3.13", "3.13.0", "arm64"))
+    ] == ["b", "c"]
 
 
 def test_finds_what_uv_finds(tmp_path: Path) -> None:
-    made = [wheel(tmp_path, "a", "1", "b>=2", "gone<3", "c"), wheel(tmp_path, "b", "1.5"), wheel(tmp_path, "c", "1")]
+    made = [
+        wheel(tmp_path, "a", "1", "b>=2", "gone<3", "c"),
+        wheel(tmp_path, "b", "1.5"),
+        wheel(tmp_path, "c", "1"),
+    ]
     python = tmp_path / "env/bin/python"
     uv.run("venv", "--quiet", "--no-project", "--python", sys.executable, str(tmp_path / "env"))
-    uv.run("pip", "install", "--quiet", "--python", str(python), "--no-deps", "--no-index", "--offline", *map(str, made))
+    uv.run(
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        "--no-deps",
+        "--no-index",
+        "--offline",
+        *map(str, made),
+    )
     done = uv.run("pip", "check", "--python", str(python), check=False)
     assert done.returncode == 1
     (site,) = (tmp_path / "env").glob("lib/python3.*/site-packages")
-    version = subprocess.run([python, "-c", "import platform; print(platform.python_version())"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run(
+        [python, "-c", "import platform; print(platform.python_version())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
     ours = pipcheck.findings(site, environment_of(version.rpartition(".")[0], version, "amd64"))
-    assert sorted(re.findall(r"`([a-z]+)` requires `([^`]+)`", done.stderr)) == [(each.package, each.requirement) for each in ours]
+    assert sorted(re.findall(r"`([a-z]+)` requires `([^`]+)`", done.stderr)) == [
+        (each.package, each.requirement) for each in ours
+    ]
     assert len(ours) == 2
 
     bare = _manifest(tmp_path)
     with pytest.raises(FatalError) as caught:
         pipcheck.require_explained(python, bare, "l")
     assert "a requires b>=2, but 1.5 is installed (and 1 more)" in caught.value.what
-    explained = _manifest(tmp_path, '{pin: "b==1.5", why: "the tests want it old"}', '{drop: gone, lines: [l], why: "nobody imports it here"}')
-    assert set(pipcheck.require_explained(python, explained, "l").values()) == {"the tests want it old", "nobody imports it here"}
+    explained = _manifest(
+        tmp_path,
+        '{pin: "b==1.5", why: "the tests want it old"}',
+        '{drop: gone, lines: [l], why: "nobody imports it here"}',
+    )
+    assert set(pipcheck.require_explained(python, explained, "l").values()) == {
+        "the tests want it old",
+        "nobody imports it here",
+    }
     with pytest.raises(FatalError, match="a requires gone<3, but it is not installed"):
         pipcheck.require_explained(python, explained, "other")
 
@@ -85,14 +135,20 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
     [
         ("{drop: x, why: 'a good reason'}", Finding("a", "x", ""), True),
         ("{drop: x, why: 'a good reason'}", Finding("a", "x>=2", "1"), False),
-        ("{drop: x, unless: \"python_version < '3.12'\", why: 'a good reason'}", Finding("a", "X", ""), True),
+        (
+            "{drop: x, unless: \"python_version < '3.12'\", why: 'a good reason'}",
+            Finding("a", "X", ""),
+            True,
+        ),
         ("{pin: x==1, why: 'a good reason'}", Finding("a", "x>=2", "1"), True),
         ("{pin: x==1, why: 'a good reason'}", Finding("a", "x>=2", ""), False),
         ("{pin: x==1, why: 'a good reason'}", Finding("a", "x>=2", "1.5"), False),
         ("{drop: y, why: 'a good reason'}", Finding("a", "x", ""), False),
     ],
 )
-def test_what_an_override_explains(tmp_path: Path, override: str, finding: Finding, explained: bool) -> None:
+def test_what_an_override_explains(
+    tmp_path: Path, override: str, finding: Finding, explained: bool
+) -> None:
     reasons, rest = pipcheck.explain([finding], _manifest(tmp_path, override), "l")
     assert (list(reasons), rest) == (([finding], []) if explained else ([], [finding]))
 

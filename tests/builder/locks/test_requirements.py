@@ -9,11 +9,16 @@ from builder.locks import requirements
 
 
 def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
-    return requirements.declared("thing", files.keys(), lambda path: files[path].encode(), own).requirements
+    return requirements.declared(
+        "thing", files.keys(), lambda path: files[path].encode(), own
+    ).requirements
 
 
 def test_requirements_in_comes_before_setup() -> None:
-    files = {"requirements.in": "# head\n\nBeta_pkg>=1  # why\nalpha\n", "setup.py": "raise SystemExit('was run')"}
+    files = {
+        "requirements.in": "# head\n\nBeta_pkg>=1  # why\nalpha\n",
+        "setup.py": "raise SystemExit('was run')",
+    }
     assert _declared(files) == ("alpha", "beta-pkg>=1")
 
 
@@ -34,28 +39,67 @@ setuptools.setup(
     extras_require={'test': ['pytest']},
 )
 """
-    assert _declared({"setup.py": setup}) == ("a-b", "absl-py", "jax>=0.4.16", "numpy", "tensorstore>=0.1")
+    assert _declared({"setup.py": setup}) == (
+        "a-b",
+        "absl-py",
+        "jax>=0.4.16",
+        "numpy",
+        "tensorstore>=0.1",
+    )
 
 
 def test_metadata_of_a_wheel_without_its_extras() -> None:
     text = "Metadata-Version: 2.1\nName: thing\nVersion: 1\nRequires-Dist: jax (==0.4.26)\nRequires-Dist: zstandard ; extra == 'gpu'\nRequires-Dist: x ; python_version < '3.12'\n\nRequires-Dist: not-this\n"
-    assert _declared({"thing-1.dist-info/METADATA": text, "thing/METADATA": "no"}) == ("jax==0.4.26", 'x; python_version < "3.12"')
+    assert _declared({"thing-1.dist-info/METADATA": text, "thing/METADATA": "no"}) == (
+        "jax==0.4.26",
+        'x; python_version < "3.12"',
+    )
 
 
 @pytest.mark.parametrize(
     ("files", "place", "word"),
     [
-        ({"requirements.in": "a\nclu @ git+https://example.com/clu\n"}, "thing: requirements.in:2", "by URL"),
-        ({"setup.py": "from setuptools import setup\nsetup(install_requires=[\n 'flax @ git+https://example.com/flax'])\n"}, "thing: setup.py:3", "by URL"),
+        (
+            {"requirements.in": "a\nclu @ git+https://example.com/clu\n"},
+            "thing: requirements.in:2",
+            "by URL",
+        ),
+        (
+            {
+                "setup.py": "from setuptools import setup\nsetup(install_requires=[\n 'flax @ git+https://example.com/flax'])\n"
+            },
+            "thing: setup.py:3",
+            "by URL",
+        ),
         ({"requirements.in": "-r other.txt\n"}, "thing: requirements.in:1", "-r is an option"),
-        ({"requirements.in": "a b c\n"}, "thing: requirements.in:1", "'a b c' is not a requirement"),
-        ({"setup.py": "setup(install_requires=read())\n"}, "thing: setup.py:1", "read() cannot be read without running it"),
-        ({"setup.py": "x = x + ['a']\nsetup(install_requires=x)\n"}, "thing: setup.py:1", "x cannot be read"),
-        ({"setup.py": "setup(install_requires=[f'{open(1)}'])\n"}, "thing: setup.py:1", "cannot be read"),
+        (
+            {"requirements.in": "a b c\n"},
+            "thing: requirements.in:1",
+            "'a b c' is not a requirement",
+        ),
+        (
+            {"setup.py": "setup(install_requires=read())\n"},
+            "thing: setup.py:1",
+            "read() cannot be read without running it",
+        ),
+        (
+            {"setup.py": "x = x + ['a']\nsetup(install_requires=x)\n"},
+            "thing: setup.py:1",
+            "x cannot be read",
+        ),
+        (
+            {"setup.py": "setup(install_requires=[f'{open(1)}'])\n"},
+            "thing: setup.py:1",
+            "cannot be read",
+        ),
         ({"setup.py": "setup(\n"}, "thing: setup.py", "is not Python"),
         ({"setup.py": "(" * 5000}, "thing: setup.py", "is not Python"),
         ({"setup.py": "x = 1\n"}, "thing: setup.py", "calls setup() 0 times"),
-        ({"thing-1.dist-info/METADATA": "hello\n"}, "thing: thing-1.dist-info/METADATA", "not a wheel's METADATA"),
+        (
+            {"thing-1.dist-info/METADATA": "hello\n"},
+            "thing: thing-1.dist-info/METADATA",
+            "not a wheel's METADATA",
+        ),
         ({"README.md": ""}, "thing", "declares no requirements"),
     ],
 )

@@ -35,20 +35,48 @@ def _texts(pins: list[Pin]) -> list[str]:
 
 def test_only_the_files_that_are_installed_have_their_hash(index: Index, tmp_path: Path) -> None:
     pure = publish(index, tmp_path, "pure", "1", "fast")
-    wanted = {publish(index, tmp_path, "fast", "2", tag=f"cp{python}-cp{python}-{platform}") for python in ("311", "312") for platform in (X86, ARM)}
-    for tag in ("cp313-cp313-" + X86, "cp311-cp311-macosx_11_0_arm64", "cp311-cp311-musllinux_1_2_x86_64", "cp311-cp311-manylinux_2_35_x86_64"):
+    wanted = {
+        publish(index, tmp_path, "fast", "2", tag=f"cp{python}-cp{python}-{platform}")
+        for python in ("311", "312")
+        for platform in (X86, ARM)
+    }
+    for tag in (
+        "cp313-cp313-" + X86,
+        "cp311-cp311-macosx_11_0_arm64",
+        "cp311-cp311-musllinux_1_2_x86_64",
+        "cp311-cp311-manylinux_2_35_x86_64",
+    ):
         publish(index, tmp_path, "fast", "2", tag=tag)
     publish_sdist(index, tmp_path, "fast", "2")
-    assert _locked(_request("pure")) == [Pin("fast", "2", "", tuple(sorted(wanted))), Pin("pure", "1", "", (pure,))]
+    assert _locked(_request("pure")) == [
+        Pin("fast", "2", "", tuple(sorted(wanted))),
+        Pin("pure", "1", "", (pure,)),
+    ]
 
 
-def test_one_version_for_all_and_markers_only_where_they_say_something(index: Index, tmp_path: Path) -> None:
-    publish(index, tmp_path, "a", "1", "on-arm ; platform_machine == 'aarch64'", "old ; python_version < '3.12'", "windows ; sys_platform == 'win32'", "b<2")
+def test_one_version_for_all_and_markers_only_where_they_say_something(
+    index: Index, tmp_path: Path
+) -> None:
+    publish(
+        index,
+        tmp_path,
+        "a",
+        "1",
+        "on-arm ; platform_machine == 'aarch64'",
+        "old ; python_version < '3.12'",
+        "windows ; sys_platform == 'win32'",
+        "b<2",
+    )
     for name in ("on-arm", "old", "windows"):
         publish(index, tmp_path, name, "1")
     publish(index, tmp_path, "b", "1")
     publish(index, tmp_path, "b", "2")
-    assert _texts(_locked(_request("a", "b"))) == ["a==1", "b==1", 'old==1 ; python_version < "3.12"', 'on-arm==1 ; platform_machine == "aarch64"']
+    assert _texts(_locked(_request("a", "b"))) == [
+        "a==1",
+        "b==1",
+        'old==1 ; python_version < "3.12"',
+        'on-arm==1 ; platform_machine == "aarch64"',
+    ]
 
 
 def test_one_version_rather_than_the_newest_for_each_python(index: Index, tmp_path: Path) -> None:
@@ -73,7 +101,10 @@ def test_a_missing_wheel_names_project_python_and_machine(index: Index, tmp_path
     publish(index, tmp_path, "two", "1", tag="cp311-abi3-" + X86)
     with pytest.raises(FatalError) as caught:
         _locked(_request("a"))
-    assert caught.value.what == "one 1 has no wheel for Python 3.11 on aarch64, Python 3.12 on aarch64; two 1 has no wheel for Python 3.12 on aarch64"
+    assert (
+        caught.value.what
+        == "one 1 has no wheel for Python 3.11 on aarch64, Python 3.12 on aarch64; two 1 has no wheel for Python 3.12 on aarch64"
+    )
     assert caught.value.where == "line test"
 
 
@@ -81,7 +112,10 @@ def test_a_drop_with_a_marker_keeps_it_where_it_exists(index: Index, tmp_path: P
     publish(index, tmp_path, "a", "1", "one")
     publish(index, tmp_path, "one", "1", tag="cp311-abi3-" + X86)
     rules = Rules(overrides=("one ; platform_machine == 'x86_64'",))
-    assert _texts(_locked(_request("a", rules=rules))) == ["a==1", 'one==1 ; platform_machine == "x86_64"']
+    assert _texts(_locked(_request("a", rules=rules))) == [
+        "a==1",
+        'one==1 ; platform_machine == "x86_64"',
+    ]
 
 
 def test_a_drop_with_a_marker_keeps_what_is_asked_for_here(index: Index, tmp_path: Path) -> None:
@@ -89,7 +123,10 @@ def test_a_drop_with_a_marker_keeps_what_is_asked_for_here(index: Index, tmp_pat
     for version in ("1", "1.5", "2"):
         publish(index, tmp_path, "one", version)
     rules = Rules(overrides=("one ; platform_machine == 'x86_64'",))
-    assert _texts(_locked(_request("a", "one<1.2", rules=rules))) == ["a==1", 'one==1 ; platform_machine == "x86_64"']
+    assert _texts(_locked(_request("a", "one<1.2", rules=rules))) == [
+        "a==1",
+        'one==1 ; platform_machine == "x86_64"',
+    ]
 
 
 def test_a_whole_drop_holds_for_our_own_requirements_too(index: Index, tmp_path: Path) -> None:
@@ -110,24 +147,56 @@ def test_sdists_only_where_they_are_listed(index: Index, tmp_path: Path, form: s
     digest = publish_sdist(index, tmp_path, "source-only", "2", form=form)
     with pytest.raises(FatalError, match="source-only"):
         _locked(_request("source-only"))
-    assert _locked(_request("source-only", rules=Rules(sdists=("source-only",)))) == [Pin("source-only", "2", "", (digest,))]
+    assert _locked(_request("source-only", rules=Rules(sdists=("source-only",)))) == [
+        Pin("source-only", "2", "", (digest,))
+    ]
 
 
 @pytest.mark.parametrize(
     ("requirements", "what", "do"),
     [
-        (["source-only"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
-        (["source-only==2"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
-        (["asks-for-source"], "source-only has no usable wheel, only an sdist", "list source-only under `sdists:`"),
-        (["newer-has-no-wheel>=2"], "newer-has-no-wheel has no usable wheel", "list newer-has-no-wheel under `sdists:`"),
+        (
+            ["source-only"],
+            "source-only has no usable wheel, only an sdist",
+            "list source-only under `sdists:`",
+        ),
+        (
+            ["source-only==2"],
+            "source-only has no usable wheel, only an sdist",
+            "list source-only under `sdists:`",
+        ),
+        (
+            ["asks-for-source"],
+            "source-only has no usable wheel, only an sdist",
+            "list source-only under `sdists:`",
+        ),
+        (
+            ["newer-has-no-wheel>=2"],
+            "newer-has-no-wheel has no usable wheel",
+            "list newer-has-no-wheel under `sdists:`",
+        ),
         (["nosuch"], "the package index has no package 'nosuch'", "correct the name"),
-        (["asks-for-nothing"], "the package index has no package 'nosuch-dependency'", "correct the name"),
-        (["one==7"], "the package index has no version 'one==7'", "correct the name or the version"),
-        (["one>=2"], "its requirements contradict each other: Because only one==1 is available", "change a locks/*.in"),
+        (
+            ["asks-for-nothing"],
+            "the package index has no package 'nosuch-dependency'",
+            "correct the name",
+        ),
+        (
+            ["one==7"],
+            "the package index has no version 'one==7'",
+            "correct the name or the version",
+        ),
+        (
+            ["one>=2"],
+            "its requirements contradict each other: Because only one==1 is available",
+            "change a locks/*.in",
+        ),
         (["one>=1", "one<1"], "its requirements contradict each other", "change a locks/*.in"),
     ],
 )
-def test_what_has_no_solution_says_why(index: Index, tmp_path: Path, requirements: list[str], what: str, do: str) -> None:
+def test_what_has_no_solution_says_why(
+    index: Index, tmp_path: Path, requirements: list[str], what: str, do: str
+) -> None:
     publish_sdist(index, tmp_path, "source-only", "2")
     publish_sdist(index, tmp_path, "newer-has-no-wheel", "2")
     publish(index, tmp_path, "newer-has-no-wheel", "1")
@@ -144,16 +213,25 @@ def test_what_has_no_solution_says_why(index: Index, tmp_path: Path, requirement
 @pytest.mark.parametrize("status", [401, 403])
 def test_an_index_that_refuses_the_user_has_not_lost_the_package(index: Index, status: int) -> None:
     index.fault = str(status)
-    with pytest.raises(FatalError, match=f"refuses the credentials, or was given none: .*{status}") as caught:
+    with pytest.raises(
+        FatalError, match=f"refuses the credentials, or was given none: .*{status}"
+    ) as caught:
         _locked(_request("private"))
     assert "the user and the password of the index" in caught.value.do
 
 
-def test_a_stripped_project_takes_the_other_architectures_wheels(index: Index, tmp_path: Path) -> None:
-    wanted = {publish(index, tmp_path, "one", "1", tag=f"cp{python}-cp{python}-{X86}") for python in ("311", "312")}
+def test_a_stripped_project_takes_the_other_architectures_wheels(
+    index: Index, tmp_path: Path
+) -> None:
+    wanted = {
+        publish(index, tmp_path, "one", "1", tag=f"cp{python}-cp{python}-{X86}")
+        for python in ("311", "312")
+    }
     with pytest.raises(FatalError, match=r"has no wheel for Python 3\.11 on aarch64"):
         _locked(_request("one"))
-    assert _locked(_request("one", rules=Rules(strips=(("one", "arm64"),)))) == [Pin("one", "1", "", tuple(sorted(wanted)))]
+    assert _locked(_request("one", rules=Rules(strips=(("one", "arm64"),)))) == [
+        Pin("one", "1", "", tuple(sorted(wanted)))
+    ]
 
 
 def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> None:
@@ -166,7 +244,9 @@ def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> N
     assert _texts(_locked(_request("a"))) == ["a==1", "shared==2"]
 
 
-def test_the_users_uv_settings_play_no_part(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_uv_settings_play_no_part(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(index, tmp_path, "a", "1")
     publish(index, tmp_path, "a", "2")
     (tmp_path / "uv").mkdir()
@@ -192,6 +272,8 @@ sdists: [{{name: s, why: "a good reason"}}]
 strip: [{{name: p, architectures: [arm64], why: "a good reason"}}]
 """)
     loaded = manifest.load(tmp_path / "manifest.yaml")
-    assert resolve.rules(loaded, "l") == Rules(("b",), ("a ; python_version < '3.12'",), ("s",), (("p", "arm64"),))
+    assert resolve.rules(loaded, "l") == Rules(
+        ("b",), ("a ; python_version < '3.12'",), ("s",), (("p", "arm64"),)
+    )
     assert resolve.rules(loaded, "o") == Rules(("b",), ("c==1",), ("s",), (("p", "arm64"),))
     assert resolve.rules(loaded, "o", without=loaded.overrides[0]).drops == ()

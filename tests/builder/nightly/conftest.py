@@ -10,7 +10,9 @@ from tests.builder.nightly.nightkit import Place
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Place:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     return nightkit.make(tmp_path, capsys)
 
@@ -21,5 +23,11 @@ def key(tmp_path: Path) -> str:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     file = tmp_path / "key.pem"
-    file.write_bytes(ec.generate_private_key(ec.SECP256R1()).private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    file.write_bytes(
+        ec.generate_private_key(ec.SECP256R1()).private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return str(file)

@@ -47,29 +47,62 @@ _MANIFEST = f"""version: 1
 sources:
   one: {{git: "https://example.invalid/one.git", track: main, commit: {PIN}, patches: patches/one}}
   two: {{git: "https://example.invalid/two.git", track: main, commit: {PIN}, patches: patches/two}}
-  old: {{wheel: old==1.0, sha256: {'e' * 64}, patches: patches/old}}
+  old: {{wheel: old==1.0, sha256: {"e" * 64}, patches: patches/old}}
 lines:
   line: {{python: "3.12", pythons: ["3.12"], common: locks/line/common.in, support: "as long as the tests run", until: "2030-01-01"}}
 distributions:
   first: {{line: line, sources: [one], accelerators: [cpu], architectures: [amd64, arm64]}}
   second: {{line: line, sources: [two, old], accelerators: [cpu, cuda13], architectures: [amd64]}}
 """
-RUN = {"devices": 1, "mesh": "data=1", "losses": {"5": 5.0}, "resumed_losses": {"10": 4.0}, "resumed_from": 5, "steps_per_second": 2.0}
+RUN = {
+    "devices": 1,
+    "mesh": "data=1",
+    "losses": {"5": 5.0},
+    "resumed_losses": {"10": 4.0},
+    "resumed_from": 5,
+    "steps_per_second": 2.0,
+}
 
 
 def moved(name: str, **more: Any) -> dict[str, Any]:
     """What a bump answers that went to the tip."""
-    source = {"from": PIN, "tip": TIP, "pin": TIP, "commits": 3, "finding": None, "problem": None, "patches": []}
-    return {"result": {"summary": {name: "moved"}, "sources": {name: source}, "locks": {"lines": [], "problem": ""}, **more}}
+    source = {
+        "from": PIN,
+        "tip": TIP,
+        "pin": TIP,
+        "commits": 3,
+        "finding": None,
+        "problem": None,
+        "patches": [],
+    }
+    return {
+        "result": {
+            "summary": {name: "moved"},
+            "sources": {name: source},
+            "locks": {"lines": [], "problem": ""},
+            **more,
+        }
+    }
 
 
 def pins(name: str) -> list[list[str]]:
     """The edit that goes with it."""
-    return [["manifest.yaml", f'{name}.git", track: main, commit: {PIN}', f'{name}.git", track: main, commit: {TIP}']]
+    return [
+        [
+            "manifest.yaml",
+            f'{name}.git", track: main, commit: {PIN}',
+            f'{name}.git", track: main, commit: {TIP}',
+        ]
+    ]
 
 
 def built(digest: str = "sha256:1") -> dict[str, Any]:
-    return {"result": {"digest": digest, "images": [{"digest": digest, "size": 10, "layers": [{"unpacked": 20}]}]}}
+    return {
+        "result": {
+            "digest": digest,
+            "images": [{"digest": digest, "size": 10, "layers": [{"unpacked": 20}]}],
+        }
+    }
 
 
 DEFAULT: list[tuple[str, dict[str, Any]]] = [
@@ -80,7 +113,17 @@ DEFAULT: list[tuple[str, dict[str, Any]]] = [
     ("patches stats", {"result": {"sources": {}}}),
     ("build", built()),
     ("verify ", {"result": {"ok": True, "problems": [], "runs": [RUN]}}),
-    ("publish", {"result": {"digest": "sha256:9", "repository": "reg/ns/x", "tags": ["nightly-2026-11-28", "latest"], "previous": {}}}),
+    (
+        "publish",
+        {
+            "result": {
+                "digest": "sha256:9",
+                "repository": "reg/ns/x",
+                "tags": ["nightly-2026-11-28", "latest"],
+                "previous": {},
+            }
+        },
+    ),
     ("verify-published", {"result": {}}),
     ("changelog", {"result": {"sources": {}}}),
 ]
@@ -99,7 +142,12 @@ class Place:
 
     @property
     def context(self) -> Context:
-        return Context(self.root / "checkout", self.root / "checkout/manifest.yaml", Cache(self.root / "cache"), mirrors=(self.root,))
+        return Context(
+            self.root / "checkout",
+            self.root / "checkout/manifest.yaml",
+            Cache(self.root / "cache"),
+            mirrors=(self.root,),
+        )
 
     def answer(self, *first: tuple[str, dict[str, Any]]) -> None:
         """These answers before the ones of a night in which all is well; the first that a call begins with is given."""
@@ -110,17 +158,25 @@ class Place:
         file = self.root / "calls"
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)
-        return [line.removesuffix(f" --mirror {self.root} --json").replace(str(self.root) + "/", "") for line in lines]
+        return [
+            line.removesuffix(f" --mirror {self.root} --json").replace(str(self.root) + "/", "")
+            for line in lines
+        ]
 
     def run(self, *argv: str, date: str = "2026-11-28") -> Result:
         """`build.py nightly`; errors come as they are raised."""
         dated = ("--date", date) if date else ()
-        arguments = cli.verb_parser("nightly").parse_args(["--folder", str(self.folder), *dated, *argv])
+        arguments = cli.verb_parser("nightly").parse_args(
+            ["--folder", str(self.folder), *dated, *argv]
+        )
         return command.run(self.context, arguments)
 
     def states(self) -> dict[str, str]:
         """The state of each step by its record."""
-        return {file.stem: json.loads(file.read_text())["state"] for file in sorted((self.folder / "steps").glob("*.json"))}
+        return {
+            file.stem: json.loads(file.read_text())["state"]
+            for file in sorted((self.folder / "steps").glob("*.json"))
+        }
 
     def report(self, date: str = "2026-11-28") -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "reports" / f"{date}.json").read_text())

@@ -23,7 +23,9 @@ from tests.builder.nightly.nightkit import Place
         (("--to", "reg.example/ns", "--key", "/none/key.pem"), "cannot be read"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_done(place: Place, argv: tuple[str, ...], word: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_done(
+    place: Place, argv: tuple[str, ...], word: str
+) -> None:
     with pytest.raises(FatalError) as caught:
         place.run(*argv, date="")
     assert word in str(caught.value)
@@ -31,19 +33,57 @@ def test_what_cannot_be_is_refused_before_anything_is_done(place: Place, argv: t
 
 
 def test_the_report_has_all_of_it_and_the_status_page_takes_it(place: Place, key: str) -> None:
-    stats = {"result": {"sources": {"one": {"count": 2, "added": 5, "removed": 1, "oldest_days": 7, "behind": {"commits": 0, "days": 0}, "over_time": []}}}}
+    stats = {
+        "result": {
+            "sources": {
+                "one": {
+                    "count": 2,
+                    "added": 5,
+                    "removed": 1,
+                    "oldest_days": 7,
+                    "behind": {"commits": 0, "days": 0},
+                    "over_time": [],
+                }
+            }
+        }
+    }
     place.answer(("patches stats", stats))
     result = place.run("--to", "reg.example/ns", "--key", key, "--untrained", "arm64")
     found = place.report()
     assert result.data["report"] == found
-    assert (found["ok"], found["date"], set(found["seconds"])) == (True, "2026-11-28", {"bump", "patches", "images", "training", "publish"})
-    assert [(one["distribution"], one["accelerator"], one["architecture"]) for one in found["images"]] == [("first", "cpu", "amd64"), ("first", "cpu", "arm64"), ("second", "cpu", "amd64"), ("second", "cuda13", "amd64")]
+    assert (found["ok"], found["date"], set(found["seconds"])) == (
+        True,
+        "2026-11-28",
+        {"bump", "patches", "images", "training", "publish"},
+    )
+    assert [
+        (one["distribution"], one["accelerator"], one["architecture"]) for one in found["images"]
+    ] == [
+        ("first", "cpu", "amd64"),
+        ("first", "cpu", "arm64"),
+        ("second", "cpu", "amd64"),
+        ("second", "cuda13", "amd64"),
+    ]
     first = found["images"][0]
-    assert (first["size"], first["unpacked"], first["built"]["state"], first["trained"]["runs"][0]["losses"]) == (10, 20, "ok", {"5": 5.0, "10": 4.0})
+    assert (
+        first["size"],
+        first["unpacked"],
+        first["built"]["state"],
+        first["trained"]["runs"][0]["losses"],
+    ) == (10, 20, "ok", {"5": 5.0, "10": 4.0})
     assert found["sources"]["one"]["pin"] == "b" * 40
-    assert found["sources"]["one"]["debt"] == {"count": 2, "added": 5, "removed": 1, "behind": {"commits": 0, "days": 0}, "upstream_status": None, "oldest_days": 7}
+    assert found["sources"]["one"]["debt"] == {
+        "count": 2,
+        "added": 5,
+        "removed": 1,
+        "behind": {"commits": 0, "days": 0},
+        "upstream_status": None,
+        "oldest_days": 7,
+    }
     assert found["sources"]["old"]["state"] == "release"
-    assert found["lines"] == {"line": {"until": "2030-01-01", "support": "as long as the tests run"}}
+    assert found["lines"] == {
+        "line": {"until": "2030-01-01", "support": "as long as the tests run"}
+    }
     assert reports.of(json.loads(json.dumps(found)), "here").published[0].green
 
 
@@ -58,9 +98,19 @@ def test_what_was_not_asked_for_is_told_apart_from_what_failed(place: Place) -> 
 
 
 def test_red_stands_first_with_what_to_do(place: Place) -> None:
-    place.answer(("build", {"status": 2, "error": {"what": "the disk is full", "where": "here", "do": "free some | space"}}))
+    place.answer(
+        (
+            "build",
+            {
+                "status": 2,
+                "error": {"what": "the disk is full", "where": "here", "do": "free some | space"},
+            },
+        )
+    )
     result = place.run("--distribution", "first", "--untrained", "arm64")
     assert not result.ok
     lines = result.text.splitlines()
     assert lines[0] == "# Night of 2026-11-28: red"
-    assert lines[2] == "- **image-first-cpu-amd64** error: here: the disk is full -> free some | space"
+    assert (
+        lines[2] == "- **image-first-cpu-amd64** error: here: the disk is full -> free some | space"
+    )

@@ -16,7 +16,10 @@ def test_another_day_begins_anew_and_keeps_the_reports(place: Place) -> None:
     place.calls()
     place.run("--only", "bump", date="2026-11-29")
     assert len(place.calls()) == 2
-    assert sorted(file.name for file in (place.folder / "reports").iterdir()) == ["2026-11-28.json", "2026-11-29.json"]
+    assert sorted(file.name for file in (place.folder / "reports").iterdir()) == [
+        "2026-11-28.json",
+        "2026-11-29.json",
+    ]
 
 
 def test_another_manifest_begins_anew(place: Place) -> None:
@@ -65,7 +68,9 @@ def test_a_folder_of_others_is_left_alone(place: Place) -> None:
         place.run()
 
 
-def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.run("--only", "bump")
     place.calls()
     with monkeypatch.context() as patch:
@@ -79,7 +84,9 @@ def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(place: Place, m
     assert len(place.calls()) == 2
 
 
-def test_a_kill_while_the_first_night_begins_does_not_make_its_folder_anothers(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_the_first_night_begins_does_not_make_its_folder_anothers(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(tree, "replace", _killed)
         with pytest.raises(KeyboardInterrupt):
@@ -104,7 +111,10 @@ def test_a_folder_that_an_artifact_brought_has_its_executable_files_again(place:
     (brought / "run.sh").chmod(0o644)
     assert place.run("--only", "patches", "--distribution", "first", date="").ok
     assert place.calls() == []
-    assert [bool((brought / name).stat().st_mode & 0o100) for name in ("run.sh", "plain.sh")] == [True, False]
+    assert [bool((brought / name).stat().st_mode & 0o100) for name in ("run.sh", "plain.sh")] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"schema": 2}', '{"schema": 1, "name": "x"}'])
@@ -113,7 +123,9 @@ def test_a_record_that_cannot_be_read_is_none(place: Place, damage: str) -> None
     place.calls()
     (place.folder / "steps/patches-first.json").write_text(damage)
     place.run("--only", "patches", "--distribution", "first", date="")
-    assert [call for call in place.calls() if "check" in call] == ["patches check one --manifest night/tree/manifest.yaml"]
+    assert [call for call in place.calls() if "check" in call] == [
+        "patches check one --manifest night/tree/manifest.yaml"
+    ]
 
 
 def test_a_kill_between_a_bump_and_its_lock_is_taken_up_there(place: Place) -> None:

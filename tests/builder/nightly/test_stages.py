@@ -19,7 +19,9 @@ def _publish(place: Place, key: str, *more: str) -> bool:
 
 
 def test_a_whole_night_in_its_order(place: Place, key: str) -> None:
-    assert _publish(place, key, "--distribution", "first", "--builder-id", "https://ci.example/nightly")
+    assert _publish(
+        place, key, "--distribution", "first", "--builder-id", "https://ci.example/nightly"
+    )
     tree = "--manifest night/tree/manifest.yaml"
     assert place.calls() == [
         f"bump one {tree}",
@@ -54,7 +56,11 @@ def test_one_red_distribution_holds_back_nobody_else(place: Place, key: str) -> 
     place.answer(("build --distribution first --accelerator cpu --platform linux/arm64", NO))
     assert not _publish(place, key)
     states = place.states()
-    assert (states["image-first-cpu-amd64"], states["image-first-cpu-arm64"], states["publish-first-cpu"]) == ("ok", "error", "blocked")
+    assert (
+        states["image-first-cpu-amd64"],
+        states["image-first-cpu-arm64"],
+        states["publish-first-cpu"],
+    ) == ("ok", "error", "blocked")
     assert (states["publish-second-cpu"], states["publish-second-cuda13"]) == ("ok", "ok")
     assert not any(call.startswith("publish") and "first" in call for call in place.calls())
     place.answer()
@@ -62,37 +68,75 @@ def test_one_red_distribution_holds_back_nobody_else(place: Place, key: str) -> 
     assert [call.split()[0] for call in place.calls()] == ["build", "publish", "verify-published"]
 
 
-@pytest.mark.parametrize("step", ["patches check one", "verify image:localhost/rosetta-nightly:first-cpu"])
+@pytest.mark.parametrize(
+    "step", ["patches check one", "verify image:localhost/rosetta-nightly:first-cpu"]
+)
 def test_nothing_goes_out_that_has_not_passed(place: Place, key: str, step: str) -> None:
-    place.answer((step, {"status": 1, "result": {"ok": False, "runs": [], "problems": ["the loss did not fall"]}}))
+    place.answer(
+        (
+            step,
+            {
+                "status": 1,
+                "result": {"ok": False, "runs": [], "problems": ["the loss did not fall"]},
+            },
+        )
+    )
     assert not _publish(place, key)
     assert place.states()["publish-first-cpu"] == "blocked"
     assert place.states()["publish-second-cpu"] == "ok"
     assert not any(call.startswith("publish") and "first" in call for call in place.calls())
 
 
-def test_an_architecture_that_cannot_train_here_goes_out_only_if_that_is_said(place: Place, key: str) -> None:
+def test_an_architecture_that_cannot_train_here_goes_out_only_if_that_is_said(
+    place: Place, key: str
+) -> None:
     argv = ("--to", "reg.example/ns", "--key", key, "--distribution", "first")
     assert not place.run(*argv).ok
     assert place.states()["publish-first-cpu"] == "blocked"
-    assert "linux/arm64: no model was trained in it (this machine is amd64" in place.report()["published"][0]["why"]
+    assert (
+        "linux/arm64: no model was trained in it (this machine is amd64"
+        in place.report()["published"][0]["why"]
+    )
     assert place.run(*argv, "--untrained", "arm64").ok
     assert place.report()["images"][1]["trained"]["state"] == "left-out"
 
 
 def test_a_training_that_failed_is_not_excused_by_untrained(place: Place, key: str) -> None:
-    place.answer(("verify image", {"status": 1, "result": {"ok": False, "runs": [], "problems": ["no"]}}))
+    place.answer(
+        ("verify image", {"status": 1, "result": {"ok": False, "runs": [], "problems": ["no"]}})
+    )
     assert not _publish(place, key, "--untrained", "amd64")
     assert place.states()["publish-first-cpu"] == "blocked"
 
 
 def test_a_training_of_another_image_does_not_count(place: Place, key: str) -> None:
-    assert place.run("--only", "bump", "--only", "patches", "--only", "images", "--only", "training", "--distribution", "second").ok
+    assert place.run(
+        "--only",
+        "bump",
+        "--only",
+        "patches",
+        "--only",
+        "images",
+        "--only",
+        "training",
+        "--distribution",
+        "second",
+    ).ok
     place.answer(("build", built("sha256:2")))
     (place.root / "checkout/rosetta").mkdir()
     (place.root / "checkout/rosetta/new.py").write_text("x = 1\n")
     assert place.run("--only", "images", "--distribution", "second", date="").ok
-    assert not place.run("--only", "publish", "--distribution", "second", "--to", "reg.example/ns", "--key", key, date="").ok
+    assert not place.run(
+        "--only",
+        "publish",
+        "--distribution",
+        "second",
+        "--to",
+        "reg.example/ns",
+        "--key",
+        key,
+        date="",
+    ).ok
     assert place.states()["publish-second-cpu"] == "blocked"
 
 
@@ -100,11 +144,31 @@ def test_machines_that_each_did_a_part_are_joined(place: Place, key: str) -> Non
     """As the workflow does: the folder goes from one to the next, and no date is given again."""
     assert place.run("--only", "bump", "--only", "patches").ok
     for distribution in ("first", "second"):
-        ran = place.run("--only", "images", "--only", "training", "--distribution", distribution, "--architecture", "amd64", date="")
+        ran = place.run(
+            "--only",
+            "images",
+            "--only",
+            "training",
+            "--distribution",
+            distribution,
+            "--architecture",
+            "amd64",
+            date="",
+        )
         assert ran.ok
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("platform.machine", lambda: "aarch64")
-        assert place.run("--only", "images", "--only", "training", "--distribution", "first", "--architecture", "arm64", date="").ok
+        assert place.run(
+            "--only",
+            "images",
+            "--only",
+            "training",
+            "--distribution",
+            "first",
+            "--architecture",
+            "arm64",
+            date="",
+        ).ok
     assert place.run("--only", "publish", "--to", "reg.example/ns", "--key", key, date="").ok
     assert place.run("--only", "report", date="").ok
     assert place.report()["ok"] is True
@@ -112,10 +176,21 @@ def test_machines_that_each_did_a_part_are_joined(place: Place, key: str) -> Non
 
 
 def test_what_is_new_is_told_where_there_was_a_night_before(place: Place, key: str) -> None:
-    result = {"digest": "sha256:9", "repository": "r", "tags": [], "previous": {"latest": "sha256:8"}}
-    place.answer(("publish", {"result": result}), ("changelog", {"result": {"sources": {"one": {"from": PIN, "to": TIP}}}}))
+    result = {
+        "digest": "sha256:9",
+        "repository": "r",
+        "tags": [],
+        "previous": {"latest": "sha256:8"},
+    }
+    place.answer(
+        ("publish", {"result": result}),
+        ("changelog", {"result": {"sources": {"one": {"from": PIN, "to": TIP}}}}),
+    )
     assert _publish(place, key, "--distribution", "first")
-    assert place.calls()[-1] == "changelog reg.example/ns/first-cpu@sha256:8 reg.example/ns/first-cpu@sha256:9 --key night/signed-by.pub"
+    assert (
+        place.calls()[-1]
+        == "changelog reg.example/ns/first-cpu@sha256:8 reg.example/ns/first-cpu@sha256:9 --key night/signed-by.pub"
+    )
     assert place.report()["published"][0]["changes"] == {"one": {"from": PIN, "to": TIP}}
 
 
@@ -137,7 +212,13 @@ def test_a_pin_that_waits_is_told_and_turns_nothing_red(place: Place) -> None:
 
 
 def test_a_pin_goes_back_whose_packages_cannot_be_locked(place: Place) -> None:
-    place.answer(("bump one", {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")}), ("lock", NO))
+    place.answer(
+        (
+            "bump one",
+            {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+        ),
+        ("lock", NO),
+    )
     assert not place.run("--only", "bump").ok
     text = (place.folder / "tree/manifest.yaml").read_text()
     assert (text.count(PIN), text.count(TIP)) == (1, 1)
@@ -159,13 +240,23 @@ def _killed(action: Callable[..., None], *, after: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locked_then(place: Place, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> None:
+def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locked_then(
+    place: Place, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
     """Also after a kill just before it went back."""
-    bump = ("bump one", {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")})
+    bump = (
+        "bump one",
+        {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+    )
     place.answer(bump, ("lock", NO))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if killed else contextlib.nullcontext():
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt) if killed else contextlib.nullcontext(),
+    ):
         if killed:
-            patch.setattr(tree, "replace", _killed(tree.replace, after=2))  # the night begins, and what is now is kept
+            patch.setattr(
+                tree, "replace", _killed(tree.replace, after=2)
+            )  # the night begins, and what is now is kept
         assert not place.run("--only", "bump", "--distribution", "first").ok
     assert place.states() == {"bump-one": "held", "lock-one": "error"}
     place.calls()
@@ -177,12 +268,22 @@ def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locke
 
 
 def test_new_requirements_are_locked_at_once(place: Place) -> None:
-    place.answer(("bump one", {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")}))
+    place.answer(
+        (
+            "bump one",
+            {**moved("one", locks={"lines": ["line"], "problem": ""}), "edit": pins("one")},
+        )
+    )
     assert place.run("--only", "bump", "--distribution", "first").ok
-    assert place.calls() == ["bump one --manifest night/tree/manifest.yaml", "lock line --manifest night/tree/manifest.yaml"]
+    assert place.calls() == [
+        "bump one --manifest night/tree/manifest.yaml",
+        "lock line --manifest night/tree/manifest.yaml",
+    ]
 
 
-def test_a_bump_that_ends_in_an_error_leaves_no_half_behind_and_is_tried_again(place: Place) -> None:
+def test_a_bump_that_ends_in_an_error_leaves_no_half_behind_and_is_tried_again(
+    place: Place,
+) -> None:
     place.answer(("bump one", {**NO, "edit": pins("one")}))
     assert not place.run("--only", "bump").ok
     assert (place.folder / "tree/manifest.yaml").read_text().count(TIP) == 1

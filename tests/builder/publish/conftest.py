@@ -26,7 +26,9 @@ def project(tmp_path: Path, cache: Cache) -> Project:
 
 
 @pytest.fixture(params=["memory", "referrers", "docker-registry"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     with publishkit.registry(request.param, tmp_path_factory.mktemp("registry")) as found:
         yield found
 
@@ -34,4 +36,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be seconds between tries is a few milliseconds."""
-    monkeypatch.setattr(transport.Connection, "wait", lambda _, seconds: time.sleep(min(seconds, 0.01)))
+    monkeypatch.setattr(
+        transport.Connection, "wait", lambda _, seconds: time.sleep(min(seconds, 0.01))
+    )

@@ -49,27 +49,57 @@ class Listing(registrykit.Memory):
         if found := re.fullmatch(r"/v2/(.+)/tags/list\?(?:.*&)?n=\d+(?:&last=(.*))?", target):
             with self._lock:
                 return self._tags(found[1], found[2] or "")
-        if (found := re.fullmatch(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})(?:\?page=(\d+))?", target)) and self.referrers:
+        if (
+            found := re.fullmatch(
+                r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})(?:\?page=(\d+))?", target
+            )
+        ) and self.referrers:
             with self._lock:
                 return self._referrers(found[1], found[2], int(found[3] or 0))
         return super().answer(method, target, headers, body)
 
     def _tags(self, name: str, last: str) -> Answer:
-        tags = sorted(tag for repository, tag in self.manifests if repository == name and ":" not in tag)
+        tags = sorted(
+            tag for repository, tag in self.manifests if repository == name and ":" not in tag
+        )
         if not tags:
             return 404, {}, b'{"errors": [{"code": "NAME_UNKNOWN", "message": ""}]}'
         after = [tag for tag in tags if tag > last]
-        more = {"Link": f'</v2/{name}/tags/list?n=1000&last={after[self.page - 1]}>; rel="next"'} if len(after) > self.page else {}
-        return 200, {"Content-Type": "application/json", **more}, json.dumps({"name": name, "tags": after[: self.page]}).encode()
+        more = (
+            {"Link": f'</v2/{name}/tags/list?n=1000&last={after[self.page - 1]}>; rel="next"'}
+            if len(after) > self.page
+            else {}
+        )
+        return (
+            200,
+            {"Content-Type": "application/json", **more},
+            json.dumps({"name": name, "tags": after[: self.page]}).encode(),
+        )
 
     def _referrers(self, name: str, digest: str, page: int) -> Answer:
         rows = []
         for (repository, which), (kind, data) in self.manifests.items():
             document = json.loads(data)
-            if repository == name and ":" in which and (document.get("subject") or {}).get("digest") == digest:
-                rows.append({**oci.descriptor(kind, data), "artifactType": document["artifactType"]})
-        more = {"Link": f'</v2/{name}/referrers/{digest}?page={page + 1}>; rel="next"'} if len(rows) > page + 1 else {}
-        return 200, {"Content-Type": oci.INDEX, **more}, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[page : page + 1]})
+            if (
+                repository == name
+                and ":" in which
+                and (document.get("subject") or {}).get("digest") == digest
+            ):
+                rows.append(
+                    {**oci.descriptor(kind, data), "artifactType": document["artifactType"]}
+                )
+        more = (
+            {"Link": f'</v2/{name}/referrers/{digest}?page={page + 1}>; rel="next"'}
+            if len(rows) > page + 1
+            else {}
+        )
+        return (
+            200,
+            {"Content-Type": oci.INDEX, **more},
+            oci.canonical(
+                {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[page : page + 1]}
+            ),
+        )
 
 
 _PLACES: dict[str, Path] = {}  # of the real registries, by their hosts
@@ -79,17 +109,21 @@ def overwrite(served: Served, digest: str, data: bytes) -> None:
     """Change what a registry keeps under a digest, behind its back."""
     kept = getattr(served.answer, "__self__", None)
     if not isinstance(kept, Listing):
-        (place,) = _PLACES[served.host].glob(f"data/docker/registry/v2/blobs/sha256/*/{digest[7:]}/data")
+        (place,) = _PLACES[served.host].glob(
+            f"data/docker/registry/v2/blobs/sha256/*/{digest[7:]}/data"
+        )
         place.write_bytes(data)
         return
     assert any(key[1] == digest for key in (*kept.blobs, *kept.manifests))
     kept.blobs |= {key: data for key in kept.blobs if key[1] == digest}
-    kept.manifests |= {key: (kind, data) for key, (kind, _) in kept.manifests.items() if key[1] == digest}
+    kept.manifests |= {
+        key: (kind, data) for key, (kind, _) in kept.manifests.items() if key[1] == digest
+    }
 
 
 @contextmanager
 def registry(kind: str, folder: Path) -> Iterator[Served]:
-    """"memory", "referrers" (memory too) or "docker-registry"."""
+    """ "memory", "referrers" (memory too) or "docker-registry"."""
     if kind == "docker-registry":
         with registrykit.real(folder) as served:
             _PLACES[served.host] = folder
@@ -114,8 +148,13 @@ class Project:
         for name in ("patches/thing", "locks/line"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "patches/thing/series").write_text("greet\n")
-        old, new = chainkit.blob(chainkit.SOURCE), chainkit.blob(chainkit.SOURCE.replace("hi", "good day"))
-        (self.folder / "patches/thing/greet.patch").write_text(chainkit.PATCH.format(old=old, new=new, greeting="good day"))
+        old, new = (
+            chainkit.blob(chainkit.SOURCE),
+            chainkit.blob(chainkit.SOURCE.replace("hi", "good day")),
+        )
+        (self.folder / "patches/thing/greet.patch").write_text(
+            chainkit.PATCH.format(old=old, new=new, greeting="good day")
+        )
         (self.folder / "locks/line/common.in").write_text("helper\n")
         self.lock({"helper": "1.0", "other": "2.0"})
         self.base(libc6="2.41-1", bash="5.2-1")
@@ -127,16 +166,25 @@ class Project:
 
     def lock(self, packages: dict[str, str]) -> None:
         """Write the lock of the distribution, and the manifest."""
-        sums = {name: hashlib.sha256(f"{name}{version}".encode()).hexdigest() for name, version in packages.items()}
-        text = "".join(f"{name}=={version} \\\n    --hash=sha256:{sums[name]}\n" for name, version in packages.items())
-        (self.folder / "locks/thing-cpu.txt").write_text(text + f"only-arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:{'a' * 64}\n")
+        sums = {
+            name: hashlib.sha256(f"{name}{version}".encode()).hexdigest()
+            for name, version in packages.items()
+        }
+        text = "".join(
+            f"{name}=={version} \\\n    --hash=sha256:{sums[name]}\n"
+            for name, version in packages.items()
+        )
+        (self.folder / "locks/thing-cpu.txt").write_text(
+            text
+            + f"only-arm==1.0 ; platform_machine == 'aarch64' \\\n    --hash=sha256:{'a' * 64}\n"
+        )
         self.manifest.write_text(f"""version: 1
 sources:
   thing: {{git: "https://example.invalid/group/thing.git", track: main, commit: {self.commit}, patches: patches/thing}}
 lines:
   line: {{python: "3.11", pythons: ["3.11"], common: locks/line/common.in, base: any}}
 distributions:
-  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [{', '.join(self.architectures)}]}}
+  thing: {{line: line, sources: [thing], accelerators: [cpu], architectures: [{", ".join(self.architectures)}]}}
 bases:
   any: {{image: "debian:trixie-slim", bootstrap: trixie}}
 """)
@@ -145,31 +193,99 @@ bases:
         """Write the locks of the base."""
         self.bases = {}
         for architecture in BOTH:
-            found = [Deb(name, version, architecture, f"pool/main/{name}.deb", hashlib.sha256(f"{name}{version}{architecture}".encode()).hexdigest(), 1, "base") for name, version in sorted(packages.items())]
-            lock = self.bases[architecture] = BaseLock("any", "trixie", architecture, "", (), tuple(found))
+            found = [
+                Deb(
+                    name,
+                    version,
+                    architecture,
+                    f"pool/main/{name}.deb",
+                    hashlib.sha256(f"{name}{version}{architecture}".encode()).hexdigest(),
+                    1,
+                    "base",
+                )
+                for name, version in sorted(packages.items())
+            ]
+            lock = self.bases[architecture] = BaseLock(
+                "any", "trixie", architecture, "", (), tuple(found)
+            )
             (self.folder / f"locks/base-any-{architecture}.json").write_text(debs.render(lock))
 
     def record(self, architecture: str) -> dict[str, Any]:
         """The lock.json of an image of this project as it stands now."""
         patch = (self.folder / "patches/thing/greet.patch").read_bytes()
         source = {
-            "name": "thing", "url": f"https://me:{SECRET}@example.invalid/group/thing.git", "commit": self.commit, "tree": "1" * 40, "patched_commit": "2" * 40, "patched_tree": "3" * 40,
-            "exported_tree": "3" * 40, "absent": [], "patches": [{"name": "greet", "sha256": hashlib.sha256(patch).hexdigest(), "subject": "s", "outcome": "applied"}],
-            "overlay": [], "date": 1_760_000_000,
-        }  # fmt: skip
-        base = {"name": "bootstrap:trixie", "digest": self.bases[architecture].digest, "python": "3.11.9", "glibc": "2.41"}
+            "name": "thing",
+            "url": f"https://me:{SECRET}@example.invalid/group/thing.git",
+            "commit": self.commit,
+            "tree": "1" * 40,
+            "patched_commit": "2" * 40,
+            "patched_tree": "3" * 40,
+            "exported_tree": "3" * 40,
+            "absent": [],
+            "patches": [
+                {
+                    "name": "greet",
+                    "sha256": hashlib.sha256(patch).hexdigest(),
+                    "subject": "s",
+                    "outcome": "applied",
+                }
+            ],
+            "overlay": [],
+            "date": 1_760_000_000,
+        }
+        base = {
+            "name": "bootstrap:trixie",
+            "digest": self.bases[architecture].digest,
+            "python": "3.11.9",
+            "glibc": "2.41",
+        }
         return {
-            "schema": 1, "distribution": "thing", "line": "line", "accelerator": "cpu", "architecture": architecture, "python": "3.11", "builder": __version__,
-            "sources": {"thing": source}, "requirements": {"file": "thing-cpu.txt", "sha256": hashlib.sha256((self.folder / "locks/thing-cpu.txt").read_bytes()).hexdigest()},
-            "transformer_engine": None, "transformer_engine_reason": "it needs CUDA", "base": base, "compression": "gzip", "layers": [],
-        }  # fmt: skip
+            "schema": 1,
+            "distribution": "thing",
+            "line": "line",
+            "accelerator": "cpu",
+            "architecture": architecture,
+            "python": "3.11",
+            "builder": __version__,
+            "sources": {"thing": source},
+            "requirements": {
+                "file": "thing-cpu.txt",
+                "sha256": hashlib.sha256(
+                    (self.folder / "locks/thing-cpu.txt").read_bytes()
+                ).hexdigest(),
+            },
+            "transformer_engine": None,
+            "transformer_engine_reason": "it needs CUDA",
+            "base": base,
+            "compression": "gzip",
+            "layers": [],
+        }
 
-    def image(self, architecture: str, top: str, title: str = "") -> tuple[oci.Image, dict[str, str]]:
+    def image(
+        self, architecture: str, top: str, title: str = ""
+    ) -> tuple[oci.Image, dict[str, str]]:
         record = self.record(architecture)
-        texts = {"base.txt": "base", f"top-{architecture}": top * 50_000, "opt/rosetta/lock.json": parts.lock_text(record)}
-        made = [layer.write(self.cache, hashlib.sha256(f"{path}{text}{self.licences}".encode()).hexdigest(), path, "gzip", lambda path=path, text=text: [file(path, text), *self._more(path)]) for path, text in texts.items()]  # type: ignore[misc]
-        noted = runtime.annotated(record) | ({"org.opencontainers.image.title": title} if title else {})
-        return oci.image(architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted), noted
+        texts = {
+            "base.txt": "base",
+            f"top-{architecture}": top * 50_000,
+            "opt/rosetta/lock.json": parts.lock_text(record),
+        }
+        made = [
+            layer.write(
+                self.cache,
+                hashlib.sha256(f"{path}{text}{self.licences}".encode()).hexdigest(),
+                path,
+                "gzip",
+                lambda path=path, text=text: [file(path, text), *self._more(path)],  # type: ignore[misc]
+            )
+            for path, text in texts.items()
+        ]
+        noted = runtime.annotated(record) | (
+            {"org.opencontainers.image.title": title} if title else {}
+        )
+        return oci.image(
+            architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted
+        ), noted
 
     def _more(self, path: str) -> list[Any]:
         """Return what stands beside lock.json in the highest layer."""
@@ -177,11 +293,18 @@ bases:
             return []
         return [file("opt/rosetta/LICENSES/index.json", json.dumps(self.licences))]
 
-    def layout(self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = "") -> str:
+    def layout(
+        self, top: str = "one", architectures: tuple[str, ...] = BOTH, *, title: str = ""
+    ) -> str:
         """Write the image with the text `top` as a layout; the name that `publish` takes."""
         images = [self.image(each, top, title) for each in architectures]
         folder = self.folder / f"layout-{top}-{'-'.join(architectures)}{title}"
-        layout.write(self.cache, oci.index([image for image, _ in images], images[0][1]), folder, name="thing:1")
+        layout.write(
+            self.cache,
+            oci.index([image for image, _ in images], images[0][1]),
+            folder,
+            name="thing:1",
+        )
         return f"oci:{folder}"
 
     def digest(self, place: str) -> str:
@@ -190,7 +313,14 @@ bases:
     def run(self, verb: str, *more: str, key: str = "ours") -> tuple[int, dict[str, Any]]:
         """Run a verb in this process; its status and its JSON document."""
         half = "pub" if verb in ("verify-published", "changelog") else "pem"
-        argv = [verb, *more, "--manifest", str(self.manifest), "--json", *(("--key", f"{self.keys[key]}.{half}") if key else ())]
+        argv = [
+            verb,
+            *more,
+            "--manifest",
+            str(self.manifest),
+            "--json",
+            *(("--key", f"{self.keys[key]}.{half}") if key else ()),
+        ]
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             status = cli.main(argv)
@@ -200,24 +330,50 @@ bases:
         """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
         module = importlib.import_module(f"builder.{cli.VERBS[verb][0]}")
         context = Context(chainkit.ROOT, self.manifest, self.cache)
-        found: Result = module.run(context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"]))
+        found: Result = module.run(
+            context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"])
+        )
         return found
 
-    def publish(self, served: Served, *what: str, name: str = "team/thing", date: str = DAY, key: str = "ours") -> tuple[int, dict[str, Any]]:
-        return self.run("publish", *what, "--to", f"{served.host}/{name}", *(("--date", date) if date else ()), key=key)
+    def publish(
+        self,
+        served: Served,
+        *what: str,
+        name: str = "team/thing",
+        date: str = DAY,
+        key: str = "ours",
+    ) -> tuple[int, dict[str, Any]]:
+        return self.run(
+            "publish",
+            *what,
+            "--to",
+            f"{served.host}/{name}",
+            *(("--date", date) if date else ()),
+            key=key,
+        )
 
 
 def _key(folder: Path, name: str) -> Path:
     """A pair of keys, NAME.pem and NAME.pub."""
     made = ec.generate_private_key(ec.SECP256R1())
     place = folder / name
-    plain = made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    plain = made.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     place.with_suffix(".pem").write_bytes(plain)
-    place.with_suffix(".pub").write_bytes(made.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    place.with_suffix(".pub").write_bytes(
+        made.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
     return place
 
 
 def pullable(served: Served, name: str = "team/thing") -> list[str]:
     """The tags of a repository that a person may pull."""
     status, _, data = served.answer("GET", f"/v2/{name}/tags/list?n=1000", {}, b"")
-    return sorted(tag for tag in json.loads(data)["tags"] if tag.startswith(("nightly", "latest"))) if status == 200 else []
+    return (
+        sorted(tag for tag in json.loads(data)["tags"] if tag.startswith(("nightly", "latest")))
+        if status == 200
+        else []
+    )

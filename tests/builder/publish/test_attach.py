@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from builder.cache import Cache
     from tests.builder.image.registrykit import Served
 
-SIGNED, SAID, MORE = Item(SIMPLE, b"payload", {"a": "1"}), Item(ENVELOPE, b"said", {"predicateType": "x"}), Item(ENVELOPE, b"more", {"predicateType": "y"})
+SIGNED, SAID, MORE = (
+    Item(SIMPLE, b"payload", {"a": "1"}),
+    Item(ENVELOPE, b"said", {"predicateType": "x"}),
+    Item(ENVELOPE, b"more", {"predicateType": "y"}),
+)
 
 
 @pytest.fixture(name="there")
@@ -39,38 +43,72 @@ def test_found_again_and_added_to(there: tuple[Connection, attach.Subject]) -> N
     attach.attach(connection, subject, [SIGNED, SAID])
     assert attach.items(connection, subject.digest) == [SIGNED, SAID]
     attach.attach(connection, subject, [SAID, MORE])
-    assert sorted(each.data for each in attach.items(connection, subject.digest)) == [b"more", b"payload", b"said"]
+    assert sorted(each.data for each in attach.items(connection, subject.digest)) == [
+        b"more",
+        b"payload",
+        b"said",
+    ]
     for suffix, artifact in (("sig", attach.SIGNATURES), ("att", attach.ATTESTATIONS)):
         manifest = pull.document(connection, f"sha256-{subject.digest[7:]}.{suffix}").json()
-        assert (manifest["subject"]["digest"], manifest["artifactType"]) == (subject.digest, artifact)
+        assert (manifest["subject"]["digest"], manifest["artifactType"]) == (
+            subject.digest,
+            artifact,
+        )
 
 
-def test_the_list_is_kept_where_the_specification_says(there: tuple[Connection, attach.Subject], served: Served) -> None:
+def test_the_list_is_kept_where_the_specification_says(
+    there: tuple[Connection, attach.Subject], served: Served
+) -> None:
     connection, subject = there
     attach.attach(connection, subject, [SIGNED, SAID])
     status, _, _ = served.answer("GET", f"/v2/team/thing/referrers/{subject.digest}", {}, b"")
     tagged = attach.known(connection, f"sha256-{subject.digest[7:]}")
     assert (status == 200) is (tagged is None)
     if tagged:
-        assert {row["artifactType"] for row in tagged.json()["manifests"]} == {attach.SIGNATURES, attach.ATTESTATIONS}
+        assert {row["artifactType"] for row in tagged.json()["manifests"]} == {
+            attach.SIGNATURES,
+            attach.ATTESTATIONS,
+        }
 
 
 def test_what_others_attached_stays(there: tuple[Connection, attach.Subject]) -> None:
     connection, subject = there
     attach.attach(connection, subject, [SIGNED])
     listed, by_registry = attach._listed(connection, subject.digest)
-    about, empty = oci.descriptor(subject.media_type, subject.data), oci.descriptor(attach.EMPTY_KIND, attach.EMPTY)
-    theirs = oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": "application/vnd.scan", "config": empty, "layers": [empty], "subject": about})
+    about, empty = (
+        oci.descriptor(subject.media_type, subject.data),
+        oci.descriptor(attach.EMPTY_KIND, attach.EMPTY),
+    )
+    theirs = oci.canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": oci.MANIFEST,
+            "artifactType": "application/vnd.scan",
+            "config": empty,
+            "layers": [empty],
+            "subject": about,
+        }
+    )
     registry.tag(connection, oci.sha256(theirs), theirs)
     if not by_registry:
         row = {**oci.descriptor(oci.MANIFEST, theirs), "artifactType": "application/vnd.scan"}
-        registry.tag(connection, subject.tag, oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*listed, row]}))
+        registry.tag(
+            connection,
+            subject.tag,
+            oci.canonical(
+                {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*listed, row]}
+            ),
+        )
     attach.attach(connection, subject, [SAID])
-    assert oci.sha256(theirs) in [row["digest"] for row in attach._listed(connection, subject.digest)[0]]
+    assert oci.sha256(theirs) in [
+        row["digest"] for row in attach._listed(connection, subject.digest)[0]
+    ]
     assert attach.items(connection, subject.digest) == [SIGNED, SAID]
 
 
-def test_a_list_that_another_writes_over_is_noticed(there: tuple[Connection, attach.Subject], served: Served) -> None:
+def test_a_list_that_another_writes_over_is_noticed(
+    there: tuple[Connection, attach.Subject], served: Served
+) -> None:
     connection, subject = there
     if attach._listed(connection, subject.digest)[1]:
         pytest.skip("a registry that keeps the list itself loses nothing of it")
@@ -80,9 +118,19 @@ def test_a_list_that_another_writes_over_is_noticed(there: tuple[Connection, att
 
     def lose(method: str, path: str) -> None:
         """Another publisher's list, made before ours, arrives after ours was read back."""
-        if method == "GET" and path.endswith(f"referrers/{subject.digest}") and f"/v2/team/thing/manifests/{subject.tag}" in served.sent("PUT")[1:] and not done:
+        if (
+            method == "GET"
+            and path.endswith(f"referrers/{subject.digest}")
+            and f"/v2/team/thing/manifests/{subject.tag}" in served.sent("PUT")[1:]
+            and not done
+        ):
             done.append(path)
-            served.answer("PUT", f"/v2/team/thing/manifests/{subject.tag}", {"Content-Type": oci.INDEX}, before)
+            served.answer(
+                "PUT",
+                f"/v2/team/thing/manifests/{subject.tag}",
+                {"Content-Type": oci.INDEX},
+                before,
+            )
 
     served.log.clear()
     served.log.append(("PUT", "", 0, 0))
@@ -96,7 +144,9 @@ def test_a_list_that_another_writes_over_is_noticed(there: tuple[Connection, att
     assert attach.items(connection, subject.digest) == [SIGNED, SAID]
 
 
-def test_a_web_page_in_place_of_the_list_is_no_list(there: tuple[Connection, attach.Subject], served: Served) -> None:
+def test_a_web_page_in_place_of_the_list_is_no_list(
+    there: tuple[Connection, attach.Subject], served: Served
+) -> None:
     """A proxy's page for an unknown address: what the tag lists counts, if there is one."""
     connection, subject = there
     attach.attach(connection, subject, [SIGNED])

@@ -46,7 +46,9 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     project.lock({"helper": "1.1", "fresh": "3.0"})
     project.base(libc6="2.42-1", bash="5.2-1")
     patch = project.folder / "patches/thing/greet.patch"
-    patch.write_text(patch.read_text().replace("the test needs a change that can be seen", "because"))
+    patch.write_text(
+        patch.read_text().replace("the test needs a change that can be seen", "because")
+    )
     new = project.layout("two")
     assert project.publish(local, new)[0] == 0
 
@@ -55,11 +57,20 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     assert status == 0, document
     found: dict[str, Any] = document["result"]
     source = found["sources"]["thing"]
-    assert (source["from"], source["to"], source["patches"]) == (first, third, {"added": [], "removed": [], "changed": ["greet"]})
-    assert [(each["commit"], each["subject"]) for each in source["log"]] == [(third, "third: *not* [markup](x)"), (second, "second: faster")]
+    assert (source["from"], source["to"], source["patches"]) == (
+        first,
+        third,
+        {"added": [], "removed": [], "changed": ["greet"]},
+    )
+    assert [(each["commit"], each["subject"]) for each in source["log"]] == [
+        (third, "third: *not* [markup](x)"),
+        (second, "second: faster"),
+    ]
     assert found["python"] == [
-        {"name": "fresh", "from": [], "to": ["3.0"]}, {"name": "helper", "from": ["1.0"], "to": ["1.1"]}, {"name": "other", "from": ["2.0"], "to": []},
-    ]  # fmt: skip
+        {"name": "fresh", "from": [], "to": ["3.0"]},
+        {"name": "helper", "from": ["1.0"], "to": ["1.1"]},
+        {"name": "other", "from": ["2.0"], "to": []},
+    ]
     assert [each["name"] for each in found["system"]] == ["libc6"]
     shown = changelog.text(found)
     assert f"* `{first[:12]}` -> `{third[:12]}`" in shown
@@ -77,14 +88,27 @@ def test_between_two_nightlies(project: Project, local: Served, tmp_path: Path) 
     assert "signed by this key" in document["error"]["do"]
 
 
-def test_a_change_of_rosetta_alone(project: Project, local: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_rosetta_alone(
+    project: Project, local: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is named by its commit; where nothing names a difference, equal is not said."""
-    states = [{"commit": "a" * 40, "url": "", "clean": True}, {"commit": "b" * 40, "url": "https://host.example/rosetta", "clean": True}, {"commit": "b" * 40, "url": "", "clean": False}]
+    states = [
+        {"commit": "a" * 40, "url": "", "clean": True},
+        {"commit": "b" * 40, "url": "https://host.example/rosetta", "clean": True},
+        {"commit": "b" * 40, "url": "", "clean": False},
+    ]
     for number, state in enumerate([*states, states[-1]]):
         monkeypatch.setattr(provenance, "of_checkout", lambda _, state=state: state)
-        assert project.publish(local, project.layout(f"build {number}"), date=f"2026-01-0{number + 1}")[0] == 0
+        assert (
+            project.publish(
+                local, project.layout(f"build {number}"), date=f"2026-01-0{number + 1}"
+            )[0]
+            == 0
+        )
     names = [f"{local.host}/team/thing:nightly-2026-01-0{number + 1}" for number in range(4)]
-    shown = [changelog.text(project.run("changelog", *pair)[1]["result"]) for pair in pairwise(names)]
+    shown = [
+        changelog.text(project.run("changelog", *pair)[1]["result"]) for pair in pairwise(names)
+    ]
     assert f"## rosetta\n\n* `{'a' * 40}` -> `{'b' * 40}`" in shown[0]
     assert f"-> `{'b' * 40} with changes that are not committed`" in shown[1]
     assert shown[2].endswith("rosetta's commit are the same.")
@@ -93,13 +117,17 @@ def test_a_change_of_rosetta_alone(project: Project, local: Served, monkeypatch:
 
 def test_what_was_not_published_here(project: Project, local: Served) -> None:
     assert project.publish(local, project.layout())[0] == 0
-    status, document = project.run("changelog", f"{local.host}/team/thing:latest", f"{local.host}/team/thing", key="")
+    status, document = project.run(
+        "changelog", f"{local.host}/team/thing:latest", f"{local.host}/team/thing", key=""
+    )
     assert (status, document["error"]["what"]) == (2, "needs a tag or a digest")
 
 
 @pytest.mark.parametrize("commit", ["--output=/tmp/x", "abc", ""])
 def test_a_commit_that_is_none(commit: str) -> None:
     ancestor = {"version": commit, "externalReferences": [{"url": "https://x"}], "properties": []}
-    said = {"components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]}
+    said = {
+        "components": [{"bom-ref": "source:a", "name": "a", "pedigree": {"ancestors": [ancestor]}}]
+    }
     with pytest.raises(FatalError, match="not one of rosetta's"):
         changelog.taken_apart("name", "sha256:0", said)

@@ -14,8 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("reference", "more", "word"), [("team/thing", (), "needs a tag or a digest"), ("team/thing:latest", ("--offline",), "--offline"), ("team/thing@sha256:0", (), "is no digest")])
-def test_bad_requests(project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], word: str) -> None:
+@pytest.mark.parametrize(
+    ("reference", "more", "word"),
+    [
+        ("team/thing", (), "needs a tag or a digest"),
+        ("team/thing:latest", ("--offline",), "--offline"),
+        ("team/thing@sha256:0", (), "is no digest"),
+    ],
+)
+def test_bad_requests(
+    project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], word: str
+) -> None:
     with publishkit.registry("memory", tmp_path) as served:
         status, document = project.run("verify-published", f"{served.host}/{reference}", *more)
         assert status == 2
@@ -24,12 +33,16 @@ def test_bad_requests(project: Project, tmp_path: Path, reference: str, more: tu
 
 
 def test_a_private_key_is_no_public_one(project: Project) -> None:
-    status, document = project.run("verify-published", "127.0.0.1:1/a:b", "--key", f"{project.keys['ours']}.pem", key="")
+    status, document = project.run(
+        "verify-published", "127.0.0.1:1/a:b", "--key", f"{project.keys['ours']}.pem", key=""
+    )
     assert status == 2
     assert "-pubout" in document["error"]["do"]
 
 
-def test_a_line_for_each_check(project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_check(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with publishkit.registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         capsys.readouterr()
@@ -38,4 +51,7 @@ def test_a_line_for_each_check(project: Project, tmp_path: Path, capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     assert "FAILED  index: signature: it was not made by this key, or was changed since" in lines
     assert "ok      linux/arm64: image" in lines
-    assert lines[-1] == f"{name} is {project.digest(project.layout())}: refused, index: signature: it was not made by this key, or was changed since"
+    assert (
+        lines[-1]
+        == f"{name} is {project.digest(project.layout())}: refused, index: signature: it was not made by this key, or was changed since"
+    )

@@ -27,16 +27,27 @@ def test_published_and_verified(project: Project, served: Served) -> None:
     digest = project.digest(place)
     assert document["result"]["digest"] == digest
     assert document["result"]["tags"] == [f"nightly-{DAY}", "latest"]
-    assert served.tag("team/thing", f"nightly-{DAY}") == served.tag("team/thing", "latest") == digest
+    assert (
+        served.tag("team/thing", f"nightly-{DAY}") == served.tag("team/thing", "latest") == digest
+    )
     manifests = [path.rpartition("/")[2] for path in served.sent("PUT") if "manifests" in path]
-    assert [name for name in manifests if not name.startswith(("sha256", "claim"))] == [f"nightly-{DAY}", "latest"]
+    assert [name for name in manifests if not name.startswith(("sha256", "claim"))] == [
+        f"nightly-{DAY}",
+        "latest",
+    ]
     assert manifests[-1] == "latest"
     for name in (":latest", f"@{digest}"):
         status, document = project.run("verify-published", f"{served.host}/team/thing{name}")
         assert status == 0, document
-        assert [row["what"] for row in document["result"]["checks"] if "attachments" not in row["what"]] == [
+        assert [
+            row["what"] for row in document["result"]["checks"] if "attachments" not in row["what"]
+        ] == [
             *(f"index: {what}" for what in ("signature", "SBOM", "provenance", "platforms")),
-            *(f"linux/{arch}: {what}" for arch in publishkit.BOTH for what in ("image", "signature", "SBOM", "provenance")),
+            *(
+                f"linux/{arch}: {what}"
+                for arch in publishkit.BOTH
+                for what in ("image", "signature", "SBOM", "provenance")
+            ),
             *(["index: tag latest"] if name == ":latest" else []),
         ]
 
@@ -52,7 +63,11 @@ class Failing:
     def __call__(self, method: str, _path: str, _length: int) -> Fault | None:
         with self._lock:
             number, self.count = self.count, self.count + 1
-        return Fault(self.kind, method) if number == self.at or (self.onward and number > self.at) else None
+        return (
+            Fault(self.kind, method)
+            if number == self.at or (self.onward and number > self.at)
+            else None
+        )
 
 
 def _whole(project: Project, served: Served, name: str) -> list[str]:
@@ -64,7 +79,9 @@ def _whole(project: Project, served: Served, name: str) -> list[str]:
     return found
 
 
-def _points(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[int]]:
+def _points(
+    project: Project, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, list[int]]:
     """A layout of one platform, and the numbers of the requests that publishing it takes: all of them in memory, some on the others, which are slow."""
     project.architectures = ("amd64",)
     project.lock({"helper": "1.0"})
@@ -72,10 +89,18 @@ def _points(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(served, "fault", counted)
     assert project.publish(served, place, name="count/thing")[0] == 0
     kept = getattr(served.answer, "__self__", None)
-    return place, list(range(0, counted.count, 1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 17))
+    return place, list(
+        range(
+            0,
+            counted.count,
+            1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 17,
+        )
+    )
 
 
-def test_every_request_in_turn_is_the_last(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_in_turn_is_the_last(
+    project: Project, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The registry goes away at one request after the other: no tag is of anything that is not whole, and the rerun ends right."""
     monkeypatch.setattr(transport, "TRIES", 2)
     place, points = _points(project, served, monkeypatch)
@@ -91,7 +116,9 @@ def test_every_request_in_turn_is_the_last(project: Project, served: Served, mon
         assert _whole(project, served, name) == ["latest", f"nightly-{DAY}"], at
 
 
-def test_every_request_in_turn_fails_once(project: Project, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_in_turn_fails_once(
+    project: Project, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, points = _points(project, served, monkeypatch)
     for at in points:
         name = f"once/at-{at}"
@@ -111,7 +138,9 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
     def one(place: str) -> None:
         start.wait()
         try:
-            outcome[place] = project.call("publish", place, "--to", f"{served.host}/team/thing", "--date", DAY)
+            outcome[place] = project.call(
+                "publish", place, "--to", f"{served.host}/team/thing", "--date", DAY
+            )
         except FatalError as problem:
             outcome[place] = problem
 
@@ -125,11 +154,19 @@ def test_two_publishers_at_once(project: Project, served: Served) -> None:
     said = outcome[lost]
     assert isinstance(said, TakenError)
     assert f"nightly-{DAY}" in said.what
-    assert {served.tag("team/thing", tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(won)}
+    assert {served.tag("team/thing", tag) for tag in (f"nightly-{DAY}", "latest")} == {
+        project.digest(won)
+    }
     assert _whole(project, served, "team/thing") == ["latest", f"nightly-{DAY}"]
     served.log.clear()
     status, document = project.publish(served, lost, date="2026-01-03")
     assert status == 0, document
     assert served.tag("team/thing", "latest") == project.digest(lost)
-    layers = [found.digest for image in layout.read(Path(lost.removeprefix("oci:"))).index.images for found in image.layers]
-    assert [path for path in served.sent("PUT") if any(digest[7:] in path for digest in layers)] == []
+    layers = [
+        found.digest
+        for image in layout.read(Path(lost.removeprefix("oci:"))).index.images
+        for found in image.layers
+    ]
+    assert [
+        path for path in served.sent("PUT") if any(digest[7:] in path for digest in layers)
+    ] == []

@@ -40,14 +40,18 @@ class Repository:
 
     def verify(self, which: str, *more: str, name: str = NAME) -> tuple[int, dict[str, Any], str]:
         """Verify; the status, the document and the first problem."""
-        status, document = self.project.run("verify-published", f"{self.served.host}/{name}{which}", *more)
+        status, document = self.project.run(
+            "verify-published", f"{self.served.host}/{name}{which}", *more
+        )
         checks = document["result"]["checks"] if document["result"] else []
         problems = [f"{row['what']}: {row['problem']}" for row in checks if not row["ok"]]
         return status, document, problems[0] if problems else ""
 
     def restore(self, digest: str, *names: str) -> None:
         words = [word for name in names for word in ("--tag", name)]
-        status, document = self.project.run("publish", "--to", f"{self.served.host}/{NAME}", "--digest", digest, *words)
+        status, document = self.project.run(
+            "publish", "--to", f"{self.served.host}/{NAME}", "--digest", digest, *words
+        )
         assert status == 0, document
 
 
@@ -69,7 +73,9 @@ def test_an_older_image_under_a_tag_is_refused(repository: Repository, tag: str)
         assert f"an older image: 'nightly-{DAY}'" in problem
 
 
-def test_a_newer_mark_that_was_moved_back_does_not_hide_the_older_image(repository: Repository) -> None:
+def test_a_newer_mark_that_was_moved_back_does_not_hide_the_older_image(
+    repository: Repository,
+) -> None:
     repository.point("latest", repository.old)
     repository.point(f"nightly-{DAY}", repository.old)
     assert "is not signed as that" in repository.verify(":latest")[2]
@@ -100,13 +106,17 @@ def test_tags_that_a_publish_or_promote_moves_are_signed(repository: Repository)
     result = project.folder / "result.json"
     result.write_text('{"schema": 1, "command": "verify", "ok": true, "result": {}}')
     for digest in (repository.new, repository.old):
-        status, document = project.run("promote", f"{served.host}/{NAME}@{digest}", "--suite", "s", "--result", str(result))
+        status, document = project.run(
+            "promote", f"{served.host}/{NAME}@{digest}", "--suite", "s", "--result", str(result)
+        )
         assert status == 0, document
         assert repository.verify(":latest-verified")[2] == ""
     repository.point("latest-verified", repository.new)
     assert "an older image" in repository.verify(":latest-verified")[2]
     third = project.layout("three")
-    status, document = project.run("publish", third, "--to", f"{served.host}/{NAME}", "--date", "2025-12-31", "--tag", "v1")
+    status, document = project.run(
+        "publish", third, "--to", f"{served.host}/{NAME}", "--date", "2025-12-31", "--tag", "v1"
+    )
     assert status == 0, document
     assert repository.verify(":v1")[2] == ""
     assert repository.verify(":latest")[2] == ""
@@ -124,31 +134,62 @@ def test_an_image_of_another_repository_is_refused(repository: Repository) -> No
             kept.manifests[("mirror/thing", which)] = value
     for which in (":latest", f"@{repository.new}"):
         status, _, problem = repository.verify(which, name="mirror/thing")
-        assert (status, problem) == (1, f"index: signature: it was signed for another repository, {source!r}")
+        assert (status, problem) == (
+            1,
+            f"index: signature: it was signed for another repository, {source!r}",
+        )
         assert repository.verify(which, "--signed-for", source, name="mirror/thing")[2] == ""
-    status, document = repository.project.run("verify-published", f"{copy}:latest", "--signed-for", f"{source}:x")
+    status, document = repository.project.run(
+        "verify-published", f"{copy}:latest", "--signed-for", f"{source}:x"
+    )
     assert (status, document["error"]["where"]) == (2, "--signed-for")
 
 
 @pytest.mark.parametrize(
     ("oldest", "status"),
     [
-        *[("2026-01-02", 0), ("2025-12-31", 0), ("0001-01-01", 0), ("2026-01-03", 1), ("2098-01-01", 1)],
-        *[("yesterday", 2), ("2026-1-2", 2), ("0000-00-00", 2), ("2025-02-31", 2), ("20260102", 2), ("2026-W01-5", 2)],
+        *[
+            ("2026-01-02", 0),
+            ("2025-12-31", 0),
+            ("0001-01-01", 0),
+            ("2026-01-03", 1),
+            ("2098-01-01", 1),
+        ],
+        *[
+            ("yesterday", 2),
+            ("2026-1-2", 2),
+            ("0000-00-00", 2),
+            ("2025-02-31", 2),
+            ("20260102", 2),
+            ("2026-W01-5", 2),
+        ],
     ],
 )
 def test_the_oldest_day_to_accept(repository: Repository, oldest: str, status: int) -> None:
-    assert repository.project.run("verify-published", f"{repository.served.host}/{NAME}:latest", "--not-before", oldest)[0] == status
+    assert (
+        repository.project.run(
+            "verify-published", f"{repository.served.host}/{NAME}:latest", "--not-before", oldest
+        )[0]
+        == status
+    )
 
 
 STRAYS = (
-    *["nightly-2099-01-01", "moved-2099-01-01-1", "moved-9999-99-99-999999", "nightly-2026-02-31", "nightly-0000-00-00"],
+    *[
+        "nightly-2099-01-01",
+        "moved-2099-01-01-1",
+        "moved-9999-99-99-999999",
+        "nightly-2026-02-31",
+        "nightly-0000-00-00",
+    ],
     *["moved-2026-01-03-9999999", "nightly-9999-12-31", "moved-9999-12-31-999999"],
 )
 
 
 @pytest.mark.parametrize("stray", STRAYS)
-def test_a_tag_of_no_day_up_to_today_has_no_part(repository: Repository, capsys: pytest.CaptureFixture[str], stray: str) -> None:
+def test_a_tag_of_no_day_up_to_today_has_no_part(
+    repository: Repository, capsys: pytest.CaptureFixture[str], stray: str
+) -> None:
     """Whoever may push, without the key, neither stops `latest` nor brings an image into the future."""
     repository.point(stray, repository.old)
     status, document, problem = repository.verify(":latest", "--quick")
@@ -176,13 +217,26 @@ def test_a_mark_of_today_without_a_signature_is_not_counted_from(repository: Rep
     """The last number of a day leaves no next one; what a reader would refuse is not called published."""
     mark = f"moved-{tags.read_today()}-999999"
     repository.point(mark, repository.old)
-    status, document = repository.project.run("publish", "--to", f"{repository.served.host}/{NAME}", "--digest", repository.old, "--tag", "latest")
+    status, document = repository.project.run(
+        "publish",
+        "--to",
+        f"{repository.served.host}/{NAME}",
+        "--digest",
+        repository.old,
+        "--tag",
+        "latest",
+    )
     assert (status, repository.served.tag(NAME, "latest")) == (2, repository.new)
-    assert f"latest was not moved, since whoever verifies it would refuse it: {mark!r}" in document["error"]["what"]
+    assert (
+        f"latest was not moved, since whoever verifies it would refuse it: {mark!r}"
+        in document["error"]["what"]
+    )
     assert "delete the tag" in document["error"]["do"]
 
 
-def test_a_tag_that_another_moves_meanwhile_is_not_called_published(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_that_another_moves_meanwhile_is_not_called_published(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     move = registry.tag
 
     def move_and_lose(connection: Connection, name: str, data: bytes) -> str:
@@ -192,12 +246,22 @@ def test_a_tag_that_another_moves_meanwhile_is_not_called_published(repository: 
         return previous
 
     monkeypatch.setattr(registry, "tag", move_and_lose)
-    status, document = repository.project.run("publish", "--to", f"{repository.served.host}/{NAME}", "--digest", repository.old, "--tag", "latest")
+    status, document = repository.project.run(
+        "publish",
+        "--to",
+        f"{repository.served.host}/{NAME}",
+        "--digest",
+        repository.old,
+        "--tag",
+        "latest",
+    )
     assert (status, document["ok"]) == (2, False)
     assert "latest was moved, and does not verify" in document["error"]["what"]
 
 
-def test_a_release_that_was_signed_in_the_future(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_was_signed_in_the_future(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says nothing of the image's age, and still counts against an older image: a clock may be slow."""
     monkeypatch.setattr(tags, "read_today", lambda: "2099-01-01")
     repository.restore(repository.old, "latest", "v1")
@@ -205,13 +269,21 @@ def test_a_release_that_was_signed_in_the_future(repository: Repository, monkeyp
     monkeypatch.setattr(tags, "read_today", lambda: "2098-12-31")  # a day of skew
     assert repository.verify(":latest", "--quick", "--not-before", "2098-01-01")[2] == ""
     monkeypatch.setattr(tags, "read_today", lambda: "2026-01-04")
-    assert repository.verify(":v1", "--quick")[2] == "index: tag v1: its release as 'v1' is dated 2099-01-01, which is after today"
-    assert repository.verify(f"@{repository.old}", "--quick", "--not-before", "2026-01-02")[2] == "index: age: it was last released on 2026-01-01"
+    assert (
+        repository.verify(":v1", "--quick")[2]
+        == "index: tag v1: its release as 'v1' is dated 2099-01-01, which is after today"
+    )
+    assert (
+        repository.verify(f"@{repository.old}", "--quick", "--not-before", "2026-01-02")[2]
+        == "index: age: it was last released on 2026-01-01"
+    )
     repository.point("latest", repository.new)
     assert "an older image: 'moved-2099-01-01-1'" in repository.verify(":latest", "--quick")[2]
 
 
-def test_what_was_published_before_releases_were_signed(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_published_before_releases_were_signed(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By its digest it is fine; a tag needs a release, which `publish --digest` signs."""
     project, served = repository.project, repository.served
     monkeypatch.setattr(freshness, "sign_release", lambda *_: None)
@@ -220,7 +292,10 @@ def test_what_was_published_before_releases_were_signed(repository: Repository, 
     assert project.publish(served, place, date="2026-01-04")[0] == 0
     monkeypatch.undo()
     assert repository.verify(f"@{project.digest(place)}")[2] == ""
-    assert repository.verify(":latest")[2] == "index: tag latest: no signed release of it names the tag 'latest'"
+    assert (
+        repository.verify(":latest")[2]
+        == "index: tag latest: no signed release of it names the tag 'latest'"
+    )
     repository.restore(project.digest(place), "latest")
     assert repository.verify(":latest")[2] == ""
 
@@ -228,13 +303,23 @@ def test_what_was_published_before_releases_were_signed(repository: Repository, 
 def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     _, document, _ = repository.verify(":latest")
     image = document["result"]["image"]
-    assert (image["distribution"], image["accelerator"], image["line"], image["platforms"]) == ("thing", "cpu", "line", ["linux/amd64"])
+    assert (image["distribution"], image["accelerator"], image["line"], image["platforms"]) == (
+        "thing",
+        "cpu",
+        "line",
+        ["linux/amd64"],
+    )
     assert image["versions"]["thing"] == publishkit.COMMIT
-    assert sorted(release["tags"] for release in image["releases"]) == [["latest"], [f"nightly-{DAY}"]]
+    assert sorted(release["tags"] for release in image["releases"]) == [
+        ["latest"],
+        [f"nightly-{DAY}"],
+    ]
     assert {release["date"] for release in image["releases"]} == {DAY}
     capsys.readouterr()
     name = f"{repository.served.host}/{NAME}:latest"
-    assert cli.main(["verify-published", name, "--key", f"{repository.project.keys['ours']}.pub"]) == 0
+    assert (
+        cli.main(["verify-published", name, "--key", f"{repository.project.keys['ours']}.pub"]) == 0
+    )
     text = capsys.readouterr().out
     assert "image: thing for cpu (line line), linux/amd64" in text
     assert f"released {DAY}: latest" in text
@@ -245,5 +330,8 @@ def test_releases_are_attached_to_the_index_only(repository: Repository) -> None
     index = layout.read(Path(repository.places[0].removeprefix("oci:"))).index
     with Connection(reference.parse(f"{repository.served.host}/{NAME}"), "pull") as connection:
         known = trust.attached(connection, index.digest, public)
-        assert {tag for release in freshness.read_releases(known) for tag in release.tags} == {"latest", f"nightly-{DAYS[0]}"}
+        assert {tag for release in freshness.read_releases(known) for tag in release.tags} == {
+            "latest",
+            f"nightly-{DAYS[0]}",
+        }
         assert attach.known(connection, "nightly-2020-01-01") is None

@@ -20,10 +20,30 @@ def _openssl(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    _openssl(tmp_path, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", "key.pem")
+    _openssl(
+        tmp_path,
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-out",
+        "key.pem",
+    )
     _openssl(tmp_path, "pkey", "-in", "key.pem", "-pubout", "-out", "key.pub")
-    _openssl(tmp_path, "pkey", "-in", "key.pem", "-aes256", "-passout", "pass:open", "-out", "locked.pem")
-    _openssl(tmp_path, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384", "-out", "other.pem")
+    _openssl(
+        tmp_path, "pkey", "-in", "key.pem", "-aes256", "-passout", "pass:open", "-out", "locked.pem"
+    )
+    _openssl(
+        tmp_path,
+        "genpkey",
+        "-algorithm",
+        "EC",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-384",
+        "-out",
+        "other.pem",
+    )
     _openssl(tmp_path, "pkey", "-in", "other.pem", "-pubout", "-out", "other.pub")
     (tmp_path / "cosign.key").write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
     (tmp_path / "junk").write_text("junk")
@@ -42,13 +62,17 @@ def test_sign_and_verify(folder: Path) -> None:
     _openssl(folder, "dgst", "-sha256", "-verify", "key.pub", "-signature", "sig", "data")
 
 
-def test_from_the_environment_and_with_a_password(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_the_environment_and_with_a_password(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
     with pytest.raises(FatalError, match="is encrypted"):
         key.private("env:MY_KEY")
     monkeypatch.setenv(key.PASSWORD, "open")
     assert key.public(f"{folder}/key.pub").signed(b"x", key.private("env:MY_KEY").sign(b"x"))
-    assert key.private(f"{folder}/key.pem").public.signed(b"x", key.private("env:MY_KEY").sign(b"x"))
+    assert key.private(f"{folder}/key.pem").public.signed(
+        b"x", key.private("env:MY_KEY").sign(b"x")
+    )
     monkeypatch.setenv(key.PASSWORD, "wrong")
     with pytest.raises(FatalError) as problem:
         key.private("env:MY_KEY")
@@ -56,14 +80,32 @@ def test_from_the_environment_and_with_a_password(folder: Path, monkeypatch: pyt
     assert key.PASSWORD in problem.value.do
 
 
-@pytest.mark.parametrize(("name", "word"), [("nothing", "cannot be read"), ("junk", "is no private key"), ("key.pub", "is no private key"), ("other.pem", "P-256"), ("cosign.key", "cosign's own"), ("env:NOT_SET", "is not set")])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("nothing", "cannot be read"),
+        ("junk", "is no private key"),
+        ("key.pub", "is no private key"),
+        ("other.pem", "P-256"),
+        ("cosign.key", "cosign's own"),
+        ("env:NOT_SET", "is not set"),
+    ],
+)
 def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
     with pytest.raises(FatalError, match=word) as problem:
         key.private(name if ":" in name else f"{folder}/{name}")
     assert "openssl genpkey" in problem.value.do
 
 
-@pytest.mark.parametrize(("name", "word"), [("nothing", "cannot be read"), ("junk", "is no public key"), ("key.pem", "is no public key"), ("other.pub", "P-256")])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("nothing", "cannot be read"),
+        ("junk", "is no public key"),
+        ("key.pem", "is no public key"),
+        ("other.pub", "P-256"),
+    ],
+)
 def test_what_is_no_public_key(folder: Path, name: str, word: str) -> None:
     with pytest.raises(FatalError, match=word):
         key.public(f"{folder}/{name}")

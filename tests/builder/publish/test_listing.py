@@ -25,7 +25,10 @@ EMPTY = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": 
 @pytest.fixture(name="local")
 def local_() -> Iterator[tuple[Connection, Served]]:
     kept = Listing(page=3)
-    with registrykit.serving(kept.answer, kept.lose) as served, Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
+    with (
+        registrykit.serving(kept.answer, kept.lose) as served,
+        Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection,
+    ):
         yield connection, served
 
 
@@ -40,16 +43,28 @@ def test_all_pages_are_read(local: tuple[Connection, Served]) -> None:
     assert len(served.sent("GET")) == 3
 
 
-def test_a_list_without_an_end(local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_without_an_end(
+    local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection, served = local
     monkeypatch.setattr(listing, "_PAGES", 5)
-    monkeypatch.setattr(served, "answer", lambda *_: (200, {"Link": '</v2/team/thing/tags/list?n=1>; rel="next"'}, b'{"tags": ["a"]}'))
+    monkeypatch.setattr(
+        served,
+        "answer",
+        lambda *_: (
+            200,
+            {"Link": '</v2/team/thing/tags/list?n=1>; rel="next"'},
+            b'{"tags": ["a"]}',
+        ),
+    )
     with pytest.raises(FatalError, match="does not end"):
         tags.listed(connection)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b'{"tags": 3}'])
-def test_what_is_no_list(local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+def test_what_is_no_list(
+    local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
     connection, served = local
     monkeypatch.setattr(served, "answer", lambda *_: (200, {}, body))
     with pytest.raises(FatalError, match="is none"):

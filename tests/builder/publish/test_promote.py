@@ -22,14 +22,26 @@ if TYPE_CHECKING:
 NAME = "team/thing"
 
 
-def _result(project: Project, text: str = '{"schema": 1, "ok": true, "result": {"loss": 1.5}}') -> Path:
+def _result(
+    project: Project, text: str = '{"schema": 1, "ok": true, "result": {"loss": 1.5}}'
+) -> Path:
     file = project.folder / "result.json"
     file.write_text(text)
     return file
 
 
-def _promote(project: Project, served: Served, digest: str, result: Path, key: str = "ours") -> tuple[int, dict[str, object]]:
-    return project.run("promote", f"{served.host}/{NAME}@{digest}", "--suite", "train t5", "--result", str(result), key=key)
+def _promote(
+    project: Project, served: Served, digest: str, result: Path, key: str = "ours"
+) -> tuple[int, dict[str, object]]:
+    return project.run(
+        "promote",
+        f"{served.host}/{NAME}@{digest}",
+        "--suite",
+        "train t5",
+        "--result",
+        str(result),
+        key=key,
+    )
 
 
 def test_promoted(project: Project, served: Served) -> None:
@@ -42,14 +54,31 @@ def test_promoted(project: Project, served: Served) -> None:
     assert project.run("verify-published", f"{served.host}/{NAME}:{tags.VERIFIED}")[0] == 0
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
         found = trust.attached(connection, digest, key.public(f"{project.keys['ours']}.pub"))
-    assert found.said[statement.TEST] == [{"result": "PASSED", "configuration": [{"name": "train t5", "digest": {"sha256": hashlib.sha256(result.read_bytes()).hexdigest()}}], "passedTests": ["train t5"]}]
+    assert found.said[statement.TEST] == [
+        {
+            "result": "PASSED",
+            "configuration": [
+                {
+                    "name": "train t5",
+                    "digest": {"sha256": hashlib.sha256(result.read_bytes()).hexdigest()},
+                }
+            ],
+            "passedTests": ["train t5"],
+        }
+    ]
 
     # Published and promoted again: nothing that is attached is lost, nothing is attached twice.
     assert project.publish(served, place)[0] == 0
     assert _promote(project, served, digest, result)[0] == 0
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
         found = trust.attached(connection, digest, key.public(f"{project.keys['ours']}.pub"))
-    assert {kind: len(said) for kind, said in found.said.items()} == {"signature": 1, statement.SBOM: 1, statement.PROVENANCE: 1, statement.TEST: 1, statement.RELEASE: 3}
+    assert {kind: len(said) for kind, said in found.said.items()} == {
+        "signature": 1,
+        statement.SBOM: 1,
+        statement.PROVENANCE: 1,
+        statement.TEST: 1,
+        statement.RELEASE: 3,
+    }
 
 
 def test_a_release_is_given_to_what_was_tested_only(project: Project, served: Served) -> None:
@@ -68,7 +97,9 @@ def test_a_release_is_given_to_what_was_tested_only(project: Project, served: Se
 
 
 def test_publish_does_not_move_it(project: Project, served: Served) -> None:
-    status, document = project.run("publish", project.layout(), "--to", f"{served.host}/{NAME}", "--tag", tags.VERIFIED)
+    status, document = project.run(
+        "publish", project.layout(), "--to", f"{served.host}/{NAME}", "--tag", tags.VERIFIED
+    )
     assert (status, served.log) == (2, [])
     assert "promote" in document["error"]["do"]
 
@@ -76,13 +107,25 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('{"ok": false}', "has not passed"), ('{"ok": "true"}', "has not passed"), ("junk", "is no result"), ("[]", "is no result"), ("{}", "is no result"),
-        (json.dumps({"ok": True, "result": {"digest": "sha256:" + "0" * 64}}), "is the result of 'sha256:000000000000"),
-        ('{"ok": true, "digest": "x"}', "is the result of 'x'"), ('{"ok": true, "digest": null}', "is the result of 'None'"),
-        ('{"ok": true, "digest": ""}', "is the result of ''"), ('{"ok": true, "digest": ["x"]}', "is the result of"), ('{"ok": true, "result": {"digest": {}}}', "is the result of"),
+        ('{"ok": false}', "has not passed"),
+        ('{"ok": "true"}', "has not passed"),
+        ("junk", "is no result"),
+        ("[]", "is no result"),
+        ("{}", "is no result"),
+        (
+            json.dumps({"ok": True, "result": {"digest": "sha256:" + "0" * 64}}),
+            "is the result of 'sha256:000000000000",
+        ),
+        ('{"ok": true, "digest": "x"}', "is the result of 'x'"),
+        ('{"ok": true, "digest": null}', "is the result of 'None'"),
+        ('{"ok": true, "digest": ""}', "is the result of ''"),
+        ('{"ok": true, "digest": ["x"]}', "is the result of"),
+        ('{"ok": true, "result": {"digest": {}}}', "is the result of"),
     ],
-)  # fmt: skip
-def test_what_has_not_passed_is_not_promoted(project: Project, tmp_path: Path, text: str, word: str) -> None:
+)
+def test_what_has_not_passed_is_not_promoted(
+    project: Project, tmp_path: Path, text: str, word: str
+) -> None:
     with publishkit.registry("memory", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
@@ -95,10 +138,14 @@ def test_what_has_not_passed_is_not_promoted(project: Project, tmp_path: Path, t
 def test_by_another_key_or_by_a_tag(project: Project, served: Served) -> None:
     place = project.layout()
     assert project.publish(served, place)[0] == 0
-    status, document = _promote(project, served, project.digest(place), _result(project), key="theirs")
+    status, document = _promote(
+        project, served, project.digest(place), _result(project), key="theirs"
+    )
     assert status == 2
     assert "index: signature" in document["error"]["what"]  # type: ignore[index]
-    status, document = project.run("promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", str(_result(project)))
+    status, document = project.run(
+        "promote", f"{served.host}/{NAME}:latest", "--suite", "s", "--result", str(_result(project))
+    )
     assert status == 2
     assert "by its digest" in document["error"]["what"]  # type: ignore[index]
     assert served.tag(NAME, tags.VERIFIED) == ""

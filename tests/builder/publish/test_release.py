@@ -37,7 +37,9 @@ def test_an_architecture_that_is_missing(project: Project, local: Served) -> Non
     assert local.log == []
 
 
-def test_layouts_of_one_architecture_each_give_the_same_as_one_of_both(project: Project, local: Served) -> None:
+def test_layouts_of_one_architecture_each_give_the_same_as_one_of_both(
+    project: Project, local: Served
+) -> None:
     both = project.layout()
     apart = [project.layout(architectures=(each,)) for each in publishkit.BOTH]
     status, document = project.publish(local, *apart[::-1])
@@ -50,20 +52,28 @@ def test_architectures_of_two_builds(project: Project, local: Served) -> None:
     project.lock({"helper": "1.1"})
     status, document = project.publish(local, first, project.layout(architectures=("arm64",)))
     assert status == 2
-    assert document["error"]["what"] == "linux/arm64 is of another build than linux/amd64: requirements differs"
+    assert (
+        document["error"]["what"]
+        == "linux/arm64 is of another build than linux/amd64: requirements differs"
+    )
     status, document = project.publish(local, first, first)
     assert "as another of the layouts does" in document["error"]["what"]
     assert local.log == []
 
 
 @pytest.mark.parametrize("place", ["base", "transformer_engine"])
-def test_an_image_with_newer_packages_than_the_locked_ones(place: str, project: Project, local: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_with_newer_packages_than_the_locked_ones(
+    place: str, project: Project, local: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A local build takes these where the locked ones are gone; nobody else could make the same."""
     record = project.record
 
     def replaced(architecture: str) -> dict[str, Any]:
         made = record(architecture)
-        made[place] = {**(made[place] or {"version": "1", "wheel_sha256": "a" * 64}), "replaced": [{"name": "thing", "locked": "1.0", "taken": "1.1"}]}
+        made[place] = {
+            **(made[place] or {"version": "1", "wheel_sha256": "a" * 64}),
+            "replaced": [{"name": "thing", "locked": "1.0", "taken": "1.1"}],
+        }
         return made
 
     monkeypatch.setattr(project, "record", replaced)
@@ -84,7 +94,9 @@ def test_a_repository_is_for_one_distribution(project: Project, local: Served) -
 
 def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
     place = project.layout()
-    status, document = project.run("publish", place, "--to", f"{local.host}/{NAME}", "--date", DAY, "--dry-run", key="")
+    status, document = project.run(
+        "publish", place, "--to", f"{local.host}/{NAME}", "--date", DAY, "--dry-run", key=""
+    )
     assert (status, document["result"]["digest"]) == (0, project.digest(place))
     assert document["result"]["tags"] == [f"nightly-{DAY}", "latest"]
     assert set(document["result"]["attached"][project.digest(place)]) == {"SBOM", "provenance"}
@@ -94,22 +106,43 @@ def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        *((("--date", date), "not a valid day") for date in ("2026-13-01", "2999-01-01", "20260101", "0001-01-01", "2019-12-31", "2025-02-31", "0000-00-00")),
+        *(
+            (("--date", date), "not a valid day")
+            for date in (
+                "2026-13-01",
+                "2999-01-01",
+                "20260101",
+                "0001-01-01",
+                "2019-12-31",
+                "2025-02-31",
+                "0000-00-00",
+            )
+        ),
         (("--tag", "nightly-2026-01-01"), "kept for"),
-        (("--tag", "sha256-00"), "kept for"), (("--tag", "a b"), "no tag"), (("--digest", "sha256:" + "0" * 64), "brings a published image back"),
-        (("--withdraw", "x"), "no digest"), (("--builder-id", "me"), "no URI"), (("oci:nowhere",), "index.json"), (("--offline",), "--offline"), (("--to", "host:1/a:tag"), "has a tag"),
+        (("--tag", "sha256-00"), "kept for"),
+        (("--tag", "a b"), "no tag"),
+        (("--digest", "sha256:" + "0" * 64), "brings a published image back"),
+        (("--withdraw", "x"), "no digest"),
+        (("--builder-id", "me"), "no URI"),
+        (("oci:nowhere",), "index.json"),
+        (("--offline",), "--offline"),
+        (("--to", "host:1/a:tag"), "has a tag"),
     ],
-)  # fmt: skip
+)
 def test_bad_requests(project: Project, local: Served, more: tuple[str, ...], word: str) -> None:
     what = () if more[0].startswith("oci:") else (project.layout(),)
-    status, document = project.run("publish", *what, *more, *(() if "--to" in more else ("--to", f"{local.host}/{NAME}")))
+    status, document = project.run(
+        "publish", *what, *more, *(() if "--to" in more else ("--to", f"{local.host}/{NAME}"))
+    )
     assert status == 2
     assert word in document["error"]["what"]
     assert local.log == []
 
 
 def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -> None:
-    status, document = project.run("publish", project.layout(), "--to", f"{local.host}/{NAME}", key="")
+    status, document = project.run(
+        "publish", project.layout(), "--to", f"{local.host}/{NAME}", key=""
+    )
     assert (status, document["error"]["what"]) == (2, "needs a key to sign with")
     status, document = project.run("publish", "--to", f"{local.host}/{NAME}")
     assert (status, document["error"]["what"]) == (2, "nothing to publish is named")
@@ -122,19 +155,51 @@ def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
         chain = chainkit.make(tmp_path / "chain", index)
         base = imagekit.base(chain.folder)
         manifest = chain.folder / "manifest.yaml"
-        text = manifest.read_text().replace("common: locks/line/common.in}", "common: locks/line/common.in, base: any}")
-        manifest.write_text(text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n')
+        text = manifest.read_text().replace(
+            "common: locks/line/common.in}", "common: locks/line/common.in, base: any}"
+        )
+        manifest.write_text(
+            text + 'bases:\n  any: {image: "debian:trixie-slim", bootstrap: trixie}\n'
+        )
 
         def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-            common = ["--manifest", str(manifest), "--mirror", str(chain.mirror), "--base", f"oci:{base}"]
+            common = [
+                "--manifest",
+                str(manifest),
+                "--mirror",
+                str(chain.mirror),
+                "--base",
+                f"oci:{base}",
+            ]
             argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *arguments, *common]
-            return subprocess.run(argv, capture_output=True, text=True, check=False, env=chain.environment() | more, cwd=chain.folder)
+            return subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                check=False,
+                env=chain.environment() | more,
+                cwd=chain.folder,
+            )
 
-        done = run("publish", "thing", "--to", f"{served.host}/{NAME}", "--date", DAY, "--key", f"{keys}.pem")
+        done = run(
+            "publish",
+            "thing",
+            "--to",
+            f"{served.host}/{NAME}",
+            "--date",
+            DAY,
+            "--key",
+            f"{keys}.pem",
+        )
         assert done.returncode == 0, done.stderr
         digest = served.tag(NAME, f"nightly-{DAY}")
         (tmp_path / "home").mkdir()
-        elsewhere = {"HOME": str(tmp_path / "home"), "ROSETTA_CACHE": str(tmp_path / "cache"), "UV_CACHE_DIR": str(tmp_path / "uv"), "TZ": "Asia/Tokyo"}
+        elsewhere = {
+            "HOME": str(tmp_path / "home"),
+            "ROSETTA_CACHE": str(tmp_path / "cache"),
+            "UV_CACHE_DIR": str(tmp_path / "uv"),
+            "TZ": "Asia/Tokyo",
+        }
         done = run("reproduce", f"registry:{served.host}/{NAME}@{digest}", **elsewhere)
         assert done.returncode == 0, (done.stdout, done.stderr)
         assert done.stdout.strip() == f"the same, byte for byte: {digest}"

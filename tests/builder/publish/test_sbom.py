@@ -38,12 +38,23 @@ def test_packages_by_the_locks(project: Project) -> None:
 
 
 def test_components_carry_their_licences(project: Project) -> None:
-    licences = {"helper": "MIT", "other": "Some licence of its own", "thing": "Apache-2.0", "rosetta": "Apache-2.0", "libc6": "MIT"}
+    licences = {
+        "helper": "MIT",
+        "other": "Some licence of its own",
+        "thing": "Apache-2.0",
+        "rosetta": "Apache-2.0",
+        "libc6": "MIT",
+    }
     part = sbom.contents(manifest.load(project.manifest), project.record("arm64"), None, licences)
     document = sbom.document("r", "1", DIGEST, [part])
     found = {name: _by_name(document, name)[0].get("licenses") for name in (*licences, "only-arm")}
     expected = {name: [{"expression": "Apache-2.0"}] for name in ("thing", "rosetta")}
-    named = {"helper": [{"expression": "MIT"}], "other": [{"license": {"name": "Some licence of its own"}}], "libc6": None, "only-arm": None}
+    named = {
+        "helper": [{"expression": "MIT"}],
+        "other": [{"license": {"name": "Some licence of its own"}}],
+        "libc6": None,
+        "only-arm": None,
+    }
     assert found == expected | named
 
 
@@ -58,15 +69,27 @@ def test_the_licences_come_from_the_image(project: Project) -> None:
 def test_a_source_with_its_commit_and_patches(project: Project) -> None:
     (source,) = _by_name(sbom.document("r", "1", DIGEST, _parts(project)), "thing")
     (ancestor,) = source["pedigree"]["ancestors"]
-    assert (ancestor["version"], ancestor["externalReferences"][0]["url"]) == (COMMIT, "https://example.invalid/group/thing.git")
+    assert (ancestor["version"], ancestor["externalReferences"][0]["url"]) == (
+        COMMIT,
+        "https://example.invalid/group/thing.git",
+    )
     (patch,) = source["pedigree"]["patches"]
-    assert patch["diff"]["text"]["content"] == (project.folder / "patches/thing/greet.patch").read_text()
+    assert (
+        patch["diff"]["text"]["content"]
+        == (project.folder / "patches/thing/greet.patch").read_text()
+    )
 
 
 def test_an_index_has_the_components_of_all_platforms(project: Project) -> None:
     document = sbom.document("r", "1", DIGEST, _parts(project))
-    assert [row["value"] for row in _by_name(document, "helper")[0]["properties"]] == ["linux/amd64", "linux/arm64"]
-    assert sorted(each["properties"][0]["value"] for each in _by_name(document, "libc6")) == ["linux/amd64", "linux/arm64"]
+    assert [row["value"] for row in _by_name(document, "helper")[0]["properties"]] == [
+        "linux/amd64",
+        "linux/arm64",
+    ]
+    assert sorted(each["properties"][0]["value"] for each in _by_name(document, "libc6")) == [
+        "linux/amd64",
+        "linux/arm64",
+    ]
     assert document == sbom.document("r", "1", DIGEST, _parts(project)[::-1])  # the same again
     assert SECRET not in str(document)
     references = [each["bom-ref"] for each in document["components"]]
@@ -77,7 +100,9 @@ def test_an_index_has_the_components_of_all_platforms(project: Project) -> None:
 def test_a_base_that_is_an_image_is_one_component(project: Project) -> None:
     record = project.record("amd64")
     record["base"] |= {"name": "debian:trixie-slim", "digest": "sha256:" + "b" * 64}
-    document = sbom.document("r", "1", DIGEST, [sbom.contents(manifest.load(project.manifest), record)])
+    document = sbom.document(
+        "r", "1", DIGEST, [sbom.contents(manifest.load(project.manifest), record)]
+    )
     (base,) = [each for each in document["components"] if each["type"] == "operating-system"]
     assert (base["name"], base["hashes"][0]["content"]) == ("debian:trixie-slim", "b" * 64)
 
@@ -102,6 +127,10 @@ def test_what_is_attached_has_no_credentials(project: Project, tmp_path: Path) -
     with publishkit.registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         kept = served.answer.__self__  # type: ignore[attr-defined]
-        payloads = [base64.b64decode(json.loads(each)["payload"]) for each in kept.blobs.values() if each.startswith(b'{"payload"')]
+        payloads = [
+            base64.b64decode(json.loads(each)["payload"])
+            for each in kept.blobs.values()
+            if each.startswith(b'{"payload"')
+        ]
     assert len(payloads) == 8  # two statements for each of three documents, and two releases
     assert not [each for each in payloads if SECRET.encode() in each]

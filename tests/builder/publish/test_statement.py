@@ -18,7 +18,10 @@ DIGEST = "sha256:" + "a" * 64
 
 def test_the_encoding_that_dsse_signs() -> None:
     """The example of DSSE's protocol.md."""
-    assert statement._encoded("http://example.com/HelloWorld", b"hello world") == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    assert (
+        statement._encoded("http://example.com/HelloWorld", b"hello world")
+        == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    )
 
 
 def test_a_signature_and_a_statement_are_read_back() -> None:
@@ -26,10 +29,15 @@ def test_a_signature_and_a_statement_are_read_back() -> None:
     made = statement.attestation(KEY, "host/name", DIGEST, statement.TEST, {"result": "PASSED"})
     assert statement.opened(made, KEY.public, DIGEST) == (statement.TEST, {"result": "PASSED"})
     said = json.loads(base64.b64decode(json.loads(made.data)["payload"]))
-    assert (said["_type"], said["subject"]) == (statement.STATEMENT, [{"name": "host/name", "digest": {"sha256": "a" * 64}}])
+    assert (said["_type"], said["subject"]) == (
+        statement.STATEMENT,
+        [{"name": "host/name", "digest": {"sha256": "a" * 64}}],
+    )
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"critical": {"type": "other"}}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b"\xff", b'{"critical": {"type": "other"}}', b"[" * 100_000]
+)
 def test_what_is_no_signature_or_statement(data: bytes) -> None:
     with pytest.raises(UntrustedError):
         statement.signs(Item(statement.SIMPLE, data, {}), KEY.public, DIGEST)
@@ -41,4 +49,8 @@ def test_a_statement_whose_type_was_taken_for_another() -> None:
     """The type is signed with the payload."""
     made = json.loads(statement.attestation(KEY, "r", DIGEST, statement.TEST, {}).data)
     with pytest.raises(UntrustedError, match="not signed by this key"):
-        statement.opened(Item(statement.ENVELOPE, json.dumps({**made, "payloadType": "text/plain"}).encode()), KEY.public, DIGEST)
+        statement.opened(
+            Item(statement.ENVELOPE, json.dumps({**made, "payloadType": "text/plain"}).encode()),
+            KEY.public,
+            DIGEST,
+        )

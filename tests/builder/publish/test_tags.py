@@ -36,12 +36,22 @@ def test_the_first_build_of_a_day_owns_its_tag(project: Project, served: Served)
     assert status == 2
     assert f"nightly-{DAY} is {project.digest(one)[:19]}… already" in document["error"]["what"]
     assert {served.tag(NAME, tag) for tag in (f"nightly-{DAY}", "latest")} == {project.digest(one)}
-    words = document["error"]["do"].partition("build.py publish ")[2].replace("FILE", f"{project.keys['ours']}.pem").split()
-    assert project.run("publish", *words, key="")[0] == 0  # the command that the message names brings a fix of the same day to latest
+    words = (
+        document["error"]["do"]
+        .partition("build.py publish ")[2]
+        .replace("FILE", f"{project.keys['ours']}.pem")
+        .split()
+    )
+    assert (
+        project.run("publish", *words, key="")[0] == 0
+    )  # the command that the message names brings a fix of the same day to latest
     assert served.tag(NAME, "latest") == project.digest(two)
     assert project.run("verify-published", f"{served.host}/{NAME}:latest", "--quick")[0] == 0
     assert project.publish(served, two, date=NEXT)[0] == 0
-    assert (served.tag(NAME, f"nightly-{DAY}"), served.tag(NAME, f"nightly-{NEXT}")) == (project.digest(one), project.digest(two))
+    assert (served.tag(NAME, f"nightly-{DAY}"), served.tag(NAME, f"nightly-{NEXT}")) == (
+        project.digest(one),
+        project.digest(two),
+    )
     assert served.tag(NAME, "latest") == project.digest(two)
 
 
@@ -50,10 +60,21 @@ def test_latest_does_not_go_back_but_by_digest(project: Project, served: Served)
     assert project.publish(served, one, date=NEXT)[0] == 0
     status, document = project.publish(served, two)
     assert status == 0
-    assert (document["result"]["tags"], document["result"]["held"]) == ([f"nightly-{DAY}"], ["latest"])
+    assert (document["result"]["tags"], document["result"]["held"]) == (
+        [f"nightly-{DAY}"],
+        ["latest"],
+    )
     assert served.tag(NAME, "latest") == project.digest(one)
 
-    back = ("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(two), "--tag", "latest")
+    back = (
+        "publish",
+        "--to",
+        f"{served.host}/{NAME}",
+        "--digest",
+        project.digest(two),
+        "--tag",
+        "latest",
+    )
     assert project.run(*back, "--dry-run")[0] == 0
     assert served.tag(NAME, "latest") == project.digest(one)
     status, document = project.run(*back)
@@ -66,7 +87,16 @@ def test_only_what_this_key_signed_comes_back(project: Project, served: Served) 
     one, two = project.layout("one"), project.layout("two")
     assert project.publish(served, one)[0] == 0
     assert project.publish(served, two, date=NEXT)[0] == 0
-    status, document = project.run("publish", "--to", f"{served.host}/{NAME}", "--digest", project.digest(one), "--tag", "latest", key="theirs")
+    status, document = project.run(
+        "publish",
+        "--to",
+        f"{served.host}/{NAME}",
+        "--digest",
+        project.digest(one),
+        "--tag",
+        "latest",
+        key="theirs",
+    )
     assert status == 2
     assert "index: signature" in document["error"]["what"]
     assert served.tag(NAME, "latest") == project.digest(two)
@@ -83,13 +113,20 @@ def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connectio
         yield connection, first, second
 
 
-def test_two_at_once_and_only_one_wins(registry_with_two: tuple[Connection, bytes, bytes], served: Served) -> None:
+def test_two_at_once_and_only_one_wins(
+    registry_with_two: tuple[Connection, bytes, bytes], served: Served
+) -> None:
     connection, first, second = registry_with_two
     for day in range(1, 21):
         date, outcome = f"2025-12-{day:02}", dict[bytes, str]()
         start = threading.Barrier(2)
 
-        def one(index: bytes, date: str = date, start: threading.Barrier = start, outcome: dict[bytes, str] = outcome) -> None:
+        def one(
+            index: bytes,
+            date: str = date,
+            start: threading.Barrier = start,
+            outcome: dict[bytes, str] = outcome,
+        ) -> None:
             start.wait()
             try:
                 tags.own(connection, date, index)
@@ -110,7 +147,9 @@ def test_two_at_once_and_only_one_wins(registry_with_two: tuple[Connection, byte
 
 
 @pytest.mark.parametrize("early", ["first", "second"])
-def test_another_comes_between_any_two_requests(registry_with_two: tuple[Connection, bytes, bytes], served: Served, early: str) -> None:
+def test_another_comes_between_any_two_requests(
+    registry_with_two: tuple[Connection, bytes, bytes], served: Served, early: str
+) -> None:
     """One publisher starts and finishes before request number `at` of the other: one digest owns the day, whichever it is."""
     connection, *both = registry_with_two
     mine, theirs = both if early == "first" else reversed(both)
@@ -121,7 +160,9 @@ def test_another_comes_between_any_two_requests(registry_with_two: tuple[Connect
     pytest.fail("it never came to an end")
 
 
-def _between(connection: Connection, served: Served, date: str, at: int, mine: bytes, theirs: bytes) -> bool:
+def _between(
+    connection: Connection, served: Served, date: str, at: int, mine: bytes, theirs: bytes
+) -> bool:
     """Was there a request number `at`?"""
     count, within = 0, False
     outcome: dict[bytes, str] = {}
@@ -155,7 +196,9 @@ def _between(connection: Connection, served: Served, date: str, at: int, mine: b
     return within
 
 
-def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
+    served: Served, registry_with_two: tuple[Connection, bytes, bytes]
+) -> None:
     connection, first, second = registry_with_two
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
@@ -174,23 +217,35 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(served
         tags.withdraw(connection, "2025-12-03", oci.sha256(first))
 
 
-def test_the_rerun_of_a_dead_publisher_goes_on(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+def test_the_rerun_of_a_dead_publisher_goes_on(
+    served: Served, registry_with_two: tuple[Connection, bytes, bytes]
+) -> None:
     connection, first, _ = registry_with_two
     tags._claim(connection, "2025-12-01", oci.sha256(first))
     tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == oci.sha256(first)
 
 
-def test_a_claim_that_was_taken_back_is_given_up(monkeypatch: pytest.MonkeyPatch, served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+def test_a_claim_that_was_taken_back_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+    served: Served,
+    registry_with_two: tuple[Connection, bytes, bytes],
+) -> None:
     connection, first, second = registry_with_two
-    tags._claim(connection, "2025-12-01", oci.sha256(second))  # first waits for it, and is withdrawn meanwhile
-    monkeypatch.setattr(Connection, "wait", lambda _, __: tags.withdraw(connection, "2025-12-01", oci.sha256(first)))
+    tags._claim(
+        connection, "2025-12-01", oci.sha256(second)
+    )  # first waits for it, and is withdrawn meanwhile
+    monkeypatch.setattr(
+        Connection, "wait", lambda _, __: tags.withdraw(connection, "2025-12-01", oci.sha256(first))
+    )
     with pytest.raises(TakenError, match="was taken back"):
         tags.own(connection, "2025-12-01", first)
     assert served.tag(NAME, "nightly-2025-12-01") == ""
 
 
-def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
+    served: Served, registry_with_two: tuple[Connection, bytes, bytes]
+) -> None:
     """It may have gone on already, and be about to put the tag."""
     connection, first, second = registry_with_two
     date = "2025-12-01"
@@ -204,7 +259,11 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(served: Serv
     assert served.tag(NAME, tags.nightly(date)) == ""
 
 
-def test_a_list_of_tags_that_lags_is_noticed(monkeypatch: pytest.MonkeyPatch, served: Served, registry_with_two: tuple[Connection, bytes, bytes]) -> None:
+def test_a_list_of_tags_that_lags_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    served: Served,
+    registry_with_two: tuple[Connection, bytes, bytes],
+) -> None:
     connection, first, _ = registry_with_two
     monkeypatch.setattr(tags, "listed", lambda _: ["latest"])
     with pytest.raises(FatalError, match="lacks one that was just put"):
@@ -213,7 +272,9 @@ def test_a_list_of_tags_that_lags_is_noticed(monkeypatch: pytest.MonkeyPatch, se
 
 
 @pytest.mark.parametrize("deletes", [True, False])
-def test_a_claim_goes_where_the_registry_lets_it(project: Project, tmp_path: Path, deletes: bool) -> None:
+def test_a_claim_goes_where_the_registry_lets_it(
+    project: Project, tmp_path: Path, deletes: bool
+) -> None:
     """And none but one's own: another's stands."""
     with publishkit.registry("memory", tmp_path) as served:
         served.answer.__self__.deletes = deletes  # type: ignore[attr-defined]

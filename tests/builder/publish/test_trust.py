@@ -34,14 +34,22 @@ class Published:
         places = [project.layout("one"), project.layout("two")]
         for date, place in zip(("2026-01-01", DAY), places, strict=True):
             assert project.publish(served, place, date=date)[0] == 0
-        self.other, self.index = (layout.read(Path(place.removeprefix("oci:"))).index for place in places)
+        self.other, self.index = (
+            layout.read(Path(place.removeprefix("oci:"))).index for place in places
+        )
         self.connection = Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push")
         self.key = key.private(f"{project.keys['ours']}.pem")
 
     def verify(self, tag: str = "latest", *more: str) -> tuple[int, list[str]]:
         """Status, and what failed."""
-        status, document = self.project.run("verify-published", f"{self.served.host}/{NAME}:{tag}", *more)
-        return status, [f"{row['what']}: {row['problem']}" for row in document["result"]["checks"] if not row["ok"]]
+        status, document = self.project.run(
+            "verify-published", f"{self.served.host}/{NAME}:{tag}", *more
+        )
+        return status, [
+            f"{row['what']}: {row['problem']}"
+            for row in document["result"]["checks"]
+            if not row["ok"]
+        ]
 
     def refused(self, what: str, tag: str = "latest") -> None:
         status, failed = self.verify(tag)
@@ -50,26 +58,49 @@ class Published:
 
     def attached(self, digest: str, kind: str) -> Item:
         """What is attached under this predicate's type, or with "" the signature."""
-        return next(each for each in attach.items(self.connection, digest) if each.annotations.get("predicateType", "") == kind)
+        return next(
+            each
+            for each in attach.items(self.connection, digest)
+            if each.annotations.get("predicateType", "") == kind
+        )
 
     def replace(self, subject: bytes, artifact: str, items: list[Item]) -> None:
         """Attach these in place of all of the kind, as our own manifest would be."""
         empty = oci.descriptor(attach.EMPTY_KIND, attach.EMPTY)
         about = oci.descriptor(json.loads(subject)["mediaType"], subject)
-        document = oci.canonical({"schemaVersion": 2, "mediaType": oci.MANIFEST, "artifactType": artifact, "config": empty, "layers": [each.descriptor for each in items], "subject": about})
+        document = oci.canonical(
+            {
+                "schemaVersion": 2,
+                "mediaType": oci.MANIFEST,
+                "artifactType": artifact,
+                "config": empty,
+                "layers": [each.descriptor for each in items],
+                "subject": about,
+            }
+        )
         with Meter("", 0) as meter:
             for each in items:
                 send(self.connection, oci.sha256(each.data), len(each.data), each.data, "", meter)
-        registry.tag(self.connection, f"sha256-{oci.sha256(subject)[7:]}.{attach._SUFFIX[artifact]}", document)
+        registry.tag(
+            self.connection,
+            f"sha256-{oci.sha256(subject)[7:]}.{attach._SUFFIX[artifact]}",
+            document,
+        )
         listed, by_registry = attach._listed(self.connection, oci.sha256(subject))
         kept = [row for row in listed if row["artifactType"] != artifact]
         if by_registry:
             for row in listed:
                 if row["artifactType"] == artifact and row["digest"] != oci.sha256(document):
-                    publishkit.overwrite(self.served, row["digest"], document)  # a registry that lists by itself has to be told behind its back
+                    publishkit.overwrite(
+                        self.served, row["digest"], document
+                    )  # a registry that lists by itself has to be told behind its back
         else:
             rows = [*kept, {**oci.descriptor(oci.MANIFEST, document), "artifactType": artifact}]
-            registry.tag(self.connection, f"sha256-{oci.sha256(subject)[7:]}", oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}))
+            registry.tag(
+                self.connection,
+                f"sha256-{oci.sha256(subject)[7:]}",
+                oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}),
+            )
 
 
 @pytest.fixture
@@ -79,39 +110,81 @@ def published(project: Project, served: Served) -> Iterator[Published]:
         yield made
 
 
-def test_a_layer_that_was_changed(published: Published, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_layer_that_was_changed(
+    published: Published, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = published.index.images[1].layers[1]
     blob = layout.blob(Path(published.project.layout("two").removeprefix("oci:")), wanted)
     data = bytearray(blob.read_bytes())
     data[50] ^= 1
     publishkit.overwrite(served, wanted.digest, bytes(data))
     published.refused("linux/arm64: image: reading blob " + wanted.digest[7:19])
-    assert published.verify("latest", "--quick")[0] == 0  # sizes alone do not show it, which is what --quick says
+    assert (
+        published.verify("latest", "--quick")[0] == 0
+    )  # sizes alone do not show it, which is what --quick says
     name = f"{served.host}/{NAME}:latest"
     capsys.readouterr()
-    for quick, status, last in (("--quick", 0, "what was checked is as it was signed; layers were not read (--quick)"), ("", 1, "refused, linux/arm64: image: ")):
-        words = ["verify-published", name, "--key", f"{published.project.keys['ours']}.pub", *filter(None, [quick])]
+    for quick, status, last in (
+        ("--quick", 0, "what was checked is as it was signed; layers were not read (--quick)"),
+        ("", 1, "refused, linux/arm64: image: "),
+    ):
+        words = [
+            "verify-published",
+            name,
+            "--key",
+            f"{published.project.keys['ours']}.pub",
+            *filter(None, [quick]),
+        ]
         assert cli.main(words) == status
-        assert f"{name} is {published.index.digest}: {last}" in capsys.readouterr().out.splitlines()[-1]
+        assert (
+            f"{name} is {published.index.digest}: {last}"
+            in capsys.readouterr().out.splitlines()[-1]
+        )
     found = published.project.run("verify-published", name, "--quick")[1]["result"]
     assert found["layers_read"] is False
 
 
 @pytest.mark.parametrize("which", ["config", "manifest", "index"])
-def test_a_document_that_was_changed(published: Published, served: Served, which: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_document_that_was_changed(
+    published: Published, served: Served, which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     image = published.index.images[0]
-    digest, data = {"config": (image.config_digest, image.config), "manifest": (image.digest, image.manifest), "index": (published.index.digest, published.index.document)}[which]
-    publishkit.overwrite(served, digest, data.replace(b"linux", b"minix") if which != "manifest" else data.replace(b'"schemaVersion":2', b'"schemaVersion":3'))
+    digest, data = {
+        "config": (image.config_digest, image.config),
+        "manifest": (image.digest, image.manifest),
+        "index": (published.index.digest, published.index.document),
+    }[which]
+    publishkit.overwrite(
+        served,
+        digest,
+        data.replace(b"linux", b"minix")
+        if which != "manifest"
+        else data.replace(b'"schemaVersion":2', b'"schemaVersion":3'),
+    )
     if which == "index":
-        status, document = published.project.run("verify-published", f"{served.host}/{NAME}@{digest}")
+        status, document = published.project.run(
+            "verify-published", f"{served.host}/{NAME}@{digest}"
+        )
         (row,) = document["result"]["checks"]
-        assert (status, document["error"], row["what"], row["ok"]) == (1, None, "index: document", False)
-        assert row["problem"].startswith(f"reading document {digest[7:19]}… failed: a document came that is not {digest[:19]}…")
+        assert (status, document["error"], row["what"], row["ok"]) == (
+            1,
+            None,
+            "index: document",
+            False,
+        )
+        assert row["problem"].startswith(
+            f"reading document {digest[7:19]}… failed: a document came that is not {digest[:19]}…"
+        )
         assert document["result"]["layers_read"] is False
         name = f"{served.host}/{NAME}@{digest}"
-        assert cli.main(["verify-published", name, "--key", f"{published.project.keys['ours']}.pub"]) == 1
+        assert (
+            cli.main(["verify-published", name, "--key", f"{published.project.keys['ours']}.pub"])
+            == 1
+        )
         text = capsys.readouterr()
-        assert text.out.splitlines()[-1].endswith("do not use it: it was changed in the registry, or by a proxy on the way; have it published anew")
+        assert text.out.splitlines()[-1].endswith(
+            "do not use it: it was changed in the registry, or by a proxy on the way; have it published anew"
+        )
         assert "run again" not in text.out + text.err
         return
     published.refused("linux/amd64: image: reading")
@@ -131,10 +204,17 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     document["manifests"] = document["manifests"][:1]
     small = oci.canonical(document)
     digest = oci.sha256(small)
-    _, said = statement.opened(published.attached(published.index.digest, statement.PROVENANCE), published.key.public, published.index.digest)
+    _, said = statement.opened(
+        published.attached(published.index.digest, statement.PROVENANCE),
+        published.key.public,
+        published.index.digest,
+    )
     registry.tag(published.connection, "latest", small)
     name = published.connection.reference.repository
-    items = [statement.signature(published.key, name, digest), statement.attestation(published.key, name, digest, statement.PROVENANCE, said)]
+    items = [
+        statement.signature(published.key, name, digest),
+        statement.attestation(published.key, name, digest, statement.PROVENANCE, said),
+    ]
     attach.attach(published.connection, attach.Subject(oci.INDEX, small), items)
     published.refused("index: platforms: linux/arm64 is missing")
 
@@ -152,38 +232,64 @@ def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
 @pytest.mark.parametrize("kind", [statement.SBOM, statement.PROVENANCE])
 def test_an_attestation_that_was_changed(published: Published, kind: str, where: str) -> None:
     subject = published.index.document if where == "index" else published.index.images[1].manifest
-    held = {each: published.attached(oci.sha256(subject), each) for each in (statement.SBOM, statement.PROVENANCE)}
+    held = {
+        each: published.attached(oci.sha256(subject), each)
+        for each in (statement.SBOM, statement.PROVENANCE)
+    }
     held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
     published.replace(subject, attach.ATTESTATIONS, list(held.values()))
-    published.refused(f"{where}: {statement.NAMES[kind]}: it was not signed by this key, or was changed since")
+    published.refused(
+        f"{where}: {statement.NAMES[kind]}: it was not signed by this key, or was changed since"
+    )
     status, failed = published.verify()
     others = ("index: platforms", "index: tag")  # what these two say is signed in the same manifest
     assert (status, len([row for row in failed if not row.startswith(others)])) == (1, 1), failed
 
 
 def test_the_attestations_of_another_image(published: Published) -> None:
-    held = [published.attached(published.other.digest, each) for each in (statement.SBOM, statement.PROVENANCE)]
+    held = [
+        published.attached(published.other.digest, each)
+        for each in (statement.SBOM, statement.PROVENANCE)
+    ]
     published.replace(published.index.document, attach.ATTESTATIONS, held)
     published.refused("index: SBOM: it speaks of another image")
     published.refused("index: provenance: it speaks of another image")
 
 
 def test_the_signature_of_another_image(published: Published) -> None:
-    published.replace(published.index.document, attach.SIGNATURES, [published.attached(published.other.digest, "")])
+    published.replace(
+        published.index.document,
+        attach.SIGNATURES,
+        [published.attached(published.other.digest, "")],
+    )
     published.refused("index: signature: it is that of another image")
 
 
 def test_a_signature_by_another_key(published: Published) -> None:
     theirs = key.private(f"{published.project.keys['theirs']}.pem")
-    published.replace(published.index.document, attach.SIGNATURES, [statement.signature(theirs, NAME, published.index.digest)])
+    published.replace(
+        published.index.document,
+        attach.SIGNATURES,
+        [statement.signature(theirs, NAME, published.index.digest)],
+    )
     published.refused("index: signature: it was not made by this key, or was changed since")
 
 
 def test_an_sbom_that_describes_another_image_inside(published: Published) -> None:
     digest = published.index.digest
-    _, said = statement.opened(published.attached(published.other.digest, statement.SBOM), published.key.public, published.other.digest)
-    wrong = statement.attestation(published.key, published.connection.reference.repository, digest, statement.SBOM, said)
-    published.replace(published.index.document, attach.ATTESTATIONS, [wrong, published.attached(digest, statement.PROVENANCE)])
+    _, said = statement.opened(
+        published.attached(published.other.digest, statement.SBOM),
+        published.key.public,
+        published.other.digest,
+    )
+    wrong = statement.attestation(
+        published.key, published.connection.reference.repository, digest, statement.SBOM, said
+    )
+    published.replace(
+        published.index.document,
+        attach.ATTESTATIONS,
+        [wrong, published.attached(digest, statement.PROVENANCE)],
+    )
     published.refused("index: SBOM: its metadata describes another image")
 
 
@@ -191,9 +297,25 @@ def test_countersigned_by_others_is_fine(published: Published) -> None:
     theirs = key.private(f"{published.project.keys['theirs']}.pem")
     subject = attach.Subject(oci.INDEX, published.index.document)
     repository = f"{published.served.host}/{NAME}"  # as ours has it: the same payload, so one blob with two signatures
-    attach.attach(published.connection, subject, [statement.signature(theirs, repository, subject.digest), statement.attestation(theirs, NAME, subject.digest, statement.SBOM, {"of": "theirs"})])
+    attach.attach(
+        published.connection,
+        subject,
+        [
+            statement.signature(theirs, repository, subject.digest),
+            statement.attestation(theirs, NAME, subject.digest, statement.SBOM, {"of": "theirs"}),
+        ],
+    )
     assert published.verify() == (0, [])
-    assert len([each for each in attach.items(published.connection, subject.digest) if each.media_type == statement.SIMPLE]) == 2
+    assert (
+        len(
+            [
+                each
+                for each in attach.items(published.connection, subject.digest)
+                if each.media_type == statement.SIMPLE
+            ]
+        )
+        == 2
+    )
 
 
 def test_latest_verified_needs_a_signed_test(published: Published) -> None:
@@ -202,11 +324,18 @@ def test_latest_verified_needs_a_signed_test(published: Published) -> None:
 
 
 def test_the_image_of_one_platform_is_no_index(published: Published, served: Served) -> None:
-    status, document = published.project.run("verify-published", f"{served.host}/{NAME}@{published.index.images[0].digest}")
-    assert (status, document["result"]["checks"][0]["problem"]) == (1, "it is the image of one platform, not an index over all")
+    status, document = published.project.run(
+        "verify-published", f"{served.host}/{NAME}@{published.index.images[0].digest}"
+    )
+    assert (status, document["result"]["checks"][0]["problem"]) == (
+        1,
+        "it is the image of one platform, not an index over all",
+    )
 
 
 def test_what_is_not_there(published: Published, served: Served) -> None:
-    status, document = published.project.run("verify-published", f"{served.host}/{NAME}:nightly-2020-01-01")
+    status, document = published.project.run(
+        "verify-published", f"{served.host}/{NAME}:nightly-2020-01-01"
+    )
     assert (status, document["ok"]) == (2, False)
     assert pull.pull_manifest(f"{served.host}/{NAME}:latest").digest == published.index.digest

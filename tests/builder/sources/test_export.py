@@ -23,13 +23,17 @@ def repo(tmp_path: Path) -> Path:
     return gitkit.init(tmp_path / "repo.git")
 
 
-def export(repo: Path, files: Mapping[str, Content], into: Path, absent: tuple[str, ...] = ()) -> None:
+def export(
+    repo: Path, files: Mapping[str, Content], into: Path, absent: tuple[str, ...] = ()
+) -> None:
     with Reader(Git(repo)) as reader:
         write_tree(reader, exported_entries(walk(reader, gitkit.tree(repo, files)), absent), into)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_come_out_byte_for_byte_with_fixed_modes(repo: Path, tmp_path: Path, umask: int) -> None:
+def test_files_come_out_byte_for_byte_with_fixed_modes(
+    repo: Path, tmp_path: Path, umask: int
+) -> None:
     before = os.umask(umask)
     try:
         export(repo, gitkit.FILES, tmp_path / "out")
@@ -48,12 +52,21 @@ def test_files_come_out_byte_for_byte_with_fixed_modes(repo: Path, tmp_path: Pat
 
 
 def test_absent_paths_are_left_out_and_nothing_else(repo: Path, tmp_path: Path) -> None:
-    export(repo, {"a/b": b"1", "a/bc": b"2", "b": b"3"}, tmp_path / "out", absent=("a/b", "not/there"))
-    assert [path for path, (mode, _) in gitkit.snapshot(tmp_path / "out").items() if mode.startswith("100")] == ["a/bc", "b"]
+    export(
+        repo, {"a/b": b"1", "a/bc": b"2", "b": b"3"}, tmp_path / "out", absent=("a/b", "not/there")
+    )
+    assert [
+        path
+        for path, (mode, _) in gitkit.snapshot(tmp_path / "out").items()
+        if mode.startswith("100")
+    ] == ["a/bc", "b"]
 
 
 def test_an_absent_blob_need_not_exist(repo: Path, tmp_path: Path) -> None:
-    entries = [Entry("gone", "100644", "12" * 20), Entry("here", "100644", gitkit.raw(repo, "blob", b"x"))]
+    entries = [
+        Entry("gone", "100644", "12" * 20),
+        Entry("here", "100644", gitkit.raw(repo, "blob", b"x")),
+    ]
     with Reader(Git(repo)) as reader:
         write_tree(reader, exported_entries(entries, ("gone",)), tmp_path / "out")
         with pytest.raises(FatalError, match="missing"):
@@ -70,7 +83,9 @@ GOOD_LINKS: list[dict[str, Content]] = [
 
 
 @pytest.mark.parametrize("files", GOOD_LINKS)
-def test_links_that_stay_inside_are_kept(repo: Path, tmp_path: Path, files: dict[str, Content]) -> None:
+def test_links_that_stay_inside_are_kept(
+    repo: Path, tmp_path: Path, files: dict[str, Content]
+) -> None:
     export(repo, files, tmp_path / "out")
     written = gitkit.snapshot(tmp_path / "out")
     for path, content in files.items():
@@ -95,7 +110,9 @@ BAD_LINKS: dict[str, dict[str, Content]] = {
 
 
 @pytest.mark.parametrize("case", BAD_LINKS)
-def test_links_that_lead_out_are_refused_before_anything_is_written(repo: Path, tmp_path: Path, case: str) -> None:
+def test_links_that_lead_out_are_refused_before_anything_is_written(
+    repo: Path, tmp_path: Path, case: str
+) -> None:
     with pytest.raises(FatalError) as caught:
         export(repo, {"a0": b"first in order", **BAD_LINKS[case]}, tmp_path / "out")
     assert caught.value.exit_code == 2
@@ -104,17 +121,28 @@ def test_links_that_lead_out_are_refused_before_anything_is_written(repo: Path, 
 
 
 @pytest.mark.parametrize("paths", [("a", "a/b"), ("a", "a"), ("a/b", "a/b/c")])
-def test_a_path_below_a_link_or_a_file_is_refused(repo: Path, tmp_path: Path, paths: tuple[str, str]) -> None:
+def test_a_path_below_a_link_or_a_file_is_refused(
+    repo: Path, tmp_path: Path, paths: tuple[str, str]
+) -> None:
     blob = gitkit.raw(repo, "blob", b"..")
-    with Reader(Git(repo)) as reader, pytest.raises(FatalError, match=r"twice|as a file or link and as a folder"):
-        write_tree(reader, [Entry(paths[0], "120000", blob), Entry(paths[1], "100644", blob)], tmp_path / "out")
+    with (
+        Reader(Git(repo)) as reader,
+        pytest.raises(FatalError, match=r"twice|as a file or link and as a folder"),
+    ):
+        write_tree(
+            reader,
+            [Entry(paths[0], "120000", blob), Entry(paths[1], "100644", blob)],
+            tmp_path / "out",
+        )
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("path", ["../x", "/x", ".git/hooks/post-checkout", "a/../../x"])
 def test_a_path_that_climbs_out_is_refused(repo: Path, tmp_path: Path, path: str) -> None:
     with Reader(Git(repo)) as reader, pytest.raises(FatalError):
-        write_tree(reader, [Entry(path, "100755", gitkit.raw(repo, "blob", b"x"))], tmp_path / "out")
+        write_tree(
+            reader, [Entry(path, "100755", gitkit.raw(repo, "blob", b"x"))], tmp_path / "out"
+        )
     assert not (tmp_path / "out").exists()
 
 

@@ -69,18 +69,42 @@ def hostile_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         config.write_text(hostile_config(marker))
     for attributes in (home / "attributes", home / ".config" / "git" / "attributes"):
         attributes.write_text("* text eol=crlf filter=evil\n")
-    for program in ("gpg", "hooks/post-index-change", "hooks/reference-transaction", "template/hooks/post-checkout"):
+    for program in (
+        "gpg",
+        "hooks/post-index-change",
+        "hooks/reference-transaction",
+        "template/hooks/post-checkout",
+    ):
         (home / program).write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
         (home / program).chmod(0o755)
     (home / "template" / "description").write_text("from the template\n")
     hostile = {
-        "HOME": home, "XDG_CONFIG_HOME": home / ".config", "GIT_DIR": home / "elsewhere", "GIT_WORK_TREE": home, "GIT_INDEX_FILE": home / "index",
-        "GIT_OBJECT_DIRECTORY": home / "objects", "GIT_ALTERNATE_OBJECT_DIRECTORIES": home / "objects", "GIT_NAMESPACE": "x",
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "alias.y", "GIT_CONFIG_VALUE_0": f"!touch {marker}", "GIT_CONFIG_PARAMETERS": f"'alias.z=!touch {marker}'",
-        "GIT_EXTERNAL_DIFF": f"touch {marker}", "GIT_SSH_COMMAND": f"touch {marker}", "GIT_SSH": home / "gpg", "GIT_PROXY_COMMAND": home / "gpg",
-        "GIT_TEMPLATE_DIR": home / "template", "GIT_AUTHOR_DATE": "2001-01-01T00:00:00Z", "GIT_COMMITTER_NAME": "Somebody", "GIT_EXEC_PATH": home,
-        "GIT_REPLACE_REF_BASE": "refs/x", "GIT_CEILING_DIRECTORIES": "/", "GIT_DEFAULT_HASH": "sha256", "GIT_TRACE": home / "trace", "EMAIL": "some@body",
-    }  # fmt: skip
+        "HOME": home,
+        "XDG_CONFIG_HOME": home / ".config",
+        "GIT_DIR": home / "elsewhere",
+        "GIT_WORK_TREE": home,
+        "GIT_INDEX_FILE": home / "index",
+        "GIT_OBJECT_DIRECTORY": home / "objects",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": home / "objects",
+        "GIT_NAMESPACE": "x",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "alias.y",
+        "GIT_CONFIG_VALUE_0": f"!touch {marker}",
+        "GIT_CONFIG_PARAMETERS": f"'alias.z=!touch {marker}'",
+        "GIT_EXTERNAL_DIFF": f"touch {marker}",
+        "GIT_SSH_COMMAND": f"touch {marker}",
+        "GIT_SSH": home / "gpg",
+        "GIT_PROXY_COMMAND": home / "gpg",
+        "GIT_TEMPLATE_DIR": home / "template",
+        "GIT_AUTHOR_DATE": "2001-01-01T00:00:00Z",
+        "GIT_COMMITTER_NAME": "Somebody",
+        "GIT_EXEC_PATH": home,
+        "GIT_REPLACE_REF_BASE": "refs/x",
+        "GIT_CEILING_DIRECTORIES": "/",
+        "GIT_DEFAULT_HASH": "sha256",
+        "GIT_TRACE": home / "trace",
+        "EMAIL": "some@body",
+    }
     for name, value in hostile.items():
         monkeypatch.setenv(name, str(value))
     return marker
@@ -103,7 +127,10 @@ def test_nothing_of_the_user_reaches_git(hostile_home: Path, tmp_path: Path) -> 
     commit = git.text("commit-tree", tree, "-m", "ü", env=fixed)
     git.run("update-ref", "refs/heads/x", commit)
     shown = git.text("cat-file", "commit", commit)
-    assert shown.splitlines()[1:3] == ["author rosetta <rosetta@localhost> 1700000000 +0000", "committer rosetta <rosetta@localhost> 1700000000 +0000"]
+    assert shown.splitlines()[1:3] == [
+        "author rosetta <rosetta@localhost> 1700000000 +0000",
+        "committer rosetta <rosetta@localhost> 1700000000 +0000",
+    ]
     assert "encoding" not in shown
     assert "gpgsig" not in shown
     assert git.run("show", commit).stdout.count(b"+a\r\n") == 1
@@ -126,20 +153,36 @@ def test_hooks_of_the_repository_are_not_run(repo: Path, tmp_path: Path) -> None
     assert marker.exists()
 
 
-@pytest.mark.parametrize("scheme", ["file://{}", "{}", "ext::sh -c 'touch {}/was-run'", "https://example.invalid/x", "ssh://example.invalid/x", "git://example.invalid/x"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "file://{}",
+        "{}",
+        "ext::sh -c 'touch {}/was-run'",
+        "https://example.invalid/x",
+        "ssh://example.invalid/x",
+        "git://example.invalid/x",
+    ],
+)
 def test_without_protocols_nothing_can_be_fetched(repo: Path, tmp_path: Path, scheme: str) -> None:
     other, pin = gitkit.upstream(tmp_path / "other.git")
     done = Git(repo).run("fetch", scheme.format(other), pin, check=False)
     assert done.returncode
     assert b"not allowed" in done.stderr
     assert not (other / "was-run").exists()
-    assert Git(repo, protocols="file").run("fetch", f"file://{other}", pin, check=False).returncode == 0
+    assert (
+        Git(repo, protocols="file").run("fetch", f"file://{other}", pin, check=False).returncode
+        == 0
+    )
 
 
 def test_alternates_are_joined_whatever_their_path(repo: Path, tmp_path: Path) -> None:
     for name in ("plain", "co:lon", 'quo"te', '"first', "back\\slash", "new\nline", " space "):
         other, pin = gitkit.upstream(tmp_path / name)
-        assert Git(repo, alternates=(tmp_path, other / "objects")).text("cat-file", "-t", pin) == "commit"
+        assert (
+            Git(repo, alternates=(tmp_path, other / "objects")).text("cat-file", "-t", pin)
+            == "commit"
+        )
         assert Git(repo).run("cat-file", "-e", pin, check=False).returncode
 
 

@@ -17,13 +17,18 @@ def found(root: Path, word: str = "t5x") -> list[str]:
     return [mirror.path.relative_to(root).as_posix() for mirror in mirrors(root, word)]
 
 
-@pytest.mark.parametrize("place", ["t5x.git", "google-research/t5x.git", "google-research+t5x/repo", "a/b/t5x", ".", "t5x/.git"])
+@pytest.mark.parametrize(
+    "place",
+    ["t5x.git", "google-research/t5x.git", "google-research+t5x/repo", "a/b/t5x", ".", "t5x/.git"],
+)
 def test_clones_are_found_where_people_keep_them(tmp_path: Path, place: str) -> None:
     gitkit.init(tmp_path / place)
     assert found(tmp_path) == [place]
 
 
-def test_those_named_after_the_source_come_first_and_others_are_not_left_out(tmp_path: Path) -> None:
+def test_those_named_after_the_source_come_first_and_others_are_not_left_out(
+    tmp_path: Path,
+) -> None:
     for place in ("a/x.git", "b+t5x/repo", "paxml.git", "t5xx.git"):
         gitkit.init(tmp_path / place)
     assert found(tmp_path) == ["b+t5x/repo", "a/x.git", "paxml.git", "t5xx.git"]
@@ -45,7 +50,11 @@ def test_a_mirror_that_is_no_folder_is_named(tmp_path: Path, name: str) -> None:
 
 
 def test_words() -> None:
-    assert word_of("https://github.com/google-research/t5x.git") == word_of("ssh://git@h/t5x/") == "t5x"
+    assert (
+        word_of("https://github.com/google-research/t5x.git")
+        == word_of("ssh://git@h/t5x/")
+        == "t5x"
+    )
 
 
 def test_the_mirror_folders_own_name_counts(tmp_path: Path) -> None:
@@ -89,7 +98,17 @@ def _alternate_of_itself(clone: Path, _: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [_link_objects, _link_pack, _pipe, _link_in_pack, _alternate, _climbing_alternate, _alternate_of_an_alternate, _alternate_of_itself]
+    "spoil",
+    [
+        _link_objects,
+        _link_pack,
+        _pipe,
+        _link_in_pack,
+        _alternate,
+        _climbing_alternate,
+        _alternate_of_an_alternate,
+        _alternate_of_itself,
+    ],
 )
 def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil: object) -> None:
     clone = gitkit.init(tmp_path / "m" / "t5x.git")

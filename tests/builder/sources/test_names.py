@@ -6,11 +6,50 @@ from builder.errors import FatalError
 from builder.sources.names import check_name, check_path
 
 HOSTILE = [
-    "", ".", "..", ".git", ".GIT", ".Git", ".git ", ".git.", ".git. .", "git~1", "GIT~1", "git~2", ".git::$INDEX_ALLOCATION",
-    ".g\u200cit", "\ufeff.git", "\uff0egit", ".gitmodules", ".GITMODULES", ".gitmodules ", "gitmod~1",
-    "a/b", "a\\b", "c:", "C:x", "a\nb", "a\x1b[2J", "a\x7f", "a\u2028b", "a\udcff",
-]  # fmt: skip
-FINE = [".gitignore", ".gitattributes", ".github", "git", "a.git", "...", "-", "ä", "a b", "x~1", "gitmodules", "__init__.py"]
+    "",
+    ".",
+    "..",
+    ".git",
+    ".GIT",
+    ".Git",
+    ".git ",
+    ".git.",
+    ".git. .",
+    "git~1",
+    "GIT~1",
+    "git~2",
+    ".git::$INDEX_ALLOCATION",
+    ".g\u200cit",
+    "\ufeff.git",
+    "\uff0egit",
+    ".gitmodules",
+    ".GITMODULES",
+    ".gitmodules ",
+    "gitmod~1",
+    "a/b",
+    "a\\b",
+    "c:",
+    "C:x",
+    "a\nb",
+    "a\x1b[2J",
+    "a\x7f",
+    "a\u2028b",
+    "a\udcff",
+]
+FINE = [
+    ".gitignore",
+    ".gitattributes",
+    ".github",
+    "git",
+    "a.git",
+    "...",
+    "-",
+    "ä",
+    "a b",
+    "x~1",
+    "gitmodules",
+    "__init__.py",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -26,7 +65,10 @@ def test_fine_name(name: str) -> None:
     assert check_name(name, "here") == name
 
 
-@pytest.mark.parametrize("path", ["", "/", "/etc/passwd", "../x", "a/../x", "a//b", "a/", "a/.git/config", "a/./b", "x" * 1025])
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", "/etc/passwd", "../x", "a/../x", "a//b", "a/", "a/.git/config", "a/./b", "x" * 1025],
+)
 def test_hostile_path(path: str) -> None:
     with pytest.raises(FatalError):
         check_path(path, "here")

@@ -41,7 +41,11 @@ def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
 
 
 def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None:
-    assert objects.write(repo, "blob", b"x") == objects.write(repo, "blob", b"x") == gitkit.raw(repo, "blob", b"x")
+    assert (
+        objects.write(repo, "blob", b"x")
+        == objects.write(repo, "blob", b"x")
+        == gitkit.raw(repo, "blob", b"x")
+    )
     assert len(gitkit.objects(repo)) == 1
 
 
@@ -69,13 +73,22 @@ def test_wrong_content_under_a_right_name_is_refused(repo: Path) -> None:
     good, other = gitkit.raw(repo, "blob", b"good"), gitkit.raw(repo, "blob", b"evil")
     gitkit.damage(repo, good, other)
     assert gitkit.git(repo, "cat-file", "blob", good) == "evil", "git itself hands it out"
-    with Reader(Git(repo), "mirror m") as reader, pytest.raises(FatalError, match="is corrupt") as caught:
+    with (
+        Reader(Git(repo), "mirror m") as reader,
+        pytest.raises(FatalError, match="is corrupt") as caught,
+    ):
         reader.read(good, "blob")
     assert caught.value.where == f"mirror m, object {good}"
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 64, zlib.compress(b"blob 100\0short"), zlib.compress(b"blob 4\0good")[:-6]], ids=["empty", "nulls", "short", "cut"])
-def test_a_mangled_object_is_one_clear_error(repo: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 64, zlib.compress(b"blob 100\0short"), zlib.compress(b"blob 4\0good")[:-6]],
+    ids=["empty", "nulls", "short", "cut"],
+)
+def test_a_mangled_object_is_one_clear_error(
+    repo: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(objects, "_SILENCE", 1)
     good = gitkit.raw(repo, "blob", b"good")
     path = objects.loose(repo, good)
@@ -97,7 +110,9 @@ def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
     assert sha in caught.value.where
 
 
-def test_an_object_larger_than_any_source_file_is_refused(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_larger_than_any_source_file_is_refused(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sha = gitkit.raw(repo, "blob", b"x" * 101)
     monkeypatch.setattr(objects, "LARGEST_OBJECT", 1 << 20)
     with Reader(Git(repo)) as reader:
@@ -124,7 +139,14 @@ def test_no_replacement_of_the_repository_counts(repo: Path) -> None:
 
 
 def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
-    files = {**gitkit.FILES, "a.b": b"", "a/x": b"1", "a-b/y": b"2", "a0": b"3", "ä/ö": b"4"}  # where git's order is not the plain one
+    files = {
+        **gitkit.FILES,
+        "a.b": b"",
+        "a/x": b"1",
+        "a-b/y": b"2",
+        "a0": b"3",
+        "ä/ö": b"4",
+    }  # where git's order is not the plain one
     root = gitkit.tree(repo, files)
     entries = walked(repo, root)
     assert [entry.path for entry in entries] == sorted(files)
@@ -134,16 +156,39 @@ def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
 
 def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
     root = tree_of(repo, [Entry("a/b", "100644", ABSENT), Entry("c", "120000", ABSENT)])
-    assert gitkit.git(repo, "ls-tree", "-r", root).splitlines() == [f"100644 blob {ABSENT}\ta/b", f"120000 blob {ABSENT}\tc"]
+    assert gitkit.git(repo, "ls-tree", "-r", root).splitlines() == [
+        f"100644 blob {ABSENT}\ta/b",
+        f"120000 blob {ABSENT}\tc",
+    ]
 
 
-@pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b"), ("../a",), ("a/.git",), ("/a",)])
+@pytest.mark.parametrize(
+    "paths",
+    [("a", "a"), ("a", "a/b"), ("a/b", "a"), ("a/b/c", "a/b"), ("../a",), ("a/.git",), ("/a",)],
+)
 def test_tree_of_refuses_what_cannot_be_a_tree(repo: Path, paths: tuple[str, ...]) -> None:
     with pytest.raises(FatalError):
         tree_of(repo, [Entry(path, "100644", ABSENT) for path in paths])
 
 
-@pytest.mark.parametrize("name", [b"..", b".", b"", b".git", b".GIT", b".git ", b"git~1", b".gitmodules", b"a/b", b"a\\b", b"a\nb", b"\xff", b"C:"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"..",
+        b".",
+        b"",
+        b".git",
+        b".GIT",
+        b".git ",
+        b"git~1",
+        b".gitmodules",
+        b"a/b",
+        b"a\\b",
+        b"a\nb",
+        b"\xff",
+        b"C:",
+    ],
+)
 @pytest.mark.parametrize("mode", ["100644", "40000"])
 def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str) -> None:
     blob = gitkit.raw(repo, "blob", b"x")
@@ -166,22 +211,32 @@ def test_a_mode_that_is_no_files_is_refused(repo: Path, mode: str) -> None:
 def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
     blob = gitkit.raw(repo, "blob", b"/etc")
     inner = gitkit.raw_tree(repo, [("100644", b"passwd", blob)])
-    for rows in ([("100644", b"a", blob), ("100755", b"a", blob)], [("120000", b"a", blob), ("100644", b"a.b", blob), ("40000", b"a", inner)]):
+    for rows in (
+        [("100644", b"a", blob), ("100755", b"a", blob)],
+        [("120000", b"a", blob), ("100644", b"a.b", blob), ("40000", b"a", inner)],
+    ):
         with pytest.raises(FatalError, match="twice"):
             walked(repo, gitkit.raw_tree(repo, rows))
 
 
-@pytest.mark.parametrize("data", [b"100644", b"100644 a", b"100644 a\0short", b"\0\0\0", b"100644\0a " + b"x" * 20])
+@pytest.mark.parametrize(
+    "data", [b"100644", b"100644 a", b"100644 a\0short", b"\0\0\0", b"100644\0a " + b"x" * 20]
+)
 def test_a_malformed_tree_is_refused(repo: Path, data: bytes) -> None:
     with pytest.raises(FatalError, match="no well-formed tree"):
         walked(repo, gitkit.raw(repo, "tree", data))
 
 
-def test_a_tree_that_unfolds_without_end_is_refused(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_that_unfolds_without_end_is_refused(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(objects, "_MOST_FILES", 500)
     sha, mode = gitkit.raw(repo, "blob", b"x"), "100644"
     for _ in range(6):
-        sha, mode = gitkit.raw_tree(repo, [(mode, name, sha) for name in (b"a", b"b", b"c", b"d", b"e")]), "40000"
+        sha, mode = (
+            gitkit.raw_tree(repo, [(mode, name, sha) for name in (b"a", b"b", b"c", b"d", b"e")]),
+            "40000",
+        )
     with pytest.raises(FatalError, match="more than 500 files"):
         walked(repo, sha)
 

@@ -27,9 +27,13 @@ def served(tmp_path: Path) -> tuple[Path, str]:
 # corruption
 
 
-def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
-    bad, other = (gitkit.git(clone, "rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py"))
+    bad, other = (
+        gitkit.git(clone, "rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
+    )
     gitkit.damage(clone, bad, other)
     with pytest.raises(FatalError, match="is corrupt") as caught:
         acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
@@ -38,7 +42,9 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(served: tuple[Path,
 
 
 @pytest.mark.parametrize("what", ["commit", "tree"])
-def test_a_forged_commit_or_tree_is_refused(served: tuple[Path, str], tmp_path: Path, what: str) -> None:
+def test_a_forged_commit_or_tree_is_refused(
+    served: tuple[Path, str], tmp_path: Path, what: str
+) -> None:
     clone, pin = served
     bad, good = (gitkit.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^"))
     gitkit.damage(clone, bad, good)
@@ -51,7 +57,9 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
     pin = served[1]
     pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
     ours = pinned.git.git_dir
-    bad, other = (Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py"))
+    bad, other = (
+        Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
+    )
     gitkit.damage(ours, bad, other)
     with pytest.raises(FatalError, match="is corrupt") as caught:
         gitkit.exported(pinned, tmp_path / "out")
@@ -61,12 +69,20 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
         acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
     assert "delete that folder and run again" in caught.value.do
     shutil.rmtree(ours)
-    assert acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror")).tree == pinned.tree
+    assert (
+        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror")).tree
+        == pinned.tree
+    )
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"commit": 1}', '{"commit": "x", "tree": "y", "date": "z"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"commit": 1}', '{"commit": "x", "tree": "y", "date": "z"}']
+)
 def test_a_mangled_stamp_is_no_stamp(served: tuple[Path, str], tmp_path: Path, text: str) -> None:
-    source, access = gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+    source, access = (
+        gitkit.source(served[1]),
+        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+    )
     pinned = acquire(source, access)
     (stamp,) = (pinned.git.git_dir / "rosetta-verified").iterdir()
     stamp.write_text(text)
@@ -77,12 +93,20 @@ def test_a_mangled_stamp_is_no_stamp(served: tuple[Path, str], tmp_path: Path, t
 # a hostile mirror and a hostile user
 
 
-def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
-    clean = gitkit.exported(acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache1", tmp_path / "mirror")), tmp_path / "out1")
+    clean = gitkit.exported(
+        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache1", tmp_path / "mirror")),
+        tmp_path / "out1",
+    )
     marker = tmp_path / "was-run"
     evil = gitkit.commit(clone, gitkit.tree(clone, {"setup.py": b"evil\n"}))
-    blob, evil_blob = gitkit.git(clone, "rev-parse", f"{pin}:setup.py"), gitkit.git(clone, "rev-parse", f"{evil}:setup.py")
+    blob, evil_blob = (
+        gitkit.git(clone, "rev-parse", f"{pin}:setup.py"),
+        gitkit.git(clone, "rev-parse", f"{evil}:setup.py"),
+    )
     gitkit.git(clone, "replace", pin, evil)
     gitkit.git(clone, "replace", blob, evil_blob)
     (clone / "info").mkdir(exist_ok=True)
@@ -94,18 +118,26 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(served: t
         (clone / "hooks" / name).chmod(0o755)
     with open(clone / "config", "a") as config:
         run = f"touch {marker} #"
-        config.write(f'[core]\n fsmonitor = "{run}"\n pager = "{run}"\n[alias]\n cat-file = "!{run}"\n x = "!{run}"\n[uploadpack]\n packObjectsHook = "{run}"\n')
-        config.write(f'[extensions]\n partialClone = evil\n[remote "evil"]\n promisor = true\n url = "ext::{run}"\n uploadpack = "{run}"\n')
+        config.write(
+            f'[core]\n fsmonitor = "{run}"\n pager = "{run}"\n[alias]\n cat-file = "!{run}"\n x = "!{run}"\n[uploadpack]\n packObjectsHook = "{run}"\n'
+        )
+        config.write(
+            f'[extensions]\n partialClone = evil\n[remote "evil"]\n promisor = true\n url = "ext::{run}"\n uploadpack = "{run}"\n'
+        )
     pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache2", tmp_path / "mirror"))
     assert gitkit.exported(pinned, tmp_path / "out2") == clean
     assert pinned.git.text("rev-list", "--count", pin) == "2"
     assert not marker.exists()
-    assert gitkit.git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", "the replacement does hold where git runs in the mirror"
+    assert gitkit.git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", (
+        "the replacement does hold where git runs in the mirror"
+    )
     gitkit.git(clone, "x")
     assert marker.exists(), "and so does its config"
 
 
-def test_settings_of_the_user_play_no_part(served: tuple[Path, str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_settings_of_the_user_play_no_part(
+    served: tuple[Path, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     source = gitkit.source(served[1])
     clean = acquire(source, gitkit.access(tmp_path / "cache1", tmp_path / "mirror"))
     before = gitkit.exported(clean, tmp_path / "out1")
@@ -125,19 +157,30 @@ def _tree_with(name: bytes, mode: str = "100644") -> Callable[[Path], str]:
     def make(repo: Path) -> str:
         blob = gitkit.raw(repo, "blob", b"x")
         inner = gitkit.raw_tree(repo, [("100644", b"x", blob)])
-        sub = gitkit.raw_tree(repo, [(mode, name, {"40000": inner, "160000": "12" * 20}.get(mode, blob))])
+        sub = gitkit.raw_tree(
+            repo, [(mode, name, {"40000": inner, "160000": "12" * 20}.get(mode, blob))]
+        )
         return gitkit.raw_tree(repo, [("100644", b"a.py", blob), ("40000", b"sub", sub)])
 
     return make
 
 
 def _links(**links: str) -> Callable[[Path], str]:
-    return lambda repo: gitkit.tree(repo, {path.replace("__", "/"): ("120000", target.encode()) for path, target in links.items()})
+    return lambda repo: gitkit.tree(
+        repo,
+        {path.replace("__", "/"): ("120000", target.encode()) for path, target in links.items()},
+    )
 
 
 def _link_and_folder(repo: Path) -> str:
     link, blob = gitkit.raw(repo, "blob", b"/etc"), gitkit.raw(repo, "blob", b"x")
-    return gitkit.raw_tree(repo, [("120000", b"a", link), ("40000", b"a", gitkit.raw_tree(repo, [("100644", b"passwd", blob)]))])
+    return gitkit.raw_tree(
+        repo,
+        [
+            ("120000", b"a", link),
+            ("40000", b"a", gitkit.raw_tree(repo, [("100644", b"passwd", blob)])),
+        ],
+    )
 
 
 HOSTILE: dict[str, Callable[[Path], str]] = {
@@ -181,8 +224,20 @@ def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
     assert not (pinned.git.git_dir / "shallow").exists()
 
 
-@pytest.mark.parametrize("change", [{"url": "ext::sh -c x"}, {"url": "--upload-pack=x"}, {"url": "http://h/x"}, {"url": "file:///x"}, {"track": "-x"}, {"name": "../x"}])
-def test_a_hostile_source_is_refused_though_it_is_in_the_cache(served: tuple[Path, str], tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "ext::sh -c x"},
+        {"url": "--upload-pack=x"},
+        {"url": "http://h/x"},
+        {"url": "file:///x"},
+        {"track": "-x"},
+        {"name": "../x"},
+    ],
+)
+def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
+    served: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
+) -> None:
     access = gitkit.access(tmp_path / "cache", tmp_path / "mirror")
     acquire(gitkit.source(served[1]), access)
     with pytest.raises(FatalError):
@@ -199,7 +254,10 @@ def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: 
     clone, pin = served
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
         with pytest.raises(FatalError, match=f"is a {kind}, not a commit"):
-            acquire(gitkit.source(gitkit.git(clone, "rev-parse", name)), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+            acquire(
+                gitkit.source(gitkit.git(clone, "rev-parse", name)),
+                gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+            )
     odd = gitkit.raw(clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n")
     with pytest.raises(FatalError, match="no well-formed commit"):
         acquire(gitkit.source(odd), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))

@@ -21,12 +21,35 @@ if TYPE_CHECKING:
 
     from builder.sources.source import Access
 
-GOOD = ["https://github.com/google-research/t5x.git", "https://h:8443/x", "ssh://git@h/x.git", "ssh://h:22/x"]
+GOOD = [
+    "https://github.com/google-research/t5x.git",
+    "https://h:8443/x",
+    "ssh://git@h/x.git",
+    "ssh://h:22/x",
+]
 BAD = {
-    "-": ["--upload-pack=touch x", "-x", "https://-oProxyCommand=x/y", "ssh://-oProxyCommand=x/y", "ssh://-x@h/y", "https://h/-x"],
+    "-": [
+        "--upload-pack=touch x",
+        "-x",
+        "https://-oProxyCommand=x/y",
+        "ssh://-oProxyCommand=x/y",
+        "ssh://-x@h/y",
+        "https://h/-x",
+    ],
     "program": ["ext::sh -c x", "ext::x", "fd::17", "https::https://h/x"],
     "not allowed": ["http://h/x", "git://h/x", "file:///srv/x.git", "ftp://h/x", "file://h/x"],
-    "no URL": ["/srv/x.git", "../x", "x", "git@h:x", "h:x", "", "https://", "https://h", "HTTPS://h/x", "https:/h/x"],
+    "no URL": [
+        "/srv/x.git",
+        "../x",
+        "x",
+        "git@h:x",
+        "h:x",
+        "",
+        "https://",
+        "https://h",
+        "HTTPS://h/x",
+        "https:/h/x",
+    ],
     "host": ["https:///x"],
     "credentials": ["https://u:s3cret@h/x", "https://s3cret@h/x", "ssh://u:s3cret@h/x"],
     "control": ["https://h/x\n-x", "https://h/x y", "https://h/\x00"],
@@ -47,7 +70,9 @@ def test_a_hostile_url_is_refused(url: str) -> None:
     assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(("url", "word"), [(urls[0], word) for word, urls in BAD.items() if word not in {"-", "host"}])
+@pytest.mark.parametrize(
+    ("url", "word"), [(urls[0], word) for word, urls in BAD.items() if word not in {"-", "host"}]
+)
 def test_the_error_says_what_is_wrong_with_a_url(url: str, word: str) -> None:
     with pytest.raises(FatalError, match=word):
         check_url(url, ("https", "ssh"), "here")
@@ -64,7 +89,28 @@ def test_a_ref_passes(name: str) -> None:
     assert check_ref(name, "here") == name
 
 
-@pytest.mark.parametrize("name", ["", "-x", "--upload-pack=x", "a..b", "a b", "a:b", "+a", "a^", "a~1", "x.lock", "x/", "/x", "a//b", "a/.b", "@{-1}", "main\n", "*"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "-x",
+        "--upload-pack=x",
+        "a..b",
+        "a b",
+        "a:b",
+        "+a",
+        "a^",
+        "a~1",
+        "x.lock",
+        "x/",
+        "/x",
+        "a//b",
+        "a/.b",
+        "@{-1}",
+        "main\n",
+        "*",
+    ],
+)
 def test_a_hostile_ref_is_refused(name: str) -> None:
     with pytest.raises(FatalError, match="no name of a branch"):
         check_ref(name, "here")
@@ -80,7 +126,9 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def web(folder: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(_Quiet, directory=str(folder))
+    )
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -93,7 +141,14 @@ def web(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     return gitkit.upstream(tmp_path / "server" / "t5x.git")
 
@@ -103,7 +158,10 @@ def online(tmp_path: Path, protocol: str = "file") -> Access:
 
 
 def empty(tmp_path: Path) -> bool:
-    return not [*(tmp_path / "cache").glob("git/*/objects/??/*"), *(tmp_path / "cache").glob("git/.tmp*")]
+    return not [
+        *(tmp_path / "cache").glob("git/*/objects/??/*"),
+        *(tmp_path / "cache").glob("git/.tmp*"),
+    ]
 
 
 def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_path: Path) -> None:
@@ -111,7 +169,10 @@ def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_
     source = gitkit.source(pin, url=f"file://{repo}")
     pinned = acquire(source, online(tmp_path))
     assert (pinned.transport, pinned.history) == ("git", False)
-    assert gitkit.objects(pinned.git.git_dir) == {pin, *gitkit.git(repo, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split()}
+    assert gitkit.objects(pinned.git.git_dir) == {
+        pin,
+        *gitkit.git(repo, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split(),
+    }
     assert pinned.git.text("rev-list", pin) == pin
     repo.rename(tmp_path / "gone")
     assert acquire(source, online(tmp_path)).transport == "cache"
@@ -125,7 +186,9 @@ def test_mirror_and_server_make_the_same_cache(server: tuple[Path, str], tmp_pat
     assert gitkit.objects(fetched.git.git_dir) == gitkit.objects(mirrored.git.git_dir)
 
 
-def test_an_older_commit_of_the_branch_is_served_too(server: tuple[Path, str], tmp_path: Path) -> None:
+def test_an_older_commit_of_the_branch_is_served_too(
+    server: tuple[Path, str], tmp_path: Path
+) -> None:
     first = gitkit.git(server[0], "rev-parse", "main^")
     pinned = acquire(gitkit.source(first, url=f"file://{server[0]}"), online(tmp_path))
     assert pinned.commit == first
@@ -133,7 +196,9 @@ def test_an_older_commit_of_the_branch_is_served_too(server: tuple[Path, str], t
 
 
 @pytest.mark.parametrize("which", ["main", "main^"])
-def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(server: tuple[Path, str], tmp_path: Path, which: str) -> None:
+def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(
+    server: tuple[Path, str], tmp_path: Path, which: str
+) -> None:
     repo, _ = server
     gitkit.git(repo, "repack", "-adq")
     gitkit.git(repo, "update-server-info")
@@ -142,12 +207,19 @@ def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(ser
         source = gitkit.source(pin, url=f"{address}/t5x.git")
         pinned = acquire(source, online(tmp_path, "http"))
         assert (pinned.commit, pinned.transport) == (pin, "git")
-        assert resolve_ref(source, online(tmp_path, "http")) == gitkit.git(repo, "rev-parse", "main")
+        assert resolve_ref(source, online(tmp_path, "http")) == gitkit.git(
+            repo, "rev-parse", "main"
+        )
 
 
-def test_a_commit_that_was_forced_away_is_named_as_such(server: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_commit_that_was_forced_away_is_named_as_such(
+    server: tuple[Path, str], tmp_path: Path
+) -> None:
     repo, _ = server
-    gone = gitkit.commit(gitkit.init(tmp_path / "elsewhere.git"), gitkit.tree(tmp_path / "elsewhere.git", {"a": b"gone"}))
+    gone = gitkit.commit(
+        gitkit.init(tmp_path / "elsewhere.git"),
+        gitkit.tree(tmp_path / "elsewhere.git", {"a": b"gone"}),
+    )
     with pytest.raises(FatalError, match="is gone from") as caught:
         acquire(gitkit.source(gone, url=f"file://{repo}"), online(tmp_path))
     assert gone in caught.value.what
@@ -163,10 +235,15 @@ def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path
     assert empty(tmp_path)
     with pytest.raises(FatalError, match="no branch or tag gone"):
         resolve_ref(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path))
-    assert acquire(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)).commit == pin, "the pin itself can still be had"
+    assert (
+        acquire(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)).commit
+        == pin
+    ), "the pin itself can still be had"
 
 
-def test_an_unreachable_server_is_one_error_with_the_ways_out(server: tuple[Path, str], tmp_path: Path) -> None:
+def test_an_unreachable_server_is_one_error_with_the_ways_out(
+    server: tuple[Path, str], tmp_path: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/t5x.git"
@@ -185,10 +262,15 @@ def test_a_web_page_is_no_git_server(tmp_path: Path, server: tuple[Path, str]) -
     assert empty(tmp_path)
 
 
-def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(tmp_path: Path, server: tuple[Path, str]) -> None:
+def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(
+    tmp_path: Path, server: tuple[Path, str]
+) -> None:
     repo, _ = server
     blob = gitkit.raw(repo, "blob", b"x")
-    pin = gitkit.commit(repo, gitkit.raw_tree(repo, [("40000", b"..", gitkit.raw_tree(repo, [("100644", b"x", blob)]))]))
+    pin = gitkit.commit(
+        repo,
+        gitkit.raw_tree(repo, [("40000", b"..", gitkit.raw_tree(repo, [("100644", b"x", blob)]))]),
+    )
     gitkit.branch(repo, pin)
     with pytest.raises(FatalError) as caught:
         acquire(gitkit.source(pin, url=f"file://{repo}"), online(tmp_path))
@@ -200,20 +282,31 @@ def test_the_tracked_ref_by_mirror_and_by_server(server: tuple[Path, str], tmp_p
     repo, pin = server
     gitkit.git(repo, "tag", "-a", "v1", "-m", "v1", "main^")
     first = gitkit.git(repo, "rev-parse", "main^")
-    for access, url in ((gitkit.access(tmp_path / "cache", tmp_path / "server"), ""), (online(tmp_path), f"file://{repo}")):
+    for access, url in (
+        (gitkit.access(tmp_path / "cache", tmp_path / "server"), ""),
+        (online(tmp_path), f"file://{repo}"),
+    ):
         assert resolve_ref(gitkit.source(pin, url=url), access) == pin
         assert resolve_ref(gitkit.source(pin, url=url, track="v1"), access) == first
         assert resolve_ref(gitkit.source(pin, url=url, track="refs/heads/main"), access) == pin
     with pytest.raises(FatalError, match="its mirrors do not have the branch gone"):
-        resolve_ref(gitkit.source(pin, track="gone"), gitkit.access(tmp_path / "cache", tmp_path / "server"))
+        resolve_ref(
+            gitkit.source(pin, track="gone"), gitkit.access(tmp_path / "cache", tmp_path / "server")
+        )
     with pytest.raises(FatalError, match="no mirror of it can say"):
         resolve_ref(gitkit.source(pin), gitkit.access(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("by", ["mirror", "server"])
-def test_whether_a_pin_lies_on_its_branch(server: tuple[Path, str], tmp_path: Path, by: str) -> None:
+def test_whether_a_pin_lies_on_its_branch(
+    server: tuple[Path, str], tmp_path: Path, by: str
+) -> None:
     repo, pin = server
-    access = online(tmp_path) if by == "server" else gitkit.access(tmp_path / "cache", tmp_path / "server")
+    access = (
+        online(tmp_path)
+        if by == "server"
+        else gitkit.access(tmp_path / "cache", tmp_path / "server")
+    )
     url = f"file://{repo}" if by == "server" else ""
     check_on_branch(gitkit.source(pin, url=url), access)
     check_on_branch(gitkit.source(gitkit.git(repo, "rev-parse", "main^"), url=url), access)

@@ -32,22 +32,41 @@ def served(tmp_path: Path) -> tuple[Path, str]:
     return gitkit.upstream(tmp_path / "mirror" / "t5x.git")
 
 
-def test_a_mirror_serves_once_and_is_not_needed_again(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_mirror_serves_once_and_is_not_needed_again(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
     source = gitkit.source(pin)
     first = acquire(source, gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
-    assert (first.transport, first.history, first.commit, first.date) == ("mirror", True, pin, gitkit.DATE + 60)
+    assert (first.transport, first.history, first.commit, first.date) == (
+        "mirror",
+        True,
+        pin,
+        gitkit.DATE + 60,
+    )
     assert first.tree == gitkit.git(clone, "rev-parse", f"{pin}^{{tree}}")
     shutil.rmtree(tmp_path / "mirror")
     again = acquire(source, gitkit.access(tmp_path / "cache"))
-    assert (again.transport, again.history, again.commit, again.tree, again.date) == ("cache", False, pin, first.tree, first.date)
+    assert (again.transport, again.history, again.commit, again.tree, again.date) == (
+        "cache",
+        False,
+        pin,
+        first.tree,
+        first.date,
+    )
     found = gitkit.exported(again, tmp_path / "out")
-    assert {path for path, (mode, _) in found.items() if not mode.startswith("4")} == set(gitkit.FILES)
+    assert {path for path, (mode, _) in found.items() if not mode.startswith("4")} == set(
+        gitkit.FILES
+    )
     assert found["t5x/run.sh"] == ("100755", b"#!/bin/sh\n")
 
 
-def test_the_pins_copy_has_no_history_and_git_knows(served: tuple[Path, str], tmp_path: Path) -> None:
-    pinned = acquire(gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+def test_the_pins_copy_has_no_history_and_git_knows(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
+    pinned = acquire(
+        gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+    )
     assert len(pinned.git.text("rev-list", pinned.commit).splitlines()) == 2, "through the mirror"
     ours = Git(pinned.git.git_dir)
     assert ours.text("rev-list", pinned.commit) == pinned.commit
@@ -59,38 +78,60 @@ def test_only_what_the_pin_needs_is_copied(served: tuple[Path, str], tmp_path: P
     clone, pin = served
     gitkit.commit(clone, gitkit.tree(clone, {"x": b"not of the pin"}), pin)
     pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
-    needed = {pin, *gitkit.git(clone, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split()}
+    needed = {
+        pin,
+        *gitkit.git(clone, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split(),
+    }
     assert gitkit.objects(pinned.git.git_dir) == needed
     assert sorted(path.name for path in (tmp_path / "cache" / "git").iterdir()) == ["t5x.git"]
 
 
-def test_when_nothing_changed_no_process_is_started(served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, access = gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+def test_when_nothing_changed_no_process_is_started(
+    served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, access = (
+        gitkit.source(served[1]),
+        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+    )
     acquire(source, access)
     monkeypatch.setenv("PATH", "")
     assert acquire(source, gitkit.access(tmp_path / "cache")).transport == "cache"
 
 
-def test_the_first_mirror_that_has_the_commit_serves(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_first_mirror_that_has_the_commit_serves(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     old = gitkit.init(tmp_path / "old" / "t5x.git")
     gitkit.branch(old, gitkit.commit(old, gitkit.tree(old, {"a": b"of another history"})))
     gitkit.init(tmp_path / "old" / "empty.git")
     shutil.move(served[0], tmp_path / "mirror" / "some-name.git")
-    pinned = acquire(gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"))
+    pinned = acquire(
+        gitkit.source(served[1]),
+        gitkit.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
+    )
     assert pinned.git.alternates == (tmp_path / "mirror" / "some-name.git" / "objects",)
 
 
-def test_a_packed_mirror_and_a_working_clone_serve_as_well(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_packed_mirror_and_a_working_clone_serve_as_well(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
     gitkit.git(clone, "repack", "-adq")
     gitkit.git(tmp_path, "clone", "-q", str(clone), "work/t5x")
-    trees = {acquire(gitkit.source(pin), gitkit.access(tmp_path / str(n), root)).tree for n, root in enumerate((tmp_path / "mirror", tmp_path / "work"))}
+    trees = {
+        acquire(gitkit.source(pin), gitkit.access(tmp_path / str(n), root)).tree
+        for n, root in enumerate((tmp_path / "mirror", tmp_path / "work"))
+    }
     assert trees == {gitkit.git(clone, "rev-parse", f"{pin}^{{tree}}")}
 
 
 def test_a_shallow_mirror_serves_without_history(served: tuple[Path, str], tmp_path: Path) -> None:
-    gitkit.git(tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{served[0]}", "shallow/t5x.git")
-    pinned = acquire(gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "shallow"))
+    gitkit.git(
+        tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{served[0]}", "shallow/t5x.git"
+    )
+    pinned = acquire(
+        gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "shallow")
+    )
     assert (pinned.transport, pinned.history) == ("mirror", False)
     assert pinned.git.text("rev-list", pinned.commit) == pinned.commit
 
@@ -98,7 +139,9 @@ def test_a_shallow_mirror_serves_without_history(served: tuple[Path, str], tmp_p
 # absent paths
 
 
-def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
     source = gitkit.source(pin, absent=("t5x/train.py", "t5x/link.py"))
     found = [acquire(source, gitkit.access(tmp_path / "cache1", tmp_path / "mirror"))]
@@ -112,18 +155,28 @@ def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(serv
     assert "t5x/train.py" not in outs[0]
 
 
-def test_a_file_that_is_missing_and_not_listed_is_named(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_file_that_is_missing_and_not_listed_is_named(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     clone, pin = served
     loose(clone, gitkit.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
     with pytest.raises(FatalError, match=r"t5x/run\.sh") as caught:
-        acquire(gitkit.source(pin, absent=("t5x/train.py",)), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            gitkit.source(pin, absent=("t5x/train.py",)),
+            gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
     assert str(clone) in caught.value.where
     assert not gitkit.kept(tmp_path / "cache")
 
 
-def test_a_path_taken_off_the_absent_list_is_fetched_then(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_path_taken_off_the_absent_list_is_fetched_then(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     pin = served[1]
-    acquire(gitkit.source(pin, absent=("setup.py",)), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+    acquire(
+        gitkit.source(pin, absent=("setup.py",)),
+        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+    )
     with pytest.raises(FatalError, match="cannot be had"):
         acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache"))
     pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
@@ -131,9 +184,14 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(served: tuple[Path, st
 
 
 @pytest.mark.parametrize("path", ["t5x/gone.py", "t5x", "../x"])
-def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(served: tuple[Path, str], tmp_path: Path, path: str) -> None:
+def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
+    served: tuple[Path, str], tmp_path: Path, path: str
+) -> None:
     with pytest.raises(FatalError, match="absent"):
-        acquire(gitkit.source(served[1], absent=(path,)), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            gitkit.source(served[1], absent=(path,)),
+            gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
 
 
 # what cannot be had
@@ -145,7 +203,10 @@ def test_offline_the_error_names_source_commit_and_ways_out(tmp_path: Path) -> N
         with pytest.raises(FatalError) as caught:
             acquire(source, gitkit.access(tmp_path / "cache"))
         said = str(caught.value)
-        assert all(part in said for part in (f"source {name}", "ab" * 20, "--mirror", source.git, "--offline"))
+        assert all(
+            part in said
+            for part in (f"source {name}", "ab" * 20, "--mirror", source.git, "--offline")
+        )
         assert said.count("; or ") == ways - 1
         assert ("pax-1.4" in said) == (name == "paxml")
 
@@ -174,7 +235,13 @@ def test_offline_starts_no_transport_and_opens_no_socket(tmp_path: Path) -> None
     (tmp_path / "bin" / "git").write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {real} "$@"\n')
     (tmp_path / "bin" / "git").chmod(0o755)
     env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", OFFLINE, "ab" * 20, str(tmp_path / "cache")], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, "ab" * 20, str(tmp_path / "cache")],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "--offline" in done.stdout
     called = log.read_text()
@@ -205,12 +272,20 @@ print(left[0])
 """
 
 
-def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(served: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(
+    served: tuple[Path, str], tmp_path: Path
+) -> None:
     pin = served[1]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
 
     def run(cache: str, steps: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", KILLED, pin, str(tmp_path / cache), str(steps)], env=env, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", KILLED, pin, str(tmp_path / cache), str(steps)],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     whole = run("whole", 1000)
     assert whole.returncode == 0, whole.stderr
@@ -222,14 +297,23 @@ def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(served: tuple[Path, st
         assert killed.returncode == -signal.SIGKILL
         cache = tmp_path / f"cache{step}"
         pinned = acquire(gitkit.source(pin), gitkit.access(cache, tmp_path / "mirror"))
-        complete = {name for name in gitkit.objects(pinned.git.git_dir) if not name[2:].startswith("tmp_obj")}
+        complete = {
+            name
+            for name in gitkit.objects(pinned.git.git_dir)
+            if not name[2:].startswith("tmp_obj")
+        }
         assert complete == reference
         assert Git(pinned.git.git_dir).text("rev-list", pin) == pin
         assert acquire(gitkit.source(pin), gitkit.access(cache)).transport == "cache"
 
 
-def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, access = gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
+    served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, access = (
+        gitkit.source(served[1]),
+        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+    )
     with monkeypatch.context() as patched:
         patched.setattr(objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(FatalError, match="No space left on device"):
@@ -239,7 +323,10 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(served: tuple[Path
 
 
 def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) -> None:
-    source, access = gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+    source, access = (
+        gitkit.source(served[1]),
+        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+    )
     barrier = threading.Barrier(4)
 
     def one(_: int) -> Pinned:
@@ -255,7 +342,9 @@ def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) 
 # wheels
 
 
-def cached_wheel(cache: Path, members: dict[str, bytes], name: str = "paxml-1.4.0-py3-none-any.whl") -> WheelSource:
+def cached_wheel(
+    cache: Path, members: dict[str, bytes], name: str = "paxml-1.4.0-py3-none-any.whl"
+) -> WheelSource:
     """A wheel that was downloaded before."""
     made = cache.parent / name
     with zipfile.ZipFile(made, "w") as archive:
@@ -269,13 +358,25 @@ def cached_wheel(cache: Path, members: dict[str, bytes], name: str = "paxml-1.4.
     return WheelSource("paxml-1.4", "paxml==1.4.0", sha256, Path("patches"), None)
 
 
-WHEEL = {"paxml/__init__.py": b"\r\n", "paxml/x.sh": b"#!/bin/sh\n", "paxml-1.4.0.dist-info/METADATA": b"Name: paxml\n", "paxml-1.4.0.dist-info/RECORD": b""}
+WHEEL = {
+    "paxml/__init__.py": b"\r\n",
+    "paxml/x.sh": b"#!/bin/sh\n",
+    "paxml-1.4.0.dist-info/METADATA": b"Name: paxml\n",
+    "paxml-1.4.0.dist-info/RECORD": b"",
+}
 
 
-def test_a_wheel_becomes_a_root_commit_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_becomes_a_root_commit_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = cached_wheel(tmp_path / "cache", WHEEL)
     pinned = acquire(source, gitkit.access(tmp_path / "cache"))
-    assert (pinned.transport, pinned.history, pinned.url, pinned.date) == ("wheel", False, "paxml==1.4.0", 315532800)
+    assert (pinned.transport, pinned.history, pinned.url, pinned.date) == (
+        "wheel",
+        False,
+        "paxml==1.4.0",
+        315532800,
+    )
     assert pinned.git.text("log", "--format=%P|%an <%ae>|%cn <%ce>|%ct|%s", pinned.commit).endswith(
         "|rosetta <rosetta@localhost>|rosetta <rosetta@localhost>|315532800|paxml==1.4.0"
     )
@@ -289,7 +390,9 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(tmp_path: Path, monkeypatch:
     assert (again.transport, again.commit, again.tree) == ("cache", pinned.commit, pinned.tree)
 
 
-def test_a_wheels_commit_is_the_same_from_another_home_and_time(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheels_commit_is_the_same_from_another_home_and_time(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     source = cached_wheel(tmp_path / "1" / "cache", WHEEL)
@@ -302,11 +405,18 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(tmp_path: Path, 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match=r"paxml 1\.4\.0 is not in the cache"):
-        acquire(WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None), gitkit.access(tmp_path / "cache"))
+        acquire(
+            WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
+            gitkit.access(tmp_path / "cache"),
+        )
 
 
-@pytest.mark.parametrize("members", [{"../x": b""}, {".git/config": b""}, {"other-1.dist-info/METADATA": b""}])
-def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(tmp_path: Path, members: dict[str, bytes]) -> None:
+@pytest.mark.parametrize(
+    "members", [{"../x": b""}, {".git/config": b""}, {"other-1.dist-info/METADATA": b""}]
+)
+def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
+    tmp_path: Path, members: dict[str, bytes]
+) -> None:
     source = cached_wheel(tmp_path / "cache", members)
     with pytest.raises(FatalError) as caught:
         acquire(source, gitkit.access(tmp_path / "cache"))
@@ -314,7 +424,19 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(tmp_path: Path, me
     assert not gitkit.kept(tmp_path / "cache")
 
 
-@pytest.mark.parametrize(("wheel", "sha256"), [("--x==1", "ab" * 32), ("paxml", "ab" * 32), ("paxml==1", "ab"), ("paxml==1", "-" * 64), ("../p==1", "ab" * 32)])
+@pytest.mark.parametrize(
+    ("wheel", "sha256"),
+    [
+        ("--x==1", "ab" * 32),
+        ("paxml", "ab" * 32),
+        ("paxml==1", "ab"),
+        ("paxml==1", "-" * 64),
+        ("../p==1", "ab" * 32),
+    ],
+)
 def test_a_wheels_pin_is_checked(tmp_path: Path, wheel: str, sha256: str) -> None:
     with pytest.raises(FatalError):
-        acquire(WheelSource("p", wheel, sha256, Path("patches"), None), gitkit.access(tmp_path / "cache"))
+        acquire(
+            WheelSource("p", wheel, sha256, Path("patches"), None),
+            gitkit.access(tmp_path / "cache"),
+        )

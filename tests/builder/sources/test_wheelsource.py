@@ -29,11 +29,18 @@ def wheel(path: Path, members: list[tuple[str, bytes, int]]) -> Path:
 
 
 def test_every_file_comes_with_its_bytes_and_one_mode(tmp_path: Path) -> None:
-    members = [("p/b.py", b"b\r\n", stat.S_IFREG | 0o755), ("p/a.py", b"", 0), ("p-1.dist-info/", b"", stat.S_IFDIR), ("p-1.dist-info/RECORD", b"r", 0)]
+    members = [
+        ("p/b.py", b"b\r\n", stat.S_IFREG | 0o755),
+        ("p/a.py", b"", 0),
+        ("p-1.dist-info/", b"", stat.S_IFDIR),
+        ("p-1.dist-info/RECORD", b"r", 0),
+    ]
     found = wheelsource.entries_of(wheel(tmp_path / "p-1-py3-none-any.whl", members))
     assert list(found.items()) == [
-        ("p-1.dist-info/RECORD", ("100644", b"r")), ("p/a.py", ("100644", b"")), ("p/b.py", ("100644", b"b\r\n")),
-    ]  # fmt: skip
+        ("p-1.dist-info/RECORD", ("100644", b"r")),
+        ("p/a.py", ("100644", b"")),
+        ("p/b.py", ("100644", b"b\r\n")),
+    ]
 
 
 HOSTILE = {
@@ -84,7 +91,9 @@ def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
         wheelsource.entries_of(made)
 
 
-def test_a_bomb_is_refused_by_file_and_by_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_refused_by_file_and_by_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = wheel(tmp_path / "h.whl", [("a", b"\0" * 1000, 0), ("b", b"\0" * 1000, 0)])
     monkeypatch.setattr(wheelsource, "_LARGEST_FILE", 1000)
     monkeypatch.setattr(wheelsource, "_LARGEST_WHEEL", 2000)

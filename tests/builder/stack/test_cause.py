@@ -74,12 +74,17 @@ def test_what_a_commit_says_of_itself_cannot_play_with_the_terminal(upstream: Up
 def test_a_path_is_never_a_pattern(upstream: Upstream, path: str) -> None:
     there = upstream.commit({path: b"1\n"}, "add it")
     upstream.commit({"a.py": b"other\n"}, "another file")
-    assert [version.cause.commit for version in cause.versions(upstream.git, upstream.head, path)] == [there]
+    assert [
+        version.cause.commit for version in cause.versions(upstream.git, upstream.head, path)
+    ] == [there]
     gone = upstream.commit({path: None}, "delete it")
     found = cause.vanished(upstream.git, upstream.head, path)
     assert found
     assert (found[0].commit, found[1]) == (gone, None)
-    assert [version.data for version in cause.versions(upstream.git, upstream.head, path)] == [None, b"1\n"]
+    assert [version.data for version in cause.versions(upstream.git, upstream.head, path)] == [
+        None,
+        b"1\n",
+    ]
 
 
 def test_when_a_blob_changed_and_when_a_file_came(upstream: Upstream) -> None:
@@ -87,7 +92,10 @@ def test_when_a_blob_changed_and_when_a_file_came(upstream: Upstream) -> None:
     born = upstream.head
     changed = upstream.commit({"a.py": b"x\n"})
     upstream.commit({"a.py": b"y\n"})
-    found, came = cause.changed(upstream.git, upstream.head, "a.py", first), cause.added(upstream.git, upstream.head, "a.py")
+    found, came = (
+        cause.changed(upstream.git, upstream.head, "a.py", first),
+        cause.added(upstream.git, upstream.head, "a.py"),
+    )
     assert found
     assert came
     assert (found.commit, came.commit) == (changed, born)

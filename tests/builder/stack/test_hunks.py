@@ -21,7 +21,9 @@ def _edited(rng: random.Random, lines: list[bytes]) -> list[bytes]:
     changed = list(lines)
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(changed) or 1)
-        changed[at : at + rng.randint(0, 2)] = [b"new %d\n" % rng.randint(0, 4) for _ in range(rng.randint(0, 2))]
+        changed[at : at + rng.randint(0, 2)] = [
+            b"new %d\n" % rng.randint(0, 4) for _ in range(rng.randint(0, 2))
+        ]
     return changed
 
 
@@ -34,7 +36,9 @@ def test_a_hunk_goes_where_git_puts_it(tmp_path: Path) -> None:
         other = _edited(rng, base) if round_ % 3 else base
         upstream.commit({"f": b"".join(base)})
         diff = upstream.diff({"f": b"".join(_edited(rng, base))})
-        if not diff or upstream.git.run("apply", "--numstat", "-", stdin=diff).stdout.startswith(b"0\t0"):
+        if not diff or upstream.git.run("apply", "--numstat", "-", stdin=diff).stdout.startswith(
+            b"0\t0"
+        ):
             continue
         try:
             file = _parsed(diff)
@@ -49,7 +53,9 @@ def test_a_hunk_goes_where_git_puts_it(tmp_path: Path) -> None:
         seen[taken] += 1
         assert taken == (ours is not None), (round_, diff, other)
         if ours is not None:
-            assert upstream.git.run("cat-file", "blob", index.entries()["f"][1]).stdout == b"".join(ours)
+            assert upstream.git.run("cat-file", "blob", index.entries()["f"][1]).stdout == b"".join(
+                ours
+            )
     assert min(seen.values()) >= 5, seen
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path)
-    made.upstream.commit({"pkg/a.py": text(), "bin/run.sh": b"#!/bin/sh\n"}, modes={"bin/run.sh": "100755"})
+    made.upstream.commit(
+        {"pkg/a.py": text(), "bin/run.sh": b"#!/bin/sh\n"}, modes={"bin/run.sh": "100755"}
+    )
     return made
 
 
@@ -25,7 +27,9 @@ def _blob(bench: Bench, path: str) -> str:
 
 
 def _judged(bench: Bench, *, history: bool = True) -> list[overlay.OverlayResult]:
-    return list(stack.survey(bench.pinned(history=history), (), overlay.load(bench.overlay)).overlaid)
+    return list(
+        stack.survey(bench.pinned(history=history), (), overlay.load(bench.overlay)).overlaid
+    )
 
 
 def test_files_of_ours_stand_in_one_commit_after_the_patches(bench: Bench) -> None:
@@ -34,12 +38,17 @@ def test_files_of_ours_stand_in_one_commit_after_the_patches(bench: Bench) -> No
     bench.lay("bin/run.sh", b"#!/bin/sh\nexec ours\n", _blob(bench, "bin/run.sh")).chmod(0o755)
     done = stack.apply(bench.pinned(), bench.source())
     git = bench.pinned().git
-    assert git.text("diff-tree", "-r", "--name-status", f"{done.commit}^", done.commit).splitlines() == ["A\tbin/lib/common.sh", "M\tbin/run.sh"]
+    assert git.text(
+        "diff-tree", "-r", "--name-status", f"{done.commit}^", done.commit
+    ).splitlines() == ["A\tbin/lib/common.sh", "M\tbin/run.sh"]
     assert git.text("rev-parse", f"{done.commit}^") == done.patches[0].commit
     assert git.text("log", "-1", "--format=%ct", done.commit) == str(bench.pinned().date + 2)
     assert git.text("ls-tree", done.tree, "bin/run.sh").startswith("100755 ")
     assert git.text("ls-tree", done.tree, "bin/lib/common.sh").startswith("100644 ")
-    assert done.overlay == (("bin/lib/common.sh", _sha(bench, b"# shared\n")), ("bin/run.sh", _sha(bench, b"#!/bin/sh\nexec ours\n")))
+    assert done.overlay == (
+        ("bin/lib/common.sh", _sha(bench, b"# shared\n")),
+        ("bin/run.sh", _sha(bench, b"#!/bin/sh\nexec ours\n")),
+    )
 
 
 def _sha(bench: Bench, data: bytes) -> str:
@@ -48,7 +57,13 @@ def _sha(bench: Bench, data: bytes) -> str:
 
 def test_only_the_owners_executable_bit_counts(bench: Bench) -> None:
     file = bench.lay("x.sh", b"#!/bin/sh\n", "new")
-    for mode, wanted in ((0o644, "100644"), (0o600, "100644"), (0o755, "100755"), (0o700, "100755"), (0o655, "100644")):
+    for mode, wanted in (
+        (0o644, "100644"),
+        (0o600, "100644"),
+        (0o755, "100755"),
+        (0o700, "100755"),
+        (0o655, "100644"),
+    ):
         file.chmod(mode)
         assert overlay.load(bench.overlay)[0].mode == wanted
 
@@ -94,8 +109,17 @@ def test_the_same_file_upstream_is_not_needed(bench: Bench) -> None:
 def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench) -> None:
     bench.upstream.commit({"link": b"bin"}, modes={"link": "120000"})
     link = _blob(bench, "link")
-    for path, replaces, what in (("link", link, "a link there"), ("pkg", "new", "is a folder upstream"), ("link/x", "new", "link is a file or a link"), ("pkg/a.py/x", "new", "pkg/a.py is a file")):  # fmt: skip
-        files = (overlay.OverlayFile(path, "100644", "1" * 40, None if replaces == "new" else replaces, b""),)
+    for path, replaces, what in (
+        ("link", link, "a link there"),
+        ("pkg", "new", "is a folder upstream"),
+        ("link/x", "new", "link is a file or a link"),
+        ("pkg/a.py/x", "new", "pkg/a.py is a file"),
+    ):
+        files = (
+            overlay.OverlayFile(
+                path, "100644", "1" * 40, None if replaces == "new" else replaces, b""
+            ),
+        )
         (laid,) = stack.survey(bench.pinned(), (), files).overlaid
         assert laid.outcome == "conflict"
         assert what in laid.detail

@@ -59,14 +59,31 @@ def _fails(text: str | bytes, what: str, line: int) -> FatalError:
 def test_a_good_patch_is_read_whole() -> None:
     patch = patchfile.parse(FILE, GOOD.encode())
     assert (patch.name, patch.subject) == ("mine", "up: mend a, not b: yet")
-    assert patch.fields == {"Why": "two\nlines", "Upstream-Status": "Inappropriate [only ours]", "Drop-When": "the sky falls"}
+    assert patch.fields == {
+        "Why": "two\nlines",
+        "Upstream-Status": "Inappropriate [only ours]",
+        "Drop-When": "the sky falls",
+    }
     first, second = patch.files
-    assert (first.path, first.old, first.new, first.mode, first.added, first.removed) == ("pkg/a.py", OLD, NEW, "100644", 2, 2)
-    assert [(hunk.line, hunk.old_start, hunk.new_start, hunk.edges) for hunk in first.hunks] == [(14, 3, 3, (1, 1)), (20, 20, 21, (1, 0))]
+    assert (first.path, first.old, first.new, first.mode, first.added, first.removed) == (
+        "pkg/a.py",
+        OLD,
+        NEW,
+        "100644",
+        2,
+        2,
+    )
+    assert [(hunk.line, hunk.old_start, hunk.new_start, hunk.edges) for hunk in first.hunks] == [
+        (14, 3, 3, (1, 1)),
+        (20, 20, 21, (1, 0)),
+    ]
     assert first.hunks[1].body == ((" ", b"twenty\n"), ("-", b"twenty one"))
     assert (second.path, second.mode) == ("pkg/b c.py", "100755")
     assert patch.diff == DIFF.encode()
-    assert patch.message == "up: mend a, not b: yet\n\nWhy: two\n lines\nUpstream-Status: Inappropriate [only ours]\nDrop-When: the sky falls\n"
+    assert (
+        patch.message
+        == "up: mend a, not b: yet\n\nWhy: two\n lines\nUpstream-Status: Inappropriate [only ours]\nDrop-When: the sky falls\n"
+    )
 
 
 def test_reading_and_writing_are_inverse() -> None:
@@ -75,13 +92,34 @@ def test_reading_and_writing_are_inverse() -> None:
     assert patch.with_diff(patch.diff) == patch.raw
 
 
-@pytest.mark.parametrize("value", ["Pending", "Submitted [https://example.org/1]", "Backport [abc]", "Denied [why]", "Inappropriate [why]"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Pending",
+        "Submitted [https://example.org/1]",
+        "Backport [abc]",
+        "Denied [why]",
+        "Inappropriate [why]",
+    ],
+)
 def test_good_statuses(value: str) -> None:
     assert patchfile.status_problem(value) is None
 
 
 @pytest.mark.parametrize(
-    "value", ["pending", "Pending!", "Pending[x]", "Pending []", "Denied", "Inappropriate", "Inappropriate [ ]", "Accepted", "Pending [a] b", "Pending\n"]
+    "value",
+    [
+        "pending",
+        "Pending!",
+        "Pending[x]",
+        "Pending []",
+        "Denied",
+        "Inappropriate",
+        "Inappropriate [ ]",
+        "Accepted",
+        "Pending [a] b",
+        "Pending\n",
+    ],
 )
 def test_bad_statuses(value: str) -> None:
     assert patchfile.status_problem(value)
@@ -91,7 +129,12 @@ def test_bad_statuses(value: str) -> None:
     ("old", "new", "what", "line"),
     [
         ("From: rosetta <rosetta@localhost>\n", "", "`From: NAME <MAIL>`", 1),
-        ("From: rosetta", f"From {OLD} Mon Sep 17 00:00:00 2001\nFrom: rosetta", "`From: NAME <MAIL>`", 1),
+        (
+            "From: rosetta",
+            f"From {OLD} Mon Sep 17 00:00:00 2001\nFrom: rosetta",
+            "`From: NAME <MAIL>`",
+            1,
+        ),
         ("Subject: [PATCH] ", "Subject: ", "`Subject: [PATCH] ...`", 2),
         ("yet\n\nWhy", "yet\nWhy", "an empty line after the subject", 3),
         ("Why: two\n lines\n", "", "no Why", 6),
@@ -105,7 +148,12 @@ def test_bad_statuses(value: str) -> None:
         ("falls\n\n---\n", "falls\n---\n", "unknown field '---'", 8),
         ("---\ndiff", "---\n pkg/a.py | 2 +-\ndiff", "`diff --git` expected", 10),
         ("+two\n", "+two\n-- \n2.39.5\n", "`diff --git` expected", 31),
-        ("a/pkg/a.py b/pkg/a.py\nindex", "a/pkg/a.py b/pkg/z.py\nindex", "the two names of a file differ", 10),
+        (
+            "a/pkg/a.py b/pkg/a.py\nindex",
+            "a/pkg/a.py b/pkg/z.py\nindex",
+            "the two names of a file differ",
+            10,
+        ),
         ("--- a/pkg/a.py", "--- a/pkg/z.py", "`--- a/pkg/a.py` expected", 12),
         ("+++ b/pkg/a.py", "+++ b/../../x", "`+++ b/pkg/a.py` expected", 13),
         ("--- a/pkg/a.py", "--- /dev/null", "`--- a/pkg/a.py` expected", 12),
@@ -117,7 +165,12 @@ def test_bad_statuses(value: str) -> None:
         ("index 1", "new file mode 120000\nindex 1", "creates a file", 11),
         ("index 1", "deleted file mode 100644\nindex 1", "deletes a file", 11),
         ("index 1", "old mode 100644\nnew mode 100755\nindex 1", "changes a file's mode", 11),
-        ("index 1", "similarity index 100%\nrename from x\nrename to y\nindex 1", "renames or copies", 11),
+        (
+            "index 1",
+            "similarity index 100%\nrename from x\nrename to y\nindex 1",
+            "renames or copies",
+            11,
+        ),
         ("index 1", "rename from x\nindex 1", "renames a file", 11),
         ("index 1", "copy from x\nindex 1", "copies a file", 11),
         ("index 1", "dissimilarity index 80%\nindex 1", "rewrites a file", 11),
@@ -128,14 +181,29 @@ def test_bad_statuses(value: str) -> None:
         ("@@ -3,3 +3,4 @@", "@@ -3,3 +3,5 @@", "a hunk is shorter than its head says", 20),
         ("@@ -20,2 +21 @@", "@@ -20,2 +22 @@", "line numbers do not add up", 20),
         ("@@ -20,2 +21 @@", "@@ -5,2 +6 @@", "line numbers do not add up", 20),
-        ("-four\n+FOUR\n+four and a half\n", "-four\n+FOUR\n+four and\r a half\n", "has a carriage return", 18),
+        (
+            "-four\n+FOUR\n+four and a half\n",
+            "-four\n+FOUR\n+four and\r a half\n",
+            "has a carriage return",
+            18,
+        ),
         ("+two\n", "+two", "the last line does not end", 30),
-        ("@@ -20,2 +21 @@ def g():\n twenty\n-twenty one\n", "@@ -20,2 +21,2 @@\n twenty\n twenty one\n", "changes nothing", 23),
-        ("@@ -0,0 +1,2 @@\n+one\n+two\n", "@@ -1,2 +1,2 @@\n-x\n-y\n+one\n+two\n", "replaces the whole file", 32),
+        (
+            "@@ -20,2 +21 @@ def g():\n twenty\n-twenty one\n",
+            "@@ -20,2 +21,2 @@\n twenty\n twenty one\n",
+            "changes nothing",
+            23,
+        ),
+        (
+            "@@ -0,0 +1,2 @@\n+one\n+two\n",
+            "@@ -1,2 +1,2 @@\n-x\n-y\n+one\n+two\n",
+            "replaces the whole file",
+            32,
+        ),
         ("@@ -0,0 +1,2 @@\n+one\n+two\n", "", "no hunk for pkg/b c.py", 28),
         ("pkg/b c.py", "pkg/a.py", "pkg/a.py comes twice", 31),
     ],
-)  # fmt: skip
+)
 def test_each_rule_names_its_line(old: str, new: str, what: str, line: int) -> None:
     assert old in GOOD
     changed = GOOD.replace(old, new)
@@ -150,10 +218,33 @@ def test_a_nul_byte_and_bytes_that_are_not_utf8() -> None:
 
 
 HOSTILE = [
-    "../x", "pkg/../../x", "/etc/passwd", "./x", "pkg//x", "pkg/", ".git/config", "pkg/.git/hooks/x", ".GIT/config", ".git./config", ".git /config",
-    "git~1/config", ".git::$INDEX_ALLOCATION/config", ".gitmodules", "pkg/.GitModules", ".gitattributes", "pkg/.gitattributes", "-x", ":(top)x", "C:/x",
-    "a\\..\\b", "a\tb", "a\x7fb", "a\u200cb", ".g\u200cit/config", "caf\u00e9",
-]  # fmt: skip
+    "../x",
+    "pkg/../../x",
+    "/etc/passwd",
+    "./x",
+    "pkg//x",
+    "pkg/",
+    ".git/config",
+    "pkg/.git/hooks/x",
+    ".GIT/config",
+    ".git./config",
+    ".git /config",
+    "git~1/config",
+    ".git::$INDEX_ALLOCATION/config",
+    ".gitmodules",
+    "pkg/.GitModules",
+    ".gitattributes",
+    "pkg/.gitattributes",
+    "-x",
+    ":(top)x",
+    "C:/x",
+    "a\\..\\b",
+    "a\tb",
+    "a\x7fb",
+    "a\u200cb",
+    ".g\u200cit/config",
+    "caf\u00e9",
+]
 
 
 @pytest.mark.parametrize("path", HOSTILE)
@@ -162,15 +253,27 @@ def test_hostile_paths_are_refused(path: str) -> None:
     _fails(GOOD.replace("pkg/a.py", path), "path ", 10)
 
 
-@pytest.mark.parametrize("path", ["pkg/a.py", ".github/x", ".gitignore", "a b/c", "x/-y", "gitx", "a.git/b", "a,b+c@d=e~f"])
+@pytest.mark.parametrize(
+    "path",
+    ["pkg/a.py", ".github/x", ".gitignore", "a b/c", "x/-y", "gitx", "a.git/b", "a,b+c@d=e~f"],
+)
 def test_good_paths(path: str) -> None:
     assert treepath.problem(path) is None
     tab = "\t" if " " in path else ""
-    changed = GOOD.replace("a/pkg/a.py b/pkg/a.py", f"a/{path} b/{path}").replace("--- a/pkg/a.py", f"--- a/{path}{tab}")
-    assert patchfile.parse(FILE, changed.replace("+++ b/pkg/a.py", f"+++ b/{path}{tab}").encode()).files[0].path == path
+    changed = GOOD.replace("a/pkg/a.py b/pkg/a.py", f"a/{path} b/{path}").replace(
+        "--- a/pkg/a.py", f"--- a/{path}{tab}"
+    )
+    assert (
+        patchfile.parse(FILE, changed.replace("+++ b/pkg/a.py", f"+++ b/{path}{tab}").encode())
+        .files[0]
+        .path
+        == path
+    )
 
 
-@pytest.mark.parametrize("quoted", ['"a/pkg/\\303\\251.py" "b/pkg/\\303\\251.py"', '"a/../x" "b/../x"'])
+@pytest.mark.parametrize(
+    "quoted", ['"a/pkg/\\303\\251.py" "b/pkg/\\303\\251.py"', '"a/../x" "b/../x"']
+)
 def test_quoted_paths_are_refused(quoted: str) -> None:
     _fails(GOOD.replace("a/pkg/a.py b/pkg/a.py", quoted, 1), "a quoted path", 10)
 

@@ -31,7 +31,21 @@ def test_an_empty_series_is_fine(tmp_path: Path) -> None:
     assert series.load(tmp_path) == ()
 
 
-@pytest.mark.parametrize("entry", ["../first", "sub/first", "-first", "0001-first", ".first", "first.patch", "fir..st", "fi rst", "fïrst", "/first"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "../first",
+        "sub/first",
+        "-first",
+        "0001-first",
+        ".first",
+        "first.patch",
+        "fir..st",
+        "fi rst",
+        "fïrst",
+        "/first",
+    ],
+)
 def test_names_that_are_no_names(folder: Path, entry: str) -> None:
     (folder / "series").write_text(f"second\n{entry}\n")
     with pytest.raises(FatalError, match="no patch name") as caught:

@@ -18,12 +18,19 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path)
-    made.upstream.commit({"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"}, modes={"run.sh": "100755"})
+    made.upstream.commit(
+        {"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"},
+        modes={"run.sh": "100755"},
+    )
     return made
 
 
 def _survey(bench: Bench, *, history: bool = True) -> stack.Survey:
-    return stack.survey(bench.pinned(history=history), series.load(bench.patches), overlay.load(bench.source().overlay))
+    return stack.survey(
+        bench.pinned(history=history),
+        series.load(bench.patches),
+        overlay.load(bench.source().overlay),
+    )
 
 
 def _content(bench: Bench, commit: str, path: str) -> bytes:
@@ -32,13 +39,20 @@ def _content(bench: Bench, commit: str, path: str) -> bytes:
 
 def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> None:
     bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
-    bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
+    bench.add(
+        "second",
+        bench.upstream.diff(
+            {"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}
+        ),
+    )
     done = stack.apply(bench.pinned(), bench.source())
     assert [one.outcome for one in done.patches] == ["applied", "applied"]
     assert _content(bench, done.commit, "pkg/a.py") == text(l3="first\n", l20="second\n")
     git = bench.pinned().git
     pin = bench.pinned()
-    log = git.text("log", "--format=%H %P|%an <%ae>|%cn <%ce>|%at %ct|%ai|%s", f"{pin.commit}..{done.commit}").splitlines()
+    log = git.text(
+        "log", "--format=%H %P|%an <%ae>|%cn <%ce>|%at %ct|%ai|%s", f"{pin.commit}..{done.commit}"
+    ).splitlines()
     first, second = (str(one.commit) for one in done.patches)
     who = "rosetta <rosetta@localhost>"
     assert log == [
@@ -46,18 +60,26 @@ def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> 
         f"{first} {pin.commit}|{who}|{who}|{pin.date + 1} {pin.date + 1}|{git.text('log', '-1', '--format=%ai', first)}|up: first",
     ]
     assert git.text("log", "-1", "--format=%ai", first).endswith("+0000")
-    assert "Why: the test\n needs it\nUpstream-Status: Pending" in git.text("log", "-1", "--format=%B", first)
+    assert "Why: the test\n needs it\nUpstream-Status: Pending" in git.text(
+        "log", "-1", "--format=%B", first
+    )
     assert done.commit == second
     assert done.exported_tree == done.tree
 
 
 def test_no_patches_give_the_pin_itself(bench: Bench) -> None:
     done = stack.apply(bench.pinned(), bench.source())
-    assert (done.commit, done.tree, done.exported_tree) == (bench.pinned().commit, bench.pinned().tree, bench.pinned().tree)
+    assert (done.commit, done.tree, done.exported_tree) == (
+        bench.pinned().commit,
+        bench.pinned().tree,
+        bench.pinned().tree,
+    )
 
 
 def test_a_patched_executable_stays_one(bench: Bench) -> None:
-    bench.add("script", bench.upstream.diff({"run.sh": b"#!/bin/sh\necho\n"}, modes={"run.sh": "100755"}))
+    bench.add(
+        "script", bench.upstream.diff({"run.sh": b"#!/bin/sh\necho\n"}, modes={"run.sh": "100755"})
+    )
     done = stack.apply(bench.pinned(), bench.source())
     assert bench.pinned().git.text("ls-tree", done.tree, "run.sh").startswith("100755 ")
 
@@ -72,11 +94,18 @@ def test_a_patch_whose_lines_moved_applies(bench: Bench) -> None:
 def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l2="ours\n", l20="ours\n")}))
     bench.upstream.commit({"pkg/a.py": text(l29="harmless\n")}, "harmless")
-    culprit = bench.upstream.commit({"pkg/a.py": text(l20="theirs\n", l29="harmless\n")}, "rework line 20")
-    bench.upstream.commit({"pkg/a.py": text(l5="later\n", l20="theirs\n", l29="harmless\n")}, "later")
+    culprit = bench.upstream.commit(
+        {"pkg/a.py": text(l20="theirs\n", l29="harmless\n")}, "rework line 20"
+    )
+    bench.upstream.commit(
+        {"pkg/a.py": text(l5="later\n", l20="theirs\n", l29="harmless\n")}, "later"
+    )
     (result,) = _survey(bench).results
     assert (result.outcome, result.commit, result.sound) == ("conflict", None, False)
-    assert result.detail == f'hunk 2 of 2 in pkg/a.py fits nowhere; changed upstream in {culprit[:12]} (Ada Upstream, 2020-09-16, "rework line 20")'
+    assert (
+        result.detail
+        == f'hunk 2 of 2 in pkg/a.py fits nowhere; changed upstream in {culprit[:12]} (Ada Upstream, 2020-09-16, "rework line 20")'
+    )
     assert result.cause
     assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
     with pytest.raises(FatalError) as caught:
@@ -98,7 +127,9 @@ def test_conflict_without_history_says_how_to_get_it(bench: Bench) -> None:
 def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: Bench) -> None:
     base = bench.upstream.head
     bench.add("first", bench.upstream.diff({"pkg/a.py": text(l10="first\n")}))
-    both = bench.upstream.tree({"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}")
+    both = bench.upstream.tree(
+        {"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}"
+    )
     one = bench.upstream.tree({"pkg/a.py": text(l10="first\n")}, f"{base}^{{tree}}")
     bench.add("second", refresh.diff(bench.upstream.git, one, both))
     culprit = bench.upstream.commit({"pkg/a.py": text(l12="theirs\n")}, "rework line 12")
@@ -129,7 +160,9 @@ def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> 
     assert (merged.outcome, merged.detail) == ("applied", "by a three-way merge")
 
 
-def test_already_upstream_is_left_out_with_the_same_tree(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_already_upstream_is_left_out_with_the_same_tree(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench.add("other", bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
     bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     culprit = bench.upstream.commit({"pkg/a.py": text(l20="ours\n")}, "take it")
@@ -144,7 +177,9 @@ def test_already_upstream_is_left_out_with_the_same_tree(bench: Bench, capsys: p
 
 def test_already_upstream_inside_a_larger_commit(bench: Bench) -> None:
     bench.add("merged", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    bench.upstream.commit({"pkg/a.py": text(l3="more\n", l20="ours\n"), "pkg/b.py": b"x = 2\n"}, "superset")
+    bench.upstream.commit(
+        {"pkg/a.py": text(l3="more\n", l20="ours\n"), "pkg/b.py": b"x = 2\n"}, "superset"
+    )
     assert _survey(bench, history=False).results[0].outcome == "upstream"
 
 
@@ -188,7 +223,9 @@ def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
 
 def test_renamed_twice_names_where_the_file_is_now(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    first = bench.upstream.commit({"pkg/a.py": None, "pkg/mid.py": text(l2="touched\n")}, "move once")
+    first = bench.upstream.commit(
+        {"pkg/a.py": None, "pkg/mid.py": text(l2="touched\n")}, "move once"
+    )
     bench.upstream.commit({"pkg/mid.py": None, "lib/a.py": text(l2="touched\n")}, "move twice")
     (result,) = _survey(bench).results
     assert (result.outcome, result.cause and result.cause.commit) == ("renamed", first)
@@ -223,9 +260,16 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
     bench.add("note", bench.upstream.diff({"doc.md": NOTE + b"all\n"}))
     culprit = bench.upstream.commit({"doc.md": NOTE + b"all\nof it\n"}, "note")
     (result,) = _survey(bench).results
-    assert (result.outcome, result.sound, result.cause and result.cause.commit) == ("upstream", False, culprit)
+    assert (result.outcome, result.sound, result.cause and result.cause.commit) == (
+        "upstream",
+        False,
+        culprit,
+    )
     (blind,) = _survey(bench, history=False).results
-    assert (blind.outcome, blind.detail) == ("conflict", "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin")
+    assert (blind.outcome, blind.detail) == (
+        "conflict",
+        "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin",
+    )
     with pytest.raises(FatalError, match="is there already"):
         stack.apply(bench.pinned(history=False), bench.source())
 
@@ -233,7 +277,9 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
 def test_a_deletion_is_never_taken_for_upstreams_without_proof(bench: Bench) -> None:
     bench.upstream.commit({"d.py": b"import a\nimport b\nimport c\nend\n"})
     bench.add("less", bench.upstream.diff({"d.py": b"import a\nimport c\nend\n"}))
-    culprit = bench.upstream.commit({"d.py": b"import a\nimport bb\nimport c\nend\nif x:\nimport a\nimport c\nfi\n"}, "other")
+    culprit = bench.upstream.commit(
+        {"d.py": b"import a\nimport bb\nimport c\nend\nif x:\nimport a\nimport c\nfi\n"}, "other"
+    )
     (blind,) = _survey(bench, history=False).results
     assert (blind.outcome, blind.sound) == ("conflict", False)
     (result,) = _survey(bench).results
@@ -249,7 +295,10 @@ def test_patches_after_a_failed_one_are_still_tried(bench: Bench) -> None:
 
 def test_a_patch_through_a_link_is_refused(bench: Bench) -> None:
     bench.upstream.commit({"pkg/link": b"b.py"}, modes={"pkg/link": "120000"})
-    bench.add("through", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"pkg/link"))
+    bench.add(
+        "through",
+        bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"pkg/link"),
+    )
     with pytest.raises(FatalError, match="writes through the link pkg/link") as caught:
         _survey(bench)
     assert "through.patch:" in caught.value.where
@@ -257,7 +306,10 @@ def test_a_patch_through_a_link_is_refused(bench: Bench) -> None:
 
 def test_a_patch_below_a_link_is_refused(bench: Bench) -> None:
     bench.upstream.commit({"lib": b"pkg"}, modes={"lib": "120000"})
-    bench.add("below", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"lib/a.py"))
+    bench.add(
+        "below",
+        bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}).replace(b"pkg/a.py", b"lib/a.py"),
+    )
     with pytest.raises(FatalError, match="writes through the link lib"):
         _survey(bench)
 
@@ -285,7 +337,9 @@ def test_absent_paths_never_reach_the_exported_tree(bench: Bench) -> None:
     assert "data/big.bin" not in names
 
 
-def test_the_same_commits_where_the_absent_blob_does_not_exist(bench: Bench, tmp_path: Path) -> None:
+def test_the_same_commits_where_the_absent_blob_does_not_exist(
+    bench: Bench, tmp_path: Path
+) -> None:
     bench.upstream.commit({"data/big.bin": b"\0big"})
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     absent = ("data/big.bin",)
@@ -296,7 +350,11 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(bench: Bench, tmp
     again.__dict__.update(bench.__dict__)
     again.cache = type(bench.cache)(tmp_path / "cache2")
     lacking = stack.apply(again.pinned(absent=absent), again.source(absent=absent))
-    assert (lacking.commit, lacking.tree, lacking.exported_tree) == (whole.commit, whole.tree, whole.exported_tree)
+    assert (lacking.commit, lacking.tree, lacking.exported_tree) == (
+        whole.commit,
+        whole.tree,
+        whole.exported_tree,
+    )
 
 
 def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
@@ -363,23 +421,44 @@ print(done.commit, done.tree, done.exported_tree)
 
 
 def _elsewhere(bench: Bench, home: Path, umask: int, **env: str) -> str:
-    argv = [sys.executable, "-c", f"import os; os.umask({umask})\n{PROGRAM}", str(bench.root), str(home / "cache"), bench.upstream.head]
+    argv = [
+        sys.executable,
+        "-c",
+        f"import os; os.umask({umask})\n{PROGRAM}",
+        str(bench.root),
+        str(home / "cache"),
+        bench.upstream.head,
+    ]
     clean = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(argv, check=True, capture_output=True, text=True, env=clean, cwd=home).stdout
+    return subprocess.run(
+        argv, check=True, capture_output=True, text=True, env=clean, cwd=home
+    ).stdout
 
 
 def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> None:
     crlf = b"one\r\ntwo\r\n"
-    bench.upstream.commit({".gitattributes": b"* text=auto eol=crlf ident\n*.py merge=union\n", "dos.txt": crlf})
+    bench.upstream.commit(
+        {".gitattributes": b"* text=auto eol=crlf ident\n*.py merge=union\n", "dos.txt": crlf}
+    )
     bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="$Id$ trailing \n")}))
     bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
-    bench.lay("run.sh", b"#!/bin/sh\necho ours\n", bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:run.sh")).chmod(0o755)
+    bench.lay(
+        "run.sh",
+        b"#!/bin/sh\necho ours\n",
+        bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:run.sh"),
+    ).chmod(0o755)
     plain, odd = tmp_path / "plain", tmp_path / "odd"
     for home in (plain, odd):
         home.mkdir()
     hooks = odd / "hooks"
     hooks.mkdir()
-    for name in ("pre-commit", "post-commit", "applypatch-msg", "post-index-change", "reference-transaction"):
+    for name in (
+        "pre-commit",
+        "post-commit",
+        "applypatch-msg",
+        "post-index-change",
+        "reference-transaction",
+    ):
         (hooks / name).write_text(f"#!/bin/sh\ntouch {odd}/hook-ran\nexit 1\n")
         (hooks / name).chmod(0o755)
     (odd / ".gitconfig").write_text(
@@ -390,10 +469,21 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
     (odd / "attributes").write_text("* text eol=crlf whitespace=trailing-space\n")
     here = _elsewhere(bench, plain, 0o022)
     there = _elsewhere(
-        bench, odd, 0o077, TZ="Asia/Kathmandu", LANG="de_DE.UTF-8", GIT_AUTHOR_DATE="2001-01-01T00:00:00Z", GIT_DIR="/nonexistent",
-        GIT_INDEX_FILE="/nonexistent", GIT_COMMITTER_NAME="Mallory", GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="apply.whitespace", GIT_CONFIG_VALUE_0="fix",
-        GIT_DEFAULT_HASH="sha256", XDG_CONFIG_HOME=str(odd),
-    )  # fmt: skip
+        bench,
+        odd,
+        0o077,
+        TZ="Asia/Kathmandu",
+        LANG="de_DE.UTF-8",
+        GIT_AUTHOR_DATE="2001-01-01T00:00:00Z",
+        GIT_DIR="/nonexistent",
+        GIT_INDEX_FILE="/nonexistent",
+        GIT_COMMITTER_NAME="Mallory",
+        GIT_CONFIG_COUNT="1",
+        GIT_CONFIG_KEY_0="apply.whitespace",
+        GIT_CONFIG_VALUE_0="fix",
+        GIT_DEFAULT_HASH="sha256",
+        XDG_CONFIG_HOME=str(odd),
+    )
     assert here == there
     assert not (odd / "hook-ran").exists()
     done = stack.apply(bench.pinned(), bench.source())
@@ -403,7 +493,9 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_a_killed_run_leaves_what_the_next_one_finishes(bench: Bench, tmp_path: Path, at: int) -> None:
+def test_a_killed_run_leaves_what_the_next_one_finishes(
+    bench: Bench, tmp_path: Path, at: int
+) -> None:
     bench.add("first", bench.upstream.diff({"pkg/a.py": text(l3="first\n")}))
     bench.add("second", bench.upstream.diff({"pkg/a.py": text(l20="second\n")}))
     bench.lay("more.txt", b"more\n", "new")
@@ -421,9 +513,18 @@ for name in ("write_tree", "put"):
     if {at} < 3 and name == "write_tree" or {at} == 3 and name == "put":
         setattr(gitindex.Index, name, slain)
 """
-    argv = [sys.executable, "-c", killer + PROGRAM, str(bench.root), str(tmp_path / "cache"), bench.upstream.head]
+    argv = [
+        sys.executable,
+        "-c",
+        killer + PROGRAM,
+        str(bench.root),
+        str(tmp_path / "cache"),
+        bench.upstream.head,
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     assert subprocess.run(argv, check=False, capture_output=True, env=env).returncode == -9
     done = stack.apply(bench.pinned(), bench.source())
-    again = subprocess.run([*argv[:2], PROGRAM, *argv[3:]], check=True, capture_output=True, text=True, env=env)
+    again = subprocess.run(
+        [*argv[:2], PROGRAM, *argv[3:]], check=True, capture_output=True, text=True, env=env
+    )
     assert again.stdout.split() == [done.commit, done.tree, done.exported_tree]

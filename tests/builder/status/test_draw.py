@@ -13,7 +13,12 @@ def _read(svg: str) -> ET.Element:
 
 
 def _run(**losses: float | None) -> Run:
-    return Run(devices=2, steps_per_second=1.0, resumed_from=20, losses={step.removeprefix("s"): loss for step, loss in losses.items()})
+    return Run(
+        devices=2,
+        steps_per_second=1.0,
+        resumed_from=20,
+        losses={step.removeprefix("s"): loss for step, loss in losses.items()},
+    )
 
 
 def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
@@ -24,8 +29,17 @@ def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
     assert [y for _, y in points] == sorted(y for _, y in points)  # SVG counts downwards
     restored = next(each for each in svg if each.get("class") == "restored")
     assert float(restored.attrib["x1"]) == points[1][0]
-    assert svg.attrib["aria-label"] == "Training loss of t5x & <more>. 2 devices: from 5.000 to 1.000 in 30 steps."
-    assert {each.text for each in svg if each.tag == "text"} == {"1.00", "3.00", "5.00", "step 5", "step 30"}
+    assert (
+        svg.attrib["aria-label"]
+        == "Training loss of t5x & <more>. 2 devices: from 5.000 to 1.000 in 30 steps."
+    )
+    assert {each.text for each in svg if each.tag == "text"} == {
+        "1.00",
+        "3.00",
+        "5.00",
+        "step 5",
+        "step 30",
+    }
 
 
 @pytest.mark.parametrize("runs", [[], [_run(s5=1.0)], [_run(s5=float("nan"), s10=None, s15=2.0)]])
@@ -58,5 +72,16 @@ def test_a_badge_says_what_it_shows_and_escapes_it() -> None:
 @pytest.mark.parametrize("colour", sorted(draw.COLOURS))
 def test_white_on_each_colour_can_be_read(colour: str) -> None:
     parts = [int(draw.COLOURS[colour][at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    assert 1.05 / (sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) + 0.05) >= 4.5
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    assert (
+        1.05
+        / (
+            sum(
+                weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+            )
+            + 0.05
+        )
+        >= 4.5
+    )

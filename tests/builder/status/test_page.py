@@ -35,7 +35,11 @@ class _Seen(HTMLParser):
 
 
 def test_the_last_green_night_is_found_and_the_history_runs_from_old_to_new() -> None:
-    found = _view(statuskit.report("2026-11-28", green=False), statuskit.report("2026-11-27"), statuskit.report("2026-11-26", green=False))
+    found = _view(
+        statuskit.report("2026-11-28", green=False),
+        statuskit.report("2026-11-27"),
+        statuskit.report("2026-11-26", green=False),
+    )
     (one,) = found.shown
     assert (one.verdict, one.last_green) == ("red", "2026-11-27")
     assert one.history == (("2026-11-26", "red"), ("2026-11-27", "green"), ("2026-11-28", "red"))
@@ -77,7 +81,17 @@ def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
     assert seen.open == []
     assert not seen.tags & {"script", "link", "img", "iframe"}
     assert set(seen.addresses) == {f"https://github.com/a/up/commit/{'a' * 40}", "reports.json"}
-    for word in ("last green 2026-11-27", "the disk is full; free some space", "2 MB, 3 MB unpacked", "12.5 steps/s", "until 2027-12-31", "fixes of what stops it", "+4 &minus;2", "oldest 9 days", "Not all is green"):
+    for word in (
+        "last green 2026-11-27",
+        "the disk is full; free some space",
+        "2 MB, 3 MB unpacked",
+        "12.5 steps/s",
+        "until 2027-12-31",
+        "fixes of what stops it",
+        "+4 &minus;2",
+        "oldest 9 days",
+        "Not all is green",
+    ):
         assert word in text, word
     assert "url(" not in text
     assert 'lang="en-GB"' in text
@@ -88,7 +102,10 @@ def test_the_page_has_all_of_it_and_fetches_nothing() -> None:
 def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:
     held = statuskit.report()
     culprit = {"commit": "b" * 40, "author": "T. Ester", "date": "2026-11-20", "subject": "rework"}
-    held["sources"]["up"].update(state="part-way", patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}])
+    held["sources"]["up"].update(
+        state="part-way",
+        patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}],
+    )
     text = page.html(_view(held))
     assert text.index("up part way") < text.index("Distributions")
     assert f"https://github.com/a/up/commit/{'b' * 40}" in text
@@ -97,8 +114,16 @@ def test_a_pin_that_waits_stands_on_top_and_names_who_broke_it() -> None:
 
 def test_what_upstream_writes_is_text_and_an_address_elsewhere_is_no_link() -> None:
     hostile = statuskit.report()
-    culprit = {"commit": "b" * 40, "author": "<script>alert(1)</script>", "date": "2026-11-20", "subject": '" onload="x'}
-    hostile["sources"]["up"].update(url="javascript:alert(1)", patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}])
+    culprit = {
+        "commit": "b" * 40,
+        "author": "<script>alert(1)</script>",
+        "date": "2026-11-20",
+        "subject": '" onload="x',
+    }
+    hostile["sources"]["up"].update(
+        url="javascript:alert(1)",
+        patches=[{"name": "mine", "outcome": "conflict", "detail": "", "culprit": culprit}],
+    )
     seen = _Seen()
     seen.feed(page.html(_view(hostile)))
     assert "script" not in seen.tags

@@ -12,12 +12,33 @@ from tests.builder.status.servingkit import serving
 
 
 def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
-    found = reports.newest([statuskit.report("2026-11-26"), statuskit.report("2026-11-28", builder="old"), statuskit.report("2026-11-27"), statuskit.report("2026-11-28")], 2)
-    assert [(each["date"], each["builder"]) for each in found] == [("2026-11-28", "0.1.0"), ("2026-11-27", "0.1.0")]
+    found = reports.newest(
+        [
+            statuskit.report("2026-11-26"),
+            statuskit.report("2026-11-28", builder="old"),
+            statuskit.report("2026-11-27"),
+            statuskit.report("2026-11-28"),
+        ],
+        2,
+    )
+    assert [(each["date"], each["builder"]) for each in found] == [
+        ("2026-11-28", "0.1.0"),
+        ("2026-11-27", "0.1.0"),
+    ]
 
 
-@pytest.mark.parametrize(("change", "word"), [({"schema": 2}, "schema"), ({"date": "28.11."}, "date"), ({"published": [{}]}, "published.0"), ({"images": 3}, "images")])
-def test_a_document_that_is_none_is_named(tmp_path: Path, change: dict[str, object], word: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"schema": 2}, "schema"),
+        ({"date": "28.11."}, "date"),
+        ({"published": [{}]}, "published.0"),
+        ({"images": 3}, "images"),
+    ],
+)
+def test_a_document_that_is_none_is_named(
+    tmp_path: Path, change: dict[str, object], word: str
+) -> None:
     (tmp_path / "a.json").write_text(json.dumps({**statuskit.report(), **change}))
     with pytest.raises(FatalError, match=word) as caught:
         reports.of_folders([tmp_path])
@@ -33,20 +54,36 @@ def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) ->
 
 
 def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
-    with serving({"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [statuskit.report()]}))}) as address:
+    with serving(
+        {"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [statuskit.report()]}))}
+    ) as address:
         assert [each["date"] for each in reports.of_page(f"{address}/x/")] == ["2026-11-28"]
         assert reports.of_page(f"{address}/none") == []
 
 
-@pytest.mark.parametrize("answer", [(500, ""), (200, "no JSON"), (200, "[]"), (200, '{"schema": 1, "reports": [{}]}'), (200, '{"schema": 2, "reports": []}')])
-def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(answer: tuple[int, str]) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (500, ""),
+        (200, "no JSON"),
+        (200, "[]"),
+        (200, '{"schema": 1, "reports": [{}]}'),
+        (200, '{"schema": 2, "reports": []}'),
+    ],
+)
+def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(
+    answer: tuple[int, str],
+) -> None:
     with serving({"/reports.json": answer}) as address, pytest.raises(FatalError):
         reports.of_page(address)
 
 
 def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
     whole = json.dumps({"schema": 1, "reports": [statuskit.report()]})
-    with serving({"/reports.json": (200, whole)}, missing=5) as address, pytest.raises(FatalError, match="cannot be read"):
+    with (
+        serving({"/reports.json": (200, whole)}, missing=5) as address,
+        pytest.raises(FatalError, match="cannot be read"),
+    ):
         reports.of_page(address)
 
 

@@ -37,9 +37,21 @@ Requires-Dist: jax
 Requires-Dist: transformer_engine_cu12=={VERSION}
 """
 # Each header comes from another package: what is not on the include path does not compile.
-_INCLUDES = ("Python.h", "cuda.h", "nccl.h", "nvtx.h", "cudnn_frontend.h", "common.h", "transformer_engine.h", "extensions.h", "xla/ffi.h", "pybind11/pybind11.h")
+_INCLUDES = (
+    "Python.h",
+    "cuda.h",
+    "nccl.h",
+    "nvtx.h",
+    "cudnn_frontend.h",
+    "common.h",
+    "transformer_engine.h",
+    "extensions.h",
+    "xla/ffi.h",
+    "pybind11/pybind11.h",
+)
 SOURCES = {
-    "one.cpp": "".join(f"#include <{name}>\n" for name in _INCLUDES) + 'extern "C" __attribute__((visibility("default"))) const char *where() { return __FILE__; }\n',
+    "one.cpp": "".join(f"#include <{name}>\n" for name in _INCLUDES)
+    + 'extern "C" __attribute__((visibility("default"))) const char *where() { return __FILE__; }\n',
     "two.cpp": '#include <string>\nextern "C" int ncclGroupStart();\nnamespace { std::string hidden() { return "x"; } }\nint two() { return ncclGroupStart() + (int)hidden().size(); }\n',
 }
 
@@ -72,10 +84,16 @@ def need(architecture: str = "amd64") -> None:
 
 
 def _program(architecture: str) -> str:
-    return "g++" if {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine()) == architecture else f"{headers.TRIPLETS[architecture]}-g++"
+    return (
+        "g++"
+        if {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine()) == architecture
+        else f"{headers.TRIPLETS[architecture]}-g++"
+    )
 
 
-def make(root: Path, index: Index, architecture: str = "amd64", sources: Mapping[str, str] = SOURCES) -> Te:
+def make(
+    root: Path, index: Index, architecture: str = "amd64", sources: Mapping[str, str] = SOURCES
+) -> Te:
     """All of it below `root`, its packages on the index."""
     made = root.parent / f"made-{root.name}"
     for folder in (root / "locks/l", root / "debs", root / "patches", made):
@@ -85,15 +103,37 @@ def make(root: Path, index: Index, architecture: str = "amd64", sources: Mapping
     tag = f"py3-none-manylinux_2_17_{machine}"
     packages = {
         "jaxlib": (tag, {"jaxlib/include/xla/ffi.h": b""}),
-        "nvidia-cuda-runtime": (tag, {"nvidia/cu13/include/cuda.h": b"", "nvidia/cu13/lib/libcudart.so.13": _library(made, architecture, "libcudart.so.13", "cudaFree")}),
-        "nvidia-nccl-cu13": (tag, {"nvidia/nccl/include/nccl.h": b"", "nvidia/nccl/lib/libnccl.so.2": _library(made, architecture, "libnccl.so.2", "ncclGroupStart")}),
+        "nvidia-cuda-runtime": (
+            tag,
+            {
+                "nvidia/cu13/include/cuda.h": b"",
+                "nvidia/cu13/lib/libcudart.so.13": _library(
+                    made, architecture, "libcudart.so.13", "cudaFree"
+                ),
+            },
+        ),
+        "nvidia-nccl-cu13": (
+            tag,
+            {
+                "nvidia/nccl/include/nccl.h": b"",
+                "nvidia/nccl/lib/libnccl.so.2": _library(
+                    made, architecture, "libnccl.so.2", "ncclGroupStart"
+                ),
+            },
+        ),
         "nvidia-nccl-cu12": (tag, {"nvidia/nccl/include/nccl.h": b"#error CUDA 12\n"}),
         "nvidia-nvtx": (tag, {"nvidia/cu13/include/nvtx.h": b""}),
-        "nvidia-cudnn-frontend": (tag, {"nvidia_cudnn_frontend-1.data/data/include/cudnn_frontend.h": b""}),
+        "nvidia-cudnn-frontend": (
+            tag,
+            {"nvidia_cudnn_frontend-1.data/data/include/cudnn_frontend.h": b""},
+        ),
         "pybind11": ("py3-none-any", {"pybind11/include/pybind11/pybind11.h": b""}),
         "transformer-engine-cu13": (tag, {"transformer_engine/x": b""}),
     }
-    pins = {name: Pin(name, "1", "", (index.add(name, _wheel(made, name, tag, files)),)) for name, (tag, files) in packages.items()}
+    pins = {
+        name: Pin(name, "1", "", (index.add(name, _wheel(made, name, tag, files)),))
+        for name, (tag, files) in packages.items()
+    }
     locks = {
         "l/common": ("jaxlib", "nvidia-cuda-runtime", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
         "l/te-cuda13": ("nvidia-cudnn-frontend", "transformer-engine-cu13"),
@@ -126,7 +166,10 @@ def _wheel(folder: Path, name: str, tag: str, files: Mapping[str, bytes]) -> Pat
         for file, data in files.items():
             archive.writestr(file, data)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.2\nName: {name}\nVersion: 1\n")
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: {tag}\n")
+        archive.writestr(
+            f"{info}/WHEEL",
+            f"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: {tag}\n",
+        )
         rows = [*files, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
         archive.writestr(f"{info}/RECORD", "".join(f"{row},,\n" for row in rows))
     return path
@@ -135,9 +178,14 @@ def _wheel(folder: Path, name: str, tag: str, files: Mapping[str, bytes]) -> Pat
 def _sdist(folder: Path, sources: Mapping[str, str]) -> Path:
     top = f"transformer_engine_jax-{VERSION}"
     files = {
-        "PKG-INFO": PKG_INFO, "LICENSE": "all rights\n", "csrc/extensions.h": "", "common_headers/common.h": "", "common_headers/common/x.h": "",
-        "common_headers/common/include/transformer_engine.h": "", **{f"csrc/extensions/{name}": text for name, text in sources.items()},
-    }  # fmt: skip
+        "PKG-INFO": PKG_INFO,
+        "LICENSE": "all rights\n",
+        "csrc/extensions.h": "",
+        "common_headers/common.h": "",
+        "common_headers/common/x.h": "",
+        "common_headers/common/include/transformer_engine.h": "",
+        **{f"csrc/extensions/{name}": text for name, text in sources.items()},
+    }
     path = folder / f"{top}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         for file, text in files.items():
@@ -151,7 +199,20 @@ def _library(folder: Path, architecture: str, name: str, function: str) -> bytes
     """A shared library of one function."""
     source, out = folder / f"{name}.c", folder / name
     source.write_text(f'extern "C" int {function}() {{ return 0; }}\n')
-    subprocess.run([_program(architecture), "-x", "c++", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(out), str(source)], check=True)
+    subprocess.run(
+        [
+            _program(architecture),
+            "-x",
+            "c++",
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{name}",
+            "-o",
+            str(out),
+            str(source),
+        ],
+        check=True,
+    )
     return out.read_bytes()
 
 
@@ -167,16 +228,30 @@ def _deb(into: Path, folder: Path, architecture: str) -> Deb:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
     path = folder / "headers.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", str(tree), str(path)], check=True, capture_output=True)
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(path)],
+        check=True,
+        capture_output=True,
+    )
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     (into / f"{digest}.deb").write_bytes(data)
     name = f"libpython3.13-dev_3.13.5-1_{architecture}.deb"
-    return Deb("libpython3.13-dev", "3.13.5-1", architecture, f"pool/main/p/python3.13/{name}", digest, len(data), "os")
+    return Deb(
+        "libpython3.13-dev",
+        "3.13.5-1",
+        architecture,
+        f"pool/main/p/python3.13/{name}",
+        digest,
+        len(data),
+        "os",
+    )
 
 
 def note(wheel: Path) -> dict[str, object]:
     """What a wheel says of how it was made."""
     with zipfile.ZipFile(wheel) as archive:
-        known: dict[str, object] = json.loads(archive.read(f"transformer_engine_jax-{VERSION}.dist-info/rosetta-build.json"))
+        known: dict[str, object] = json.loads(
+            archive.read(f"transformer_engine_jax-{VERSION}.dist-info/rosetta-build.json")
+        )
     return known

@@ -39,14 +39,19 @@ def _digest(file: Path) -> str:
 def test_pins_and_wheel(te: Te, cache: Cache) -> None:
     assert not addition.built(te.context(cache), te.manifest(), *WANTED)
     added = addition.addition(te.context(cache), te.manifest(), *WANTED)
-    assert [pin.text for pin in added.pins] == ["nvidia-cudnn-frontend==1", "transformer-engine-cu13==1"]
+    assert [pin.text for pin in added.pins] == [
+        "nvidia-cudnn-frontend==1",
+        "transformer-engine-cu13==1",
+    ]
     assert (added.version, added.sha256) == (tekit.VERSION, _digest(added.wheel))
     assert added.wheel.is_relative_to(cache.root)
     assert added.glibc.startswith("2.")
     assert addition.built(te.context(cache), te.manifest(), *WANTED)
 
 
-def test_an_imported_wheel_needs_no_compiler(te: Te, cache: Cache, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_imported_wheel_needs_no_compiler(
+    te: Te, cache: Cache, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = build.plan(te.manifest(), *WANTED)
     assert addition.imported(cache, plan) is None
     addition.take(cache, plan, wheel, _digest(wheel))
@@ -59,15 +64,22 @@ def test_an_imported_wheel_needs_no_compiler(te: Te, cache: Cache, wheel: Path, 
     assert te.index.requests == []
     assert addition.drop(cache, plan)
     assert not addition.drop(cache, plan)
-    with pytest.raises(FatalError, match=r"no C\+\+ compiler for amd64 is here.*apt-get install g\+\+"):
+    with pytest.raises(
+        FatalError, match=r"no C\+\+ compiler for amd64 is here.*apt-get install g\+\+"
+    ):
         addition.addition(te.context(cache), te.manifest(), *WANTED)
 
 
-def test_no_cross_compiler(tmp_path: Path, index: Index, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cross_compiler(
+    tmp_path: Path, index: Index, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tekit.need("arm64")
     te = tekit.make(tmp_path / "repo", index, "arm64")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(FatalError, match=r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu, or make the wheel on an arm64 machine.*--import"):
+    with pytest.raises(
+        FatalError,
+        match=r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu, or make the wheel on an arm64 machine.*--import",
+    ):
         addition.addition(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
     assert not addition.built(te.context(cache), te.manifest(), "l", "cuda13", "arm64", "3.13")
 
@@ -78,7 +90,9 @@ def test_another_lock_does_not_take_the_imported_wheel(te: Te, cache: Cache, whe
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
     changed = build.plan(te.manifest(), *WANTED)
     assert addition.imported(cache, changed) is None
-    with pytest.raises(FatalError, match="was compiled from or against other packages than the locks name"):
+    with pytest.raises(
+        FatalError, match="was compiled from or against other packages than the locks name"
+    ):
         addition.take(cache, changed, wheel, _digest(wheel))
 
 
@@ -103,8 +117,12 @@ def test_wheels_that_are_not_taken(te: Te, cache: Cache, wheel: Path, tmp_path: 
     _refused(te, cache, wheel, "has the sha256 [0-9a-f]{64}, not 0000", "0" * 64)
     _refused(te, cache, tmp_path / "none.whl", "cannot be read", "0" * 64)
     for name, message in {
-        wheel.name.replace("1.2.0", "1.2.1"): r"is transformer-engine-jax 1\.2\.1, not transformer-engine-jax 1\.2\.0",
-        wheel.name.replace("x86_64", "aarch64"): "is for cp313-cp313-linux_aarch64, not for cp313-cp313-linux_x86_64",
+        wheel.name.replace(
+            "1.2.0", "1.2.1"
+        ): r"is transformer-engine-jax 1\.2\.1, not transformer-engine-jax 1\.2\.0",
+        wheel.name.replace(
+            "x86_64", "aarch64"
+        ): "is for cp313-cp313-linux_aarch64, not for cp313-cp313-linux_x86_64",
         wheel.name.replace("cp313", "cp312"): "is for cp312-cp312-linux_x86_64",
         wheel.name.replace("_jax", "_torch"): "is transformer-engine-torch",
         "x.whl": "is not the file name of a wheel",
@@ -119,24 +137,60 @@ def test_wheels_that_are_not_taken(te: Te, cache: Cache, wheel: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda name, data: None if name.endswith(".so") else (name, data), "holds no compiled module"),
-        (lambda name, data: (name.replace("cpython-313", "cpython-312"), data), "holds .*cpython-312.*, not "),
-        (lambda name, data: (name, data.replace(b"\x3e\x00", b"\xb7\x00", 1) if name.endswith(".so") else data), "is not compiled for amd64"),
-        (lambda name, data: (name, b"MZ" + data if name.endswith(".so") else data), "is not compiled for amd64"),
-        (lambda name, data: (name, data.replace(b"cu13", b"cu12")), "asks for transformer-engine-cu12, not for transformer-engine-cu13"),
-        (lambda name, data: (name, data.replace(b"Requires-Dist: transformer_engine_cu13", b"X: y")), "does not ask for transformer-engine-cu13"),
-        (lambda name, data: (name, data.replace(b"Version: 1.2.0", b"Version: 1.2.1")), "names another project or version"),
-        (lambda name, data: (name, b"{" if name.endswith("rosetta-build.json") else data), "is broken"),
+        (
+            lambda name, data: None if name.endswith(".so") else (name, data),
+            "holds no compiled module",
+        ),
+        (
+            lambda name, data: (name.replace("cpython-313", "cpython-312"), data),
+            "holds .*cpython-312.*, not ",
+        ),
+        (
+            lambda name, data: (
+                name,
+                data.replace(b"\x3e\x00", b"\xb7\x00", 1) if name.endswith(".so") else data,
+            ),
+            "is not compiled for amd64",
+        ),
+        (
+            lambda name, data: (name, b"MZ" + data if name.endswith(".so") else data),
+            "is not compiled for amd64",
+        ),
+        (
+            lambda name, data: (name, data.replace(b"cu13", b"cu12")),
+            "asks for transformer-engine-cu12, not for transformer-engine-cu13",
+        ),
+        (
+            lambda name, data: (
+                name,
+                data.replace(b"Requires-Dist: transformer_engine_cu13", b"X: y"),
+            ),
+            "does not ask for transformer-engine-cu13",
+        ),
+        (
+            lambda name, data: (name, data.replace(b"Version: 1.2.0", b"Version: 1.2.1")),
+            "names another project or version",
+        ),
+        (
+            lambda name, data: (name, b"{" if name.endswith("rosetta-build.json") else data),
+            "is broken",
+        ),
         (lambda name, data: ("../" + name if name.endswith("LICENSE") else name, data), r"\.\."),
     ],
 )
 def test_wheels_with_something_wrong_inside(
-    te: Te, cache: Cache, wheel: Path, change: Callable[[str, bytes], tuple[str, bytes] | None], message: str
+    te: Te,
+    cache: Cache,
+    wheel: Path,
+    change: Callable[[str, bytes], tuple[str, bytes] | None],
+    message: str,
 ) -> None:
     _refused(te, cache, _again(wheel, change), message)
 
 
-def test_a_wheel_of_another_builder_is_taken_with_a_warning(te: Te, cache: Cache, wheel: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wheel_of_another_builder_is_taken_with_a_warning(
+    te: Te, cache: Cache, wheel: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     _again(wheel, lambda name, data: None if name.endswith("rosetta-build.json") else (name, data))
     addition.take(cache, build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
     assert "only the sha256 vouches for it" in capfd.readouterr().err

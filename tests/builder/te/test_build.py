@@ -41,29 +41,67 @@ def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
     assert hashlib.sha256(made.path.read_bytes()).hexdigest() == made.sha256
     with zipfile.ZipFile(made.path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    assert list(files) == [LOADER, MODULE, *(f"{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "rosetta-build.json", "top_level.txt"))]
-    assert f"Requires-Dist: transformer_engine_cu13=={tekit.VERSION}" in files[f"{INFO}/METADATA"].decode().splitlines()
+    assert list(files) == [
+        LOADER,
+        MODULE,
+        *(
+            f"{INFO}/{name}"
+            for name in (
+                "METADATA",
+                "RECORD",
+                "WHEEL",
+                "licenses/LICENSE",
+                "rosetta-build.json",
+                "top_level.txt",
+            )
+        ),
+    ]
+    assert (
+        f"Requires-Dist: transformer_engine_cu13=={tekit.VERSION}"
+        in files[f"{INFO}/METADATA"].decode().splitlines()
+    )
     assert b"cu12" not in files[f"{INFO}/METADATA"]
     rows = {row[0]: row[1] for row in csv.reader(io.StringIO(files[f"{INFO}/RECORD"].decode()))}
     assert rows.pop(f"{INFO}/RECORD") == ""
-    assert rows == {name: "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode() for name, data in files.items() if name in rows}
+    assert rows == {
+        name: "sha256="
+        + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        for name, data in files.items()
+        if name in rows
+    }
     assert rows.keys() == files.keys() - {f"{INFO}/RECORD"}
 
 
-def test_the_module_loads_and_names_no_folder_of_this_machine(te: Te, cache: Cache, tmp_path: Path) -> None:
+def test_the_module_loads_and_names_no_folder_of_this_machine(
+    te: Te, cache: Cache, tmp_path: Path
+) -> None:
     made = _wheel(te, cache)
     shutil.unpack_archive(made.path, tmp_path / "out", "zip")
     module = tmp_path / "out" / MODULE
     assert str(cache.root).encode() not in module.read_bytes()
     assert b"rosetta/wheels/te-source-" in module.read_bytes()
-    shown = subprocess.run(["readelf", "-d", str(module)], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["readelf", "-d", str(module)], capture_output=True, text=True, check=True
+    ).stdout
     assert "[libnccl.so.2]" in shown
     assert "[$ORIGIN/../../nvidia/nccl/lib]" in shown
     assert "NOW" not in shown
-    assert "BUILD_ID" not in subprocess.run(["readelf", "-n", str(module)], capture_output=True, text=True, check=True).stdout
+    assert (
+        "BUILD_ID"
+        not in subprocess.run(
+            ["readelf", "-n", str(module)], capture_output=True, text=True, check=True
+        ).stdout
+    )
     note = tekit.note(made.path)
     assert note["inputs"] == build.plan(te.manifest(), *WANTED).inputs
-    assert note["against"] == ["jaxlib==1", "nvidia-cuda-runtime==1", "nvidia-cudnn-frontend==1", "nvidia-nccl-cu13==1", "nvidia-nvtx==1", "pybind11==1"]
+    assert note["against"] == [
+        "jaxlib==1",
+        "nvidia-cuda-runtime==1",
+        "nvidia-cudnn-frontend==1",
+        "nvidia-nccl-cu13==1",
+        "nvidia-nvtx==1",
+        "pybind11==1",
+    ]
 
 
 def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Path) -> None:
@@ -74,13 +112,22 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
         if "cu12" not in wheel.name:
             shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL); here = ctypes.CDLL(None); print(here.ncclGroupStart(), here.cudaFree())"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "site" / LOADER)], capture_output=True, text=True, check=False, env={})
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "site" / LOADER)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
+    )
     assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
 
 
 def test_cudart_is_not_there(tmp_path: Path) -> None:
     tekit.need()
-    with pytest.raises(FatalError, match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against"):
+    with pytest.raises(
+        FatalError,
+        match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against",
+    ):
         loader.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
 
 
@@ -89,7 +136,9 @@ def test_the_same_bytes_in_another_place(te: Te, cache: Cache, tmp_path: Path) -
     assert _wheel(te, cache).sha256 == _wheel(te, other).sha256
 
 
-def test_the_second_time_nothing_is_fetched_or_compiled(te: Te, cache: Cache, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_second_time_nothing_is_fetched_or_compiled(
+    te: Te, cache: Cache, capfd: pytest.CaptureFixture[str]
+) -> None:
     first = _wheel(te, cache)
     assert set(first.effort["files"]) == {"one.cpp", "two.cpp"}
     assert first.effort["peak_bytes"] > 1_000_000
@@ -113,20 +162,33 @@ def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
     assert not addition.built(te.context(cache), te.manifest(), *WANTED)
 
 
-def test_a_source_that_does_not_compile_leaves_no_wheel(tmp_path: Path, index: Index, cache: Cache) -> None:
+def test_a_source_that_does_not_compile_leaves_no_wheel(
+    tmp_path: Path, index: Index, cache: Cache
+) -> None:
     tekit.need()
-    te = tekit.make(tmp_path / "repo", index, sources={**tekit.SOURCES, "bad.cpp": "int f() { return nothing; }\n"})
+    te = tekit.make(
+        tmp_path / "repo",
+        index,
+        sources={**tekit.SOURCES, "bad.cpp": "int f() { return nothing; }\n"},
+    )
     te.with_headers(cache)
-    with pytest.raises(FatalError, match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .nothing. was not declared"):
+    with pytest.raises(
+        FatalError,
+        match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .nothing. was not declared",
+    ):
         _wheel(te, cache)
     assert not list(cache.path("wheels").glob("te-*/*.whl"))
 
 
-def test_for_the_other_architecture_by_a_cross_compiler(tmp_path: Path, index: Index, cache: Cache) -> None:
+def test_for_the_other_architecture_by_a_cross_compiler(
+    tmp_path: Path, index: Index, cache: Cache
+) -> None:
     tekit.need("arm64")
     te = tekit.make(tmp_path / "repo", index, "arm64")
     te.with_headers(cache)
-    made = build.wheel(cache, build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False)
+    made = build.wheel(
+        cache, build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
+    )
     with zipfile.ZipFile(made.path) as archive:
         module = archive.read(MODULE.replace("x86_64", "aarch64"))
     assert module[:4] == b"\x7fELF"
@@ -140,7 +202,10 @@ def test_for_the_other_architecture_by_a_cross_compiler(tmp_path: Path, index: I
         (("l", "cuda12", "amd64", "3.13"), "is not for 'cuda12'.*use one of: cuda13"),
         (("l", "cpu", "amd64", "3.13"), "is not for 'cpu'"),
         (("l", "cuda13", "amd64", "3.11"), r"no locks for Python 3\.11.*one of: 3\.12, 3\.13"),
-        (("l", "cuda13", "amd64", "3.12"), r"no headers of Python 3\.12 for amd64 are locked \(locked: 3\.13 on amd64\)"),
+        (
+            ("l", "cuda13", "amd64", "3.12"),
+            r"no headers of Python 3\.12 for amd64 are locked \(locked: 3\.13 on amd64\)",
+        ),
     ],
 )
 def test_what_it_is_not_for(te: Te, wanted: tuple[str, str, str, str], message: str) -> None:

@@ -14,19 +14,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("architecture", "machine"), [("amd64", "x86_64-linux-gnu"), ("arm64", "aarch64-linux-gnu")])
+@pytest.mark.parametrize(
+    ("architecture", "machine"), [("amd64", "x86_64-linux-gnu"), ("arm64", "aarch64-linux-gnu")]
+)
 def test_the_machine_s_own(architecture: str, machine: str) -> None:
     tekit.need(architecture)
     found = compiler.find(architecture)
     assert found.machine == machine
     assert int(found.version.split(".")[0]) >= compiler.OLDEST
-    assert found.identity == {"version": found.version, "machine": machine, "glibc": found.glibc, "library": found.library}
+    assert found.identity == {
+        "version": found.version,
+        "machine": machine,
+        "glibc": found.glibc,
+        "library": found.library,
+    }
     assert found.glibc.startswith("2.")
 
 
 def _program(folder: Path, name: str, machine: str, macros: str) -> None:
     path = folder / name
-    path.write_text(f'#!/bin/sh\ncase "$1" in -dumpmachine) echo {machine} ;; *) printf "%s\\n" {macros} ;; esac\n')
+    path.write_text(
+        f'#!/bin/sh\ncase "$1" in -dumpmachine) echo {machine} ;; *) printf "%s\\n" {macros} ;; esac\n'
+    )
     path.chmod(0o755)
 
 
@@ -36,14 +45,46 @@ GNU = '"#define __GNUC__ {}" "#define __GNUC_MINOR__ 2" "#define __GNUC_PATCHLEV
 @pytest.mark.parametrize(
     ("name", "machine", "macros", "message"),
     [
-        ("aarch64-linux-gnu-g++", "aarch64-linux-gnu", GNU.format(8), r"is version 8\.2\.0, and 9 is needed.*install a newer g\+\+"),
-        ("aarch64-linux-gnu-g++", "x86_64-linux-gnu", GNU.format(12), r"no C\+\+ compiler for arm64"),
-        ("aarch64-linux-gnu-g++", "aarch64-linux-gnu", GNU.format(12) + ' "#define __clang__ 1"', r"no C\+\+ compiler for arm64"),
-        ("aarch64-linux-gnu-g++", "aarch64-linux-musl", '"#define __GNUC__ 12"', r"no C\+\+ compiler for arm64"),
-        ("unrelated", "aarch64-linux-gnu", GNU.format(12), r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu"),
+        (
+            "aarch64-linux-gnu-g++",
+            "aarch64-linux-gnu",
+            GNU.format(8),
+            r"is version 8\.2\.0, and 9 is needed.*install a newer g\+\+",
+        ),
+        (
+            "aarch64-linux-gnu-g++",
+            "x86_64-linux-gnu",
+            GNU.format(12),
+            r"no C\+\+ compiler for arm64",
+        ),
+        (
+            "aarch64-linux-gnu-g++",
+            "aarch64-linux-gnu",
+            GNU.format(12) + ' "#define __clang__ 1"',
+            r"no C\+\+ compiler for arm64",
+        ),
+        (
+            "aarch64-linux-gnu-g++",
+            "aarch64-linux-musl",
+            '"#define __GNUC__ 12"',
+            r"no C\+\+ compiler for arm64",
+        ),
+        (
+            "unrelated",
+            "aarch64-linux-gnu",
+            GNU.format(12),
+            r"no C\+\+ compiler for arm64.*apt-get install g\+\+-aarch64-linux-gnu",
+        ),
     ],
 )
-def test_what_is_no_compiler_for_it(name: str, machine: str, macros: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_compiler_for_it(
+    name: str,
+    machine: str,
+    macros: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     _program(tmp_path, name, machine, macros)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -60,7 +101,9 @@ def test_one_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         compiler.find("arm64")
 
 
-def test_two_builds_of_the_same_compiler_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_builds_of_the_same_compiler_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -53,7 +53,10 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
         ("{", "cannot be read"),
         ("[]", "is not a lock of Python's headers"),
         ('{"schema": 2, "pythons": {}}', "is not a lock of Python's headers"),
-        ('{"schema": 1, "pythons": {"3.13": [{"name": "x"}]}}', "is not a lock of Python's headers"),
+        (
+            '{"schema": 1, "pythons": {"3.13": [{"name": "x"}]}}',
+            "is not a lock of Python's headers",
+        ),
     ],
 )
 def test_a_broken_lock(te: Te, text: str, message: str) -> None:
@@ -75,8 +78,12 @@ def test_a_name_that_leaves_the_archive(te: Te) -> None:
 def test_what_is_lacking(te: Te) -> None:
     assert headers.problems(te.manifest()) == []
     (te.root / headers.FILE).unlink()
-    assert headers.problems(te.manifest()) == ["locks/te-python.json: lacks the headers of Python 3.13 on amd64 -> python build.py lock --base"]
-    with pytest.raises(FatalError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"):
+    assert headers.problems(te.manifest()) == [
+        "locks/te-python.json: lacks the headers of Python 3.13 on amd64 -> python build.py lock --base"
+    ]
+    with pytest.raises(
+        FatalError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"
+    ):
         headers.of(te.manifest(), "3.13", "amd64")
 
 

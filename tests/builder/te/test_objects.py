@@ -30,7 +30,9 @@ def place(tmp_path: Path) -> Path:
 
 def _compile(place: Path, at_once: int = 2) -> objects.Effort:
     sources = sorted((place / "src").glob("*.cpp"))
-    made, effort = objects.compile_all(compiler.find("amd64"), sources, ["-O1"], place / "kept", place / "scratch", at_once=at_once)
+    made, effort = objects.compile_all(
+        compiler.find("amd64"), sources, ["-O1"], place / "kept", place / "scratch", at_once=at_once
+    )
     assert [path.name for path in made] == [f"{each.name}.o" for each in sources]
     assert all(path.read_bytes()[:4] == b"\x7fELF" for path in made)
     return effort
@@ -39,13 +41,22 @@ def _compile(place: Path, at_once: int = 2) -> objects.Effort:
 def test_what_is_there_is_not_made_again(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name in "abc":
         (place / f"src/{name}.cpp").write_text(f"int {name}() {{ return 1; }}\n")
-    (place / "src/bad.cpp").write_text("int f() { return g(); }  // much longer than the others, so that it comes first\n")
-    with pytest.raises(FatalError, match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .g. was not declared"):
+    (place / "src/bad.cpp").write_text(
+        "int f() { return g(); }  // much longer than the others, so that it comes first\n"
+    )
+    with pytest.raises(
+        FatalError, match=r"bad\.cpp: does not compile: bad\.cpp:1:\d+: error: .g. was not declared"
+    ):
         _compile(place, at_once=4)
     (place / "src/bad.cpp").write_text("int f() { return 1; }\n")
     before = {path.name for path in (place / "kept").glob("*.o")}
     effort = _compile(place)
-    assert {f"{name}.o" for name in effort.seconds} == {"a.cpp.o", "b.cpp.o", "c.cpp.o", "bad.cpp.o"} - before
+    assert {f"{name}.o" for name in effort.seconds} == {
+        "a.cpp.o",
+        "b.cpp.o",
+        "c.cpp.o",
+        "bad.cpp.o",
+    } - before
     capfd.readouterr()
     assert _compile(place).seconds == {}
     assert "4 of 4 files were compiled before" in capfd.readouterr().err
@@ -55,10 +66,15 @@ def test_the_longest_comes_first(place: Path, capfd: pytest.CaptureFixture[str])
     (place / "src/a.cpp").write_text("int a;\n")
     (place / "src/z.cpp").write_text("int z;  // and longer\n")
     _compile(place, at_once=1)
-    assert [line.split()[1] for line in capfd.readouterr().err.splitlines() if ".cpp:" in line] == ["z.cpp:", "a.cpp:"]
+    assert [line.split()[1] for line in capfd.readouterr().err.splitlines() if ".cpp:" in line] == [
+        "z.cpp:",
+        "a.cpp:",
+    ]
 
 
-def test_a_compiler_sees_nothing_of_the_caller(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_sees_nothing_of_the_caller(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (place / "include").mkdir()
     (place / "include/found.h").touch()
     monkeypatch.setenv("CPATH", str(place / "include"))
@@ -84,7 +100,9 @@ def test_a_killed_run_goes_on(place: Path) -> None:
         "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\nfrom builder.te import compiler, objects\nplace = Path(sys.argv[2])\n"
         "objects.compile_all(compiler.find('amd64'), sorted((place / 'src').glob('*.cpp')), ['-O1'], place / 'kept', place / 'scratch', at_once=1)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(ROOT), str(place)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(ROOT), str(place)], stderr=subprocess.DEVNULL
+    )
     for _ in range(600):
         if (place / "kept/a_first.cpp.o").is_file() or process.poll() is not None:
             break
@@ -94,7 +112,10 @@ def test_a_killed_run_goes_on(place: Path) -> None:
     assert (place / "kept/a_first.cpp.o").is_file()
     (place / "kept/.tmp-1-slow.cpp.o").write_text("half")
     assert set(_compile(place).seconds) == {"slow.cpp"}
-    assert sorted(path.name for path in (place / "kept").glob("[!.]*.o")) == ["a_first.cpp.o", "slow.cpp.o"]
+    assert sorted(path.name for path in (place / "kept").glob("[!.]*.o")) == [
+        "a_first.cpp.o",
+        "slow.cpp.o",
+    ]
 
 
 def test_as_many_as_cores_and_memory_bear() -> None:

@@ -27,29 +27,66 @@ ROOT = Path(__file__).parents[3]
 def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
     tekit.need()
     te = tekit.make(tmp_path / "repo", index)
-    found = [pin.name for pin in pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")]
-    assert found == ["jaxlib", "nvidia-cuda-runtime", "nvidia-cudnn-frontend", "nvidia-nccl-cu13", "nvidia-nvtx", "pybind11"]
+    found = [
+        pin.name for pin in pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
+    ]
+    assert found == [
+        "jaxlib",
+        "nvidia-cuda-runtime",
+        "nvidia-cudnn-frontend",
+        "nvidia-nccl-cu13",
+        "nvidia-nvtx",
+        "pybind11",
+    ]
     (te.root / pinned.TOOLS).write_text("")
-    with pytest.raises(FatalError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"):
+    with pytest.raises(
+        FatalError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"
+    ):
         pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
 
 
 @pytest.mark.parametrize(("accelerator", "other"), [("cuda12", "cu13"), ("cuda13", "cu12")])
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
-def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(accelerator: str, other: str, architecture: str) -> None:
+def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
+    accelerator: str, other: str, architecture: str
+) -> None:
     loaded = manifest.load(ROOT / "manifest.yaml")
     te = loaded.transformer_engine
     assert te
     for line in te.lines:
-        added = {pin.name: pin for pin in pinned.installed(loaded, line, accelerator, loaded.lines[line].python, architecture)}
-        assert added["transformer-engine"].version == added[pinned.libraries(accelerator)].version == te.version
+        added = {
+            pin.name: pin
+            for pin in pinned.installed(
+                loaded, line, accelerator, loaded.lines[line].python, architecture
+            )
+        }
+        assert (
+            added["transformer-engine"].version
+            == added[pinned.libraries(accelerator)].version
+            == te.version
+        )
         assert not [name for name in added if name.endswith(f"-{other}")]
-        here = lockfile.environment_of(loaded.lines[line].python, f"{loaded.lines[line].python}.0", architecture)
+        here = lockfile.environment_of(
+            loaded.lines[line].python, f"{loaded.lines[line].python}.0", architecture
+        )
         for name, entry in loaded.distributions.items():
             if entry.line == line and accelerator in entry.accelerators:
-                theirs = {pin.name: pin.version for pin in lockfile.read(ROOT / f"locks/{name}-{accelerator}.txt") if pin.holds(here)}
-                assert {name: pin.version for name, pin in added.items() if name in theirs and theirs[name] != pin.version} == {}
-        against = [pin.name for pin in pinned.compiled_against(loaded, line, accelerator, loaded.lines[line].python, architecture)]
+                theirs = {
+                    pin.name: pin.version
+                    for pin in lockfile.read(ROOT / f"locks/{name}-{accelerator}.txt")
+                    if pin.holds(here)
+                }
+                assert {
+                    name: pin.version
+                    for name, pin in added.items()
+                    if name in theirs and theirs[name] != pin.version
+                } == {}
+        against = [
+            pin.name
+            for pin in pinned.compiled_against(
+                loaded, line, accelerator, loaded.lines[line].python, architecture
+            )
+        ]
         assert not [name for name in against if name.endswith(f"-{other}")]
         assert headers.of(loaded, loaded.lines[line].python, architecture)
 
@@ -61,9 +98,16 @@ def repo(tmp_path: Path, index: Index) -> Path:
     made.mkdir()
     digest = publish(index, made, "one", "1.0", "dep<2")
     for name, version, *needs in (
-        ("base", "1"), ("plugin", "1"), ("dep", "1"), ("dep", "2"), ("own", "1"), ("own", "2"), ("tool", "1"),
-        ("transformer-engine", "5.0"), ("transformer-engine-cu13", "5.0", "dep"),
-    ):  # fmt: skip
+        ("base", "1"),
+        ("plugin", "1"),
+        ("dep", "1"),
+        ("dep", "2"),
+        ("own", "1"),
+        ("own", "2"),
+        ("tool", "1"),
+        ("transformer-engine", "5.0"),
+        ("transformer-engine-cu13", "5.0", "dep"),
+    ):
         publish(index, made, name, version, *needs)
     root = tmp_path / "repo"
     for name in ("locks/l", "patches"):
@@ -99,7 +143,12 @@ def _pins(root: Path, name: str) -> list[str]:
 def test_its_lock_fits_that_of_the_line(repo: Path, cache: Cache) -> None:
     assert _run(repo, cache).ok
     assert _pins(repo, "one-cuda13.txt") == ["base==1", "dep==1", "plugin==1"]
-    assert _pins(repo, "l/te-cuda13.txt") == ["dep==1", "own==2", "transformer-engine==5.0", "transformer-engine-cu13==5.0"]
+    assert _pins(repo, "l/te-cuda13.txt") == [
+        "dep==1",
+        "own==2",
+        "transformer-engine==5.0",
+        "transformer-engine-cu13==5.0",
+    ]
     assert "transformer-engine" not in (repo / "locks/l/common.txt").read_text()
 
 
@@ -113,14 +162,23 @@ def test_check_sees_what_it_lacks_and_what_is_stale(repo: Path, cache: Cache) ->
     _run(repo, cache, "--tools")
     assert _run(repo, cache, "--check", offline=True).data["problems"] == []
     (repo / "locks/l/te-cuda13.in").write_text("own<2\n")
-    assert [problem for problem in _run(repo, cache, "--check", offline=True).data["problems"] if problem.startswith("locks/l/te-cuda13.txt: stale")]
+    assert [
+        problem
+        for problem in _run(repo, cache, "--check", offline=True).data["problems"]
+        if problem.startswith("locks/l/te-cuda13.txt: stale")
+    ]
     _run(repo, cache)
     assert "own==1" in _pins(repo, "l/te-cuda13.txt")
     (repo / "locks/l/te-cuda13.txt").unlink()
-    assert "locks/l/te-cuda13.txt: missing" in _run(repo, cache, "--check", offline=True).data["problems"]
+    assert (
+        "locks/l/te-cuda13.txt: missing"
+        in _run(repo, cache, "--check", offline=True).data["problems"]
+    )
 
 
-def test_versions_stay_until_they_are_let_go(repo: Path, index: Index, cache: Cache, tmp_path: Path) -> None:
+def test_versions_stay_until_they_are_let_go(
+    repo: Path, index: Index, cache: Cache, tmp_path: Path
+) -> None:
     _run(repo, cache)
     publish(index, tmp_path / "made", "own", "3")
     _run(repo, cache)

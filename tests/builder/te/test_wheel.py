@@ -21,7 +21,9 @@ NAME = f"transformer_engine_jax-{tekit.VERSION}-cp313-cp313-linux_x86_64.whl"
 
 
 def _run(te: Te, cache: Cache, *args: str) -> Result:
-    arguments = cli.verb_parser("wheel").parse_args(["transformer-engine", "--accelerator", "cuda13", "--architecture", "amd64", *args])
+    arguments = cli.verb_parser("wheel").parse_args(
+        ["transformer-engine", "--accelerator", "cuda13", "--architecture", "amd64", *args]
+    )
     return wheel.run(te.context(cache), arguments)
 
 
@@ -31,12 +33,18 @@ def test_it_is_made_and_put_where_it_was_asked_for(te: Te, cache: Cache, tmp_pat
     assert [path.name for path in file.parent.iterdir()] == [NAME]
     assert result.data["output"] == str(file)
     assert result.data["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
-    assert (result.data["python"], result.data["imported"], result.data["bytes"]) == ("3.13", False, file.stat().st_size)
+    assert (result.data["python"], result.data["imported"], result.data["bytes"]) == (
+        "3.13",
+        False,
+        file.stat().st_size,
+    )
     assert result.data["sha256"] in result.text
     assert "compiled in" in result.text
 
 
-def test_one_made_elsewhere_is_used_until_it_is_dropped(te: Te, cache: Cache, tmp_path: Path) -> None:
+def test_one_made_elsewhere_is_used_until_it_is_dropped(
+    te: Te, cache: Cache, tmp_path: Path
+) -> None:
     elsewhere = te.with_headers(Cache(tmp_path / "elsewhere"))
     made = _run(te, elsewhere, "--output", str(tmp_path)).data
     taken = _run(te, cache, "--import", str(tmp_path / NAME), "--sha256", made["sha256"])
@@ -69,6 +77,12 @@ def test_what_it_refuses(te: Te, cache: Cache, args: tuple[str, ...], message: s
 
 def test_a_manifest_without_it(te: Te, cache: Cache) -> None:
     file = te.root / "manifest.yaml"
-    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if not line.startswith("transformer-engine")))
+    file.write_text(
+        "".join(
+            line
+            for line in file.read_text().splitlines(keepends=True)
+            if not line.startswith("transformer-engine")
+        )
+    )
     with pytest.raises(FatalError, match="has no section transformer-engine"):
         _run(te, cache)

@@ -24,22 +24,36 @@ def test_names() -> None:
     assert TARGET.file == "transformer_engine_jax-2.20.2-cp313-cp313-linux_x86_64.whl"
     arm = Target("2.20.2", "cuda12", "arm64", "3.11")
     assert arm.file == "transformer_engine_jax-2.20.2-cp311-cp311-linux_aarch64.whl"
-    assert arm.module == "transformer_engine/wheel_lib/transformer_engine_jax.cpython-311-aarch64-linux-gnu.so"
+    assert (
+        arm.module
+        == "transformer_engine/wheel_lib/transformer_engine_jax.cpython-311-aarch64-linux-gnu.so"
+    )
 
 
-@pytest.mark.parametrize(("accelerator", "wanted"), [("cuda12", "transformer_engine_cu12==1.2.0"), ("cuda13", "transformer_engine_cu13==1.2.0")])
+@pytest.mark.parametrize(
+    ("accelerator", "wanted"),
+    [("cuda12", "transformer_engine_cu12==1.2.0"), ("cuda13", "transformer_engine_cu13==1.2.0")],
+)
 def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
-    before, after = tekit.PKG_INFO.splitlines(), wheelfile.metadata(tekit.PKG_INFO, accelerator).splitlines()
+    before, after = (
+        tekit.PKG_INFO.splitlines(),
+        wheelfile.metadata(tekit.PKG_INFO, accelerator).splitlines(),
+    )
     assert after == [*before[:-1], f"Requires-Dist: {wanted}"]
 
 
-@pytest.mark.parametrize("text", ["Requires-Dist: jax\n", tekit.PKG_INFO + "Requires-Dist: transformer_engine_cu13==1.2.0\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["Requires-Dist: jax\n", tekit.PKG_INFO + "Requires-Dist: transformer_engine_cu13==1.2.0\n"],
+)
 def test_metadata_of_another_kind(text: str) -> None:
     with pytest.raises(FatalError, match="times for its libraries, not once"):
         wheelfile.metadata(text, "cuda13")
 
 
-def test_the_same_bytes_at_any_time_and_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_bytes_at_any_time_and_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
     for number, (mask, zone) in enumerate([(0o022, "UTC"), (0o077, "Asia/Tokyo")]):
         folder = tmp_path / str(number)
@@ -48,7 +62,16 @@ def test_the_same_bytes_at_any_time_and_umask(tmp_path: Path, monkeypatch: pytes
         time.tzset()
         old = os.umask(mask)
         try:
-            made.append(wheelfile.write(folder, TARGET, {"transformer_engine/x.so": b"\x7fELF"}, "Name: x\n", b"licence", {"b": 1, "a": 2}).read_bytes())
+            made.append(
+                wheelfile.write(
+                    folder,
+                    TARGET,
+                    {"transformer_engine/x.so": b"\x7fELF"},
+                    "Name: x\n",
+                    b"licence",
+                    {"b": 1, "a": 2},
+                ).read_bytes()
+            )
         finally:
             os.umask(old)
     monkeypatch.undo()
@@ -56,7 +79,9 @@ def test_the_same_bytes_at_any_time_and_umask(tmp_path: Path, monkeypatch: pytes
     assert made[0] == made[1]
     with zipfile.ZipFile(tmp_path / "0" / TARGET.file) as archive:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert {info.external_attr >> 16 for info in archive.infolist() if info.filename.endswith(".so")} == {0o100755}
+        assert {
+            info.external_attr >> 16 for info in archive.infolist() if info.filename.endswith(".so")
+        } == {0o100755}
 
 
 @pytest.mark.parametrize(

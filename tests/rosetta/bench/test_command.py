@@ -18,7 +18,9 @@ def _arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(["bench", "t5", *words])
 
 
-def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.setattr(card, "cards", list)
     monkeypatch.setattr(card, "present", lambda: False)
@@ -27,9 +29,24 @@ def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(monkeypatch: pytes
         command.run(_arguments())
 
 
-@pytest.mark.parametrize(("second", "ratio", "says"), [(0.227, 0.946, True), (0.227, 1.188, False), (0.191, 1.0, False)])
-def test_times_that_contradict_the_ratio_are_explained(second: float, ratio: float, says: bool) -> None:
-    row = {"mode": "f32", "seconds": 0.191, "ratio": 1.0, "sequences_per_second": 1.0, "tokens_per_second": 1.0, "mfu": 0.5, "peak_of": "f32", "peak_bytes": None, "compile_seconds": 1.0, "loss": 1.0}
+@pytest.mark.parametrize(
+    ("second", "ratio", "says"), [(0.227, 0.946, True), (0.227, 1.188, False), (0.191, 1.0, False)]
+)
+def test_times_that_contradict_the_ratio_are_explained(
+    second: float, ratio: float, says: bool
+) -> None:
+    row = {
+        "mode": "f32",
+        "seconds": 0.191,
+        "ratio": 1.0,
+        "sequences_per_second": 1.0,
+        "tokens_per_second": 1.0,
+        "mfu": 0.5,
+        "peak_of": "f32",
+        "peak_bytes": None,
+        "compile_seconds": 1.0,
+        "loss": 1.0,
+    }
     rows = [row, {**row, "mode": "f32+fused", "seconds": second, "ratio": ratio}]
     task = {"size": "tiny", "batch": 1, "inputs": 8, "targets": 4, "dropout": 0.0}
     text = command.table({"task": task, "devices": 1, "card": "cpu", "flops": 1e9, "modes": rows})

@@ -8,7 +8,10 @@ from rosetta.errors import UserError
 
 def test_words_are_joined_and_bfloat16_is_the_default() -> None:
     assert modes.parse("fp8+fused").fields == {"dtype": "bfloat16", "fp8": "xla", "fuse_qkv": True}
-    assert modes.parse("f32+transposed").fields == {"dtype": "float32", "transpose_batch_sequence": True}
+    assert modes.parse("f32+transposed").fields == {
+        "dtype": "float32",
+        "transpose_batch_sequence": True,
+    }
 
 
 @pytest.mark.parametrize("name", ["", "fp9", "fp8+", "fp8 fused"])
@@ -18,7 +21,11 @@ def test_unknown_words_are_refused_with_the_known_ones(name: str) -> None:
 
 
 def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
-    assert [modes.parse(name).arithmetic for name in ("bf16", "f32", "fp8+fused")] == ["bfloat16", "float32", "fp8"]
+    assert [modes.parse(name).arithmetic for name in ("bf16", "f32", "fp8+fused")] == [
+        "bfloat16",
+        "float32",
+        "fp8",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -29,12 +36,19 @@ def test_mfu_is_of_the_peak_of_what_multiplies() -> None:
         ("fp8", "gpu", (10, 0), ""),
         ("fp8", "cpu", (0, 0), ""),
         ("cudnn", "cpu", (0, 0), "cuDNN needs a GPU"),
-        ("cudnn", "gpu", (7, 5), "cuDNN's attention needs compute capability 8.0, this card has 7.5"),
+        (
+            "cudnn",
+            "gpu",
+            (7, 5),
+            "cuDNN's attention needs compute capability 8.0, this card has 7.5",
+        ),
         ("fused+cudnn", "gpu", (8, 0), ""),
         ("bf16", "cpu", (0, 0), ""),
     ],
 )
-def test_what_a_device_cannot_do_has_a_reason(name: str, platform: str, capability: tuple[int, int], reason: str) -> None:
+def test_what_a_device_cannot_do_has_a_reason(
+    name: str, platform: str, capability: tuple[int, int], reason: str
+) -> None:
     assert modes.unfit(modes.parse(name), platform, capability) == reason
 
 

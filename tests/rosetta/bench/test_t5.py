@@ -23,7 +23,13 @@ TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 @pytest.fixture(scope="module", autouse=True)
 def _smaller() -> Any:
     real = modes.size
-    narrow = {"vocab_size": 64, "num_encoder_layers": 1, "num_decoder_layers": 1, "emb_dim": 16, "mlp_dim": 16}
+    narrow = {
+        "vocab_size": 64,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "emb_dim": 16,
+        "mlp_dim": 16,
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modes, "size", lambda name: real(name) | narrow)
         yield
@@ -59,8 +65,14 @@ def test_every_mode_is_measured_against_the_first(ran: dict[str, Any]) -> None:
 
 
 def test_the_modes_train_one_state(ran: dict[str, Any]) -> None:
-    counts = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(ran["candidates"][0].run.state) if getattr(path[-1], "name", "") == "count"]
-    assert [int(count) for count in counts] == [6]  # two modes, a step each to warm up and in each of two turns
+    counts = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(ran["candidates"][0].run.state)
+        if getattr(path[-1], "name", "") == "count"
+    ]
+    assert [int(count) for count in counts] == [
+        6
+    ]  # two modes, a step each to warm up and in each of two turns
 
 
 def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> None:
@@ -80,7 +92,10 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
     monkeypatch.setattr(t5, "Candidate", full)
-    with pytest.raises(UserError, match=r"bench t5 --batch 2: f32 does not fit into the device's memory; give a smaller --batch"):
+    with pytest.raises(
+        UserError,
+        match=r"bench t5 --batch 2: f32 does not fit into the device's memory; give a smaller --batch",
+    ):
         t5.bench(TASK, ["f32"], skip=False, say=print)
 
 
@@ -98,7 +113,10 @@ def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPa
     found = t5.bench(TASK, ["f32"], skip=False, say=print)
     assert not found["ok"]
     json.dumps(found, allow_nan=False)
-    assert command.table(found).splitlines()[-1] == "The loss is not finite in f32; all modes train one state."
+    assert (
+        command.table(found).splitlines()[-1]
+        == "The loss is not finite in f32; all modes train one state."
+    )
 
 
 def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +156,9 @@ def test_loss_in_slices_is_the_same_loss() -> None:
     def both(key: Any) -> tuple[Any, Any]:
         variables = {"params": t5._variables(config, key, batch)["params"]}
         sliced = dataclasses.replace(config, loss_chunks=3)
-        return t5.mean_loss(config, variables, batch, key), t5.mean_loss(sliced, variables, batch, key)
+        return t5.mean_loss(config, variables, batch, key), t5.mean_loss(
+            sliced, variables, batch, key
+        )
 
     whole, sliced = jax.jit(both)(jax.random.key(1))
     assert float(whole) == pytest.approx(float(sliced), rel=1e-5)
@@ -155,6 +175,11 @@ def test_batches_and_devices_that_do_not_fit_are_refused() -> None:
 
 def test_the_batch_is_shifted_targets_and_the_same_each_time() -> None:
     batch, again = t5.synthetic(TASK, 64), t5.synthetic(TASK, 64)
-    assert {name: array.tolist() for name, array in batch.items()} == {name: array.tolist() for name, array in again.items()}
-    assert batch["decoder_input_tokens"][:, 1:].tolist() == batch["decoder_target_tokens"][:, :-1].tolist()
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        name: array.tolist() for name, array in again.items()
+    }
+    assert (
+        batch["decoder_input_tokens"][:, 1:].tolist()
+        == batch["decoder_target_tokens"][:, :-1].tolist()
+    )
     assert not batch["decoder_input_tokens"][:, 0].any()

@@ -22,17 +22,38 @@ MODELS = {
 def weights(shape: Shape, dtype: Any = ml_dtypes.bfloat16) -> dict[str, Any]:
     """Random tensors by Meta's names."""
     rng = np.random.default_rng(0)
-    return {name: (rng.normal(size=size) * (0.3 if len(size) > 1 else 0.1) + (len(size) == 1)).astype(dtype) for name, size in sizes(shape).items()}
+    return {
+        name: (rng.normal(size=size) * (0.3 if len(size) > 1 else 0.1) + (len(size) == 1)).astype(
+            dtype
+        )
+        for name, size in sizes(shape).items()
+    }
 
 
 def meta(folder: Path, shape: Shape, tensors: dict[str, Any], **params: Any) -> Path:
     """Write a folder as Meta has it, in one part."""
     folder.mkdir()
     (folder / "params.json").write_text(
-        json.dumps({"dim": shape.dim, "n_layers": shape.layers, "n_heads": shape.heads, "n_kv_heads": shape.kv_heads, "norm_eps": 1e-5, "vocab_size": -1} | params)
+        json.dumps(
+            {
+                "dim": shape.dim,
+                "n_layers": shape.layers,
+                "n_heads": shape.heads,
+                "n_kv_heads": shape.kv_heads,
+                "norm_eps": 1e-5,
+                "vocab_size": -1,
+            }
+            | params
+        )
     )
     dtype = next(iter(tensors.values())).dtype
-    with contextlib.closing(torchfile.Writer(folder / "consolidated.00.pth", {f"{name}.weight": tensor.shape for name, tensor in tensors.items()}, dtype)) as writer:
+    with contextlib.closing(
+        torchfile.Writer(
+            folder / "consolidated.00.pth",
+            {f"{name}.weight": tensor.shape for name, tensor in tensors.items()},
+            dtype,
+        )
+    ) as writer:
         for name, tensor in tensors.items():
             writer.add(f"{name}.weight", tensor)
     return folder
@@ -56,9 +77,15 @@ def logits(shape: Shape, tensors: dict[str, Any], ids: Any) -> Any:
     held = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
     x, length = held["tok_embeddings"][ids], len(ids)
     for layer in range(shape.layers):
-        of = {name.split(".", 2)[2]: tensor for name, tensor in held.items() if name.startswith(f"layers.{layer}.")}
+        of = {
+            name.split(".", 2)[2]: tensor
+            for name, tensor in held.items()
+            if name.startswith(f"layers.{layer}.")
+        }
         y = _norm(x, of["attention_norm"], shape.epsilon)
-        q, k, v = ((y @ of[f"attention.w{which}"].T).reshape(length, -1, shape.head_dim) for which in "qkv")
+        q, k, v = (
+            (y @ of[f"attention.w{which}"].T).reshape(length, -1, shape.head_dim) for which in "qkv"
+        )
         k, v = (np.repeat(each, shape.heads // shape.kv_heads, 1) for each in (_turned(k), v))
         scores = np.einsum("qhd,khd->hqk", _turned(q), k) / np.sqrt(shape.head_dim)
         scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
@@ -67,5 +94,8 @@ def logits(shape: Shape, tensors: dict[str, Any], ids: Any) -> Any:
         x = x + np.einsum("hqk,khd->qhd", shares, v).reshape(length, -1) @ of["attention.wo"].T
         y = _norm(x, of["ffn_norm"], shape.epsilon)
         gate = y @ of["feed_forward.w1"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (y @ of["feed_forward.w3"].T)) @ of["feed_forward.w2"].T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * (y @ of["feed_forward.w3"].T)) @ of["feed_forward.w2"].T
+        )
     return _norm(x, held["norm"], shape.epsilon) @ held["output"].T

@@ -31,17 +31,26 @@ def _convert(*words: object) -> int:
 
 
 def _same(source: Any, tensors: dict[str, Any]) -> bool:
-    return all(np.array_equal(source.read(name).astype(np.float32), tensor.astype(np.float32)) for name, tensor in tensors.items())
+    return all(
+        np.array_equal(source.read(name).astype(np.float32), tensor.astype(np.float32))
+        for name, tensor in tensors.items()
+    )
 
 
 @pytest.fixture(params=llamakit.MODELS)
-def model(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[llama.Shape, dict[str, Any], Path]:
+def model(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[llama.Shape, dict[str, Any], Path]:
     shape = llamakit.MODELS[request.param]
     tensors = llamakit.weights(shape)
     return shape, tensors, llamakit.meta(tmp_path / "meta", shape, tensors)
 
 
-@pytest.mark.parametrize("path", [("pax", "meta"), ("hf", "pax", "hf", "meta"), ("pax --repeated", "hf", "meta")], ids=str)
+@pytest.mark.parametrize(
+    "path",
+    [("pax", "meta"), ("hf", "pax", "hf", "meta"), ("pax --repeated", "hf", "meta")],
+    ids=str,
+)
 def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> None:
     shape, tensors, at = model
     for number, layout in enumerate(path):
@@ -53,7 +62,10 @@ def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> No
         at = out
     assert json.loads((at / "params.json").read_text())["n_heads"] == shape.heads
     ours, theirs = (meta.Source(folder).parts[0] for folder in (at, tmp_path / "meta"))
-    assert all(np.array_equal(ours[name]().view(np.uint16), theirs[name]().view(np.uint16)) for name in theirs)
+    assert all(
+        np.array_equal(ours[name]().view(np.uint16), theirs[name]().view(np.uint16))
+        for name in theirs
+    )
 
 
 def test_parts(model: Any, tmp_path: Path) -> None:
@@ -68,7 +80,9 @@ def test_parts(model: Any, tmp_path: Path) -> None:
     # LLaMA 3's embedding is split by rows.
     whole = tensors["tok_embeddings"]
     for part in range(2):
-        held = {name: source.parts[part][f"{name}.weight"]() for name in tensors} | {"tok_embeddings": np.split(whole, 2)[part]}
+        held = {name: source.parts[part][f"{name}.weight"]() for name in tensors} | {
+            "tok_embeddings": np.split(whole, 2)[part]
+        }
         folder = llamakit.meta(tmp_path / f"part{part}", shape, held)
         shutil.copy(folder / "consolidated.00.pth", tmp_path / "two" / f"consolidated.0{part}.pth")
     again = meta.Source(tmp_path / "two")
@@ -90,7 +104,24 @@ def test_files_of_hugging_face(model: Any, tmp_path: Path, monkeypatch: pytest.M
 
 def test_halves_are_pairs_permuted() -> None:
     rows = np.arange(16).reshape(16, 1)
-    assert huggingface.halves(rows, 2)[:, 0].tolist() == [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]
+    assert huggingface.halves(rows, 2)[:, 0].tolist() == [
+        0,
+        2,
+        4,
+        6,
+        1,
+        3,
+        5,
+        7,
+        8,
+        10,
+        12,
+        14,
+        9,
+        11,
+        13,
+        15,
+    ]
     assert np.array_equal(huggingface.pairs(huggingface.halves(rows, 2), 2), rows)
 
 
@@ -104,7 +135,14 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert _same(meta.Source(tmp_path / "half"), tensors)
     assert "every value" in capsys.readouterr().out
     assert _convert(at, tmp_path / "rounded", "--to", "hf", "--json") == 0
-    changed = sum(int((tensor.astype(ml_dtypes.bfloat16).astype(np.float32) != tensor.astype(np.float32)).sum()) for tensor in tensors.values())
+    changed = sum(
+        int(
+            (
+                tensor.astype(ml_dtypes.bfloat16).astype(np.float32) != tensor.astype(np.float32)
+            ).sum()
+        )
+        for tensor in tensors.values()
+    )
     assert json.loads(capsys.readouterr().out)["result"]["rounded"] == changed > 1000
 
 
@@ -127,19 +165,42 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
         state = out / "checkpoints" / "checkpoint_00000000" / "state"
         within = "transformer.repeat.sub.x_layers_0." if repeated else "transformer.x_layers_1."
         delta = {}
-        for module, inputs, outputs in (("self_attention.post", shape.dim, shape.dim), ("ff_layer.ffn_layer2.linear", shape.hidden, shape.dim)):
-            down, up = rng.normal(size=(inputs, 4)).astype(np.float32), rng.normal(size=(outputs, 4)).astype(np.float32)
+        for module, inputs, outputs in (
+            ("self_attention.post", shape.dim, shape.dim),
+            ("ff_layer.ffn_layer2.linear", shape.hidden, shape.dim),
+        ):
+            down, up = (
+                rng.normal(size=(inputs, 4)).astype(np.float32),
+                rng.normal(size=(outputs, 4)).astype(np.float32),
+            )
             for which, value in (("a", down), ("b", up)):
                 held = np.stack([np.zeros_like(value), value]) if repeated else value
-                pax._create(state / f"mdl_vars.params.lm.{within}{module}.lora_{which}", held.shape, list(held.shape), "<f4").write(held).result()
+                pax._create(
+                    state / f"mdl_vars.params.lm.{within}{module}.lora_{which}",
+                    held.shape,
+                    list(held.shape),
+                    "<f4",
+                ).write(held).result()
             delta[module] = down @ up.T
-        assert _convert(out, tmp_path / f"merged{repeated}", "--to", "hf", "--dtype", "float32") == 0
+        assert (
+            _convert(out, tmp_path / f"merged{repeated}", "--to", "hf", "--dtype", "float32") == 0
+        )
         assert "LoRA's weights were added to those of 2 arrays" in capsys.readouterr().out
         merged = huggingface.Source(tmp_path / f"merged{repeated}")
         near = functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-6)
-        near(merged.read("layers.1.attention.wo"), tensors["layers.1.attention.wo"].astype(np.float32) + delta["self_attention.post"])
-        near(merged.read("layers.1.feed_forward.w2"), tensors["layers.1.feed_forward.w2"].astype(np.float32) + delta["ff_layer.ffn_layer2.linear"].T)
-        assert np.array_equal(merged.read("layers.0.attention.wo"), tensors["layers.0.attention.wo"].astype(np.float32))
+        near(
+            merged.read("layers.1.attention.wo"),
+            tensors["layers.1.attention.wo"].astype(np.float32) + delta["self_attention.post"],
+        )
+        near(
+            merged.read("layers.1.feed_forward.w2"),
+            tensors["layers.1.feed_forward.w2"].astype(np.float32)
+            + delta["ff_layer.ffn_layer2.linear"].T,
+        )
+        assert np.array_equal(
+            merged.read("layers.0.attention.wo"),
+            tensors["layers.0.attention.wo"].astype(np.float32),
+        )
 
 
 def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +223,12 @@ def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "meta").stat().st_mode
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31mb", "a\rb", "a\x9bb", "a\u202eb", "a\udcffb", "a\tb"])
-def test_names_with_control_characters(name: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\x1b[31mb", "a\rb", "a\x9bb", "a\u202eb", "a\udcffb", "a\tb"]
+)
+def test_names_with_control_characters(
+    name: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Names from the command line and from an index are printed escaped."""
     escaped = name.encode("unicode_escape").decode()
     assert _convert(model[2], tmp_path / name, "--to", "hf") == 0
@@ -196,11 +261,19 @@ def test_neighbours_are_kept(name: str, status: int, model: Any, tmp_path: Path)
         (model[2] / "consolidated.00.pth").write_bytes(b"")
     assert _convert(model[2], tmp_path / "out") == status
     assert (tmp_path / name / "mine").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"meta", name} | ({"out"} if not status else set()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        {"meta", name} | ({"out"} if not status else set())
+    )
 
 
 @pytest.mark.parametrize("before", ["nothing", "an empty folder", "a link to an empty folder"])
-def test_two_runs_into_one_folder(before: str, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_into_one_folder(
+    before: str,
+    model: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The first to finish has the folder; the other is refused and leaves nothing."""
     _, tensors, at = model
     out = tmp_path / "out"
@@ -231,7 +304,9 @@ def test_two_runs_into_one_folder(before: str, model: Any, tmp_path: Path, monke
 
 @pytest.mark.parametrize("words", [[], ["--repeated"], ["--to", "hf"], ["--to", "meta"]], ids=str)
 @pytest.mark.parametrize("limit", [0, 100, 5000])
-def test_files_that_cannot_be_written(limit: int, words: list[str], model: Any, tmp_path: Path) -> None:
+def test_files_that_cannot_be_written(
+    limit: int, words: list[str], model: Any, tmp_path: Path
+) -> None:
     """A limit of files' sizes fails as a full disk does. It holds for a whole process, so another one converts."""
     run = f"""
 import resource, signal, sys
@@ -240,8 +315,19 @@ from rosetta import cli
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(cli.main(sys.argv[1:]))
 """
-    python = [sys.executable, "-c", run, "convert", "llama", str(model[2]), str(tmp_path / "out"), *words]
-    done = subprocess.run(python, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    python = [
+        sys.executable,
+        "-c",
+        run,
+        "convert",
+        "llama",
+        str(model[2]),
+        str(tmp_path / "out"),
+        *words,
+    ]
+    done = subprocess.run(
+        python, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[3]
+    )
     assert done.returncode == 2, done.stderr
     assert "File too large" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -249,7 +335,9 @@ sys.exit(cli.main(sys.argv[1:]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
 
 
-def test_a_mount_point_is_refused_first(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mount_point_is_refused_first(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
     monkeypatch.setattr("os.path.ismount", lambda path: str(path) == str(tmp_path / "out"))
     assert _convert(model[2], tmp_path / "out") == 2
@@ -272,19 +360,44 @@ def test_chunks() -> None:
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "missing part": (lambda at: (at / "consolidated.00.pth").rename(at / "consolidated.01.pth"), "consolidated.00.pth is not there"),
-    "no weights": (lambda at: (at / "consolidated.00.pth").unlink(), "consolidated.00.pth is not there"),
+    "missing part": (
+        lambda at: (at / "consolidated.00.pth").rename(at / "consolidated.01.pth"),
+        "consolidated.00.pth is not there",
+    ),
+    "no weights": (
+        lambda at: (at / "consolidated.00.pth").unlink(),
+        "consolidated.00.pth is not there",
+    ),
     "params": (lambda at: (at / "params.json").write_text("{}"), "'norm_eps' is None"),
     "no JSON": (lambda at: (at / "params.json").write_text("{"), "not a JSON"),
-    "rotary": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace("{", '{"rope_theta": 500000.0, ', 1)), "rotary"),
-    "size": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace('"n_kv_heads": ', '"n_kv_heads": 1, "max_seq_len": ')), "is expected"),
-    "layers": (lambda at: (at / "params.json").write_text((at / "params.json").read_text().replace('"n_layers": 2', '"n_layers": 3')), "layers.2.attention.wq.weight is not in"),
+    "rotary": (
+        lambda at: (at / "params.json").write_text(
+            (at / "params.json").read_text().replace("{", '{"rope_theta": 500000.0, ', 1)
+        ),
+        "rotary",
+    ),
+    "size": (
+        lambda at: (at / "params.json").write_text(
+            (at / "params.json")
+            .read_text()
+            .replace('"n_kv_heads": ', '"n_kv_heads": 1, "max_seq_len": ')
+        ),
+        "is expected",
+    ),
+    "layers": (
+        lambda at: (at / "params.json").write_text(
+            (at / "params.json").read_text().replace('"n_layers": 2', '"n_layers": 3')
+        ),
+        "layers.2.attention.wq.weight is not in",
+    ),
     "none of both": (lambda at: (at / "params.json").unlink(), "neither params.json"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_source(case: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_source(
+    case: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spoil, said = BAD[case]
     spoil(model[2])
     assert _convert(model[2], tmp_path / "out") == 2
@@ -303,7 +416,9 @@ def test_bad_source(case: str, model: Any, tmp_path: Path, capsys: pytest.Captur
         (["--dtype", "bfloat16"], "holds float32"),
     ],
 )
-def test_bad_options(words: list[str], said: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    words: list[str], said: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _convert(model[2], tmp_path / "out", *words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -311,10 +426,22 @@ def test_bad_options(words: list[str], said: str, model: Any, tmp_path: Path, ca
 
 @pytest.mark.parametrize(
     ("out", "words", "said"),
-    [("meta/sub", [], "which is only read"), ("file/out", [], "is a file"), ("out", ["--norm-epsilon", "-1"], "above 0"), ("out", ["--norm-epsilon", "nan"], "above 0"),
-     ("out", ["--norm-epsilon", "1e-6"], "says its own")],
-)  # fmt: skip
-def test_bad_places_and_numbers(out: str, words: list[str], said: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [
+        ("meta/sub", [], "which is only read"),
+        ("file/out", [], "is a file"),
+        ("out", ["--norm-epsilon", "-1"], "above 0"),
+        ("out", ["--norm-epsilon", "nan"], "above 0"),
+        ("out", ["--norm-epsilon", "1e-6"], "says its own"),
+    ],
+)
+def test_bad_places_and_numbers(
+    out: str,
+    words: list[str],
+    said: str,
+    model: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "file").touch()
     before = sorted(tmp_path.rglob("*"))
     assert _convert(model[2], tmp_path / out, *words) == 2
@@ -324,7 +451,9 @@ def test_bad_places_and_numbers(out: str, words: list[str], said: str, model: An
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_out_is_not_overwritten(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_is_not_overwritten(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
     assert _convert(model[2], tmp_path / "out") == 2

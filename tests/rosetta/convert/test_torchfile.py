@@ -24,7 +24,13 @@ WRITERS = {"pth": torchfile, "safetensors": safetensors}
 
 
 def _write(path: Path, tensors: dict[str, Any], module: Any) -> Path:
-    with contextlib.closing(module.Writer(path, {name: tensor.shape for name, tensor in tensors.items()}, next(iter(tensors.values())).dtype)) as writer:
+    with contextlib.closing(
+        module.Writer(
+            path,
+            {name: tensor.shape for name, tensor in tensors.items()},
+            next(iter(tensors.values())).dtype,
+        )
+    ) as writer:
         for name, tensor in tensors.items():
             writer.add(name, tensor)
     return path
@@ -34,7 +40,11 @@ def _write(path: Path, tensors: dict[str, Any], module: Any) -> Path:
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
 def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    tensors = {"a": rng.normal(size=(3, 5)).astype(dtype), "b.weight": rng.normal(size=(7,)).astype(dtype), "c": rng.normal(size=(2, 3, 4)).astype(dtype).swapaxes(0, 2)}
+    tensors = {
+        "a": rng.normal(size=(3, 5)).astype(dtype),
+        "b.weight": rng.normal(size=(7,)).astype(dtype),
+        "c": rng.normal(size=(2, 3, 4)).astype(dtype).swapaxes(0, 2),
+    }
     found = module.read(_write(tmp_path / "file", tensors, module))
     assert list(found) == list(tensors)
     for name, tensor in tensors.items():
@@ -45,7 +55,12 @@ def test_round_trip(module: Any, dtype: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", WRITERS.values(), ids=WRITERS)
 def test_out_of_order(module: Any, tmp_path: Path) -> None:
-    with contextlib.closing(module.Writer(tmp_path / "file", {"a": (2,), "b": (2,)}, np.dtype(np.float32))) as writer, pytest.raises(ValueError, match="b"):
+    with (
+        contextlib.closing(
+            module.Writer(tmp_path / "file", {"a": (2,), "b": (2,)}, np.dtype(np.float32))
+        ) as writer,
+        pytest.raises(ValueError, match="b"),
+    ):
         writer.add("b", np.zeros(2, np.float32))
 
 
@@ -95,7 +110,10 @@ def _int(*values: int) -> bytes:
 )
 def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) -> None:
     """A file that claims more than it holds must not read what lies after."""
-    good, bad = _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torchfile), tmp_path / "bad.pth"
+    good, bad = (
+        _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torchfile),
+        tmp_path / "bad.pth",
+    )
     assert torchfile.read(good)["a"]().sum() == 16
     with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as other:
         for name in archive.namelist():
@@ -120,9 +138,15 @@ def _set_checksums(path: Path, checksum: bytes) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 12_345, 39_999])
 @pytest.mark.parametrize("block", [1 << 24, 1000])
-def test_a_flipped_bit(place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flipped_bit(
+    place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torchfile, "_BLOCK", block)
-    path = _write(tmp_path / "file.pth", {"a": np.zeros(7, np.float32), "b": np.ones((100, 100), np.float32)}, torchfile)
+    path = _write(
+        tmp_path / "file.pth",
+        {"a": np.zeros(7, np.float32), "b": np.ones((100, 100), np.float32)},
+        torchfile,
+    )
     tensors = torchfile.read(path)
     start = tensors["b"].start
     tensors["b"]()
@@ -147,7 +171,9 @@ def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(8))
     for offset in (0, 1):
         with pytest.raises(UserError, match="checksum"):
-            torchfile.Tensor(str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record)()
+            torchfile.Tensor(
+                str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record
+            )()
 
 
 def test_other_numbers(tmp_path: Path) -> None:

@@ -18,7 +18,16 @@ jaxkit.need("ml_dtypes", "tensorstore")
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import command, config_fields, huggingface, llama, meta, pax, safetensors, torchfile
+from rosetta.convert import (
+    command,
+    config_fields,
+    huggingface,
+    llama,
+    meta,
+    pax,
+    safetensors,
+    torchfile,
+)
 from rosetta.errors import UserError
 from tests.rosetta.convert import llamakit
 
@@ -59,28 +68,86 @@ def refused(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], *w
 
 
 OTHER_MODELS: list[tuple[str, Any]] = [
-    ("hidden_act", "relu"), ("hidden_act", "gelu"), ("hidden_act", "gelu_new"), ("attention_bias", True), ("attention_bias", 1), ("mlp_bias", True),
-    ("partial_rotary_factor", 0.5), ("logit_scale", 0.0625), ("logits_scaling", 8), ("embedding_multiplier", 12.0), ("residual_multiplier", 0.22), ("attention_multiplier", 0.1),
-    ("final_logit_softcapping", 30.0), ("attn_logit_softcapping", 50.0), ("query_pre_attn_scalar", 256), ("sliding_window", 4096), ("use_sliding_window", True),
-    ("qk_layernorm", True), ("qk_norm", True), ("use_qk_norm", True), ("clip_qkv", 8.0), ("rope_theta", 500000.0), ("rope_theta", True), ("rope_interleaved", True),
-    ("rope_scaling", {"type": "linear", "factor": 2.0}), ("rope_scaling", {"factor": 2.0}), ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}), ("rope_scaling", "linear"), ("rope_scaling", []),
-    ("rope_parameters", {"rope_type": "default", "rope_theta": 1000000.0}), ("rope_parameters", {"rope_type": "default", "partial_rotary_factor": 0.25}),
-    ("quantization_config", {"bits": 4}), ("auto_map", {"AutoModelForCausalLM": "modeling.Other"}), ("architectures", ["LlamaForSequenceClassification"]), ("architectures", "LlamaForCausalLM"),
-    ("model_type", "mistral"), ("model_type", None), ("is_encoder_decoder", True), ("use_bidirectional_attention", True), ("attention_dropout", 0.1), ("num_local_experts", 8), ("layer_types", ["sliding_attention"] * 2),
-    ("tie_word_embeddings", "yes"), ("something_of_2031", 0), ("max_position_embeddings", float("nan")), ("rms_norm_eps", float("nan")), ("rms_norm_eps", 0), ("rms_norm_eps", "1e-5"), ("rms_norm_eps", -1e-5),
-    ("head_dim", 6), ("head_dim", 0), ("num_key_value_heads", 0), ("num_key_value_heads", 2), ("vocab_size", 97), ("intermediate_size", 49), ("hidden_size", 32.0), ("num_hidden_layers", 1), ("num_hidden_layers", 3),
-    ("num_hidden_layers", 10**9), ("num_hidden_layers", 10**30), ("vocab_size", 10**18), ("num_attention_heads", "4"), ("num_attention_heads", [4]), ("hidden_size", 1e400), ("num_hidden_layers", True),
-]  # fmt: skip
+    ("hidden_act", "relu"),
+    ("hidden_act", "gelu"),
+    ("hidden_act", "gelu_new"),
+    ("attention_bias", True),
+    ("attention_bias", 1),
+    ("mlp_bias", True),
+    ("partial_rotary_factor", 0.5),
+    ("logit_scale", 0.0625),
+    ("logits_scaling", 8),
+    ("embedding_multiplier", 12.0),
+    ("residual_multiplier", 0.22),
+    ("attention_multiplier", 0.1),
+    ("final_logit_softcapping", 30.0),
+    ("attn_logit_softcapping", 50.0),
+    ("query_pre_attn_scalar", 256),
+    ("sliding_window", 4096),
+    ("use_sliding_window", True),
+    ("qk_layernorm", True),
+    ("qk_norm", True),
+    ("use_qk_norm", True),
+    ("clip_qkv", 8.0),
+    ("rope_theta", 500000.0),
+    ("rope_theta", True),
+    ("rope_interleaved", True),
+    ("rope_scaling", {"type": "linear", "factor": 2.0}),
+    ("rope_scaling", {"factor": 2.0}),
+    ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
+    ("rope_scaling", "linear"),
+    ("rope_scaling", []),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": 1000000.0}),
+    ("rope_parameters", {"rope_type": "default", "partial_rotary_factor": 0.25}),
+    ("quantization_config", {"bits": 4}),
+    ("auto_map", {"AutoModelForCausalLM": "modeling.Other"}),
+    ("architectures", ["LlamaForSequenceClassification"]),
+    ("architectures", "LlamaForCausalLM"),
+    ("model_type", "mistral"),
+    ("model_type", None),
+    ("is_encoder_decoder", True),
+    ("use_bidirectional_attention", True),
+    ("attention_dropout", 0.1),
+    ("num_local_experts", 8),
+    ("layer_types", ["sliding_attention"] * 2),
+    ("tie_word_embeddings", "yes"),
+    ("something_of_2031", 0),
+    ("max_position_embeddings", float("nan")),
+    ("rms_norm_eps", float("nan")),
+    ("rms_norm_eps", 0),
+    ("rms_norm_eps", "1e-5"),
+    ("rms_norm_eps", -1e-5),
+    ("head_dim", 6),
+    ("head_dim", 0),
+    ("num_key_value_heads", 0),
+    ("num_key_value_heads", 2),
+    ("vocab_size", 97),
+    ("intermediate_size", 49),
+    ("hidden_size", 32.0),
+    ("num_hidden_layers", 1),
+    ("num_hidden_layers", 3),
+    ("num_hidden_layers", 10**9),
+    ("num_hidden_layers", 10**30),
+    ("vocab_size", 10**18),
+    ("num_attention_heads", "4"),
+    ("num_attention_heads", [4]),
+    ("hidden_size", 1e400),
+    ("num_hidden_layers", True),
+]
 
 
 @pytest.mark.parametrize(("field", "value"), OTHER_MODELS)
-def test_config_of_another_model(field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_of_another_model(
+    field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     set_fields(source / "config.json", **{field: value})
     refused(source, tmp_path, capsys, "--to", "hf")
 
 
-def test_an_unknown_field_is_named_with_its_value(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_field_is_named_with_its_value(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     set_fields(source / "config.json", something_of_2031=[1, 2])
     line = refused(source, tmp_path, capsys)
@@ -89,10 +156,20 @@ def test_an_unknown_field_is_named_with_its_value(models: Path, tmp_path: Path, 
 
 
 SAME_MODEL: list[dict[str, Any]] = [
-    {"hidden_act": "swish"}, {"pretraining_tp": 2}, {"attention_dropout": 0.0}, {"rope_scaling": None}, {"rope_scaling": {"type": "default"}}, {"sliding_window": None, "use_sliding_window": False},
-    {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, {"rope_theta": 10000}, {"partial_rotary_factor": 1.0, "logit_scale": 1.0}, {"head_dim": None, "num_key_value_heads": None},
-    {"something_of_2031": None}, {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048}, dict.fromkeys(config_fields.HF_HARMLESS, 1),
-]  # fmt: skip
+    {"hidden_act": "swish"},
+    {"pretraining_tp": 2},
+    {"attention_dropout": 0.0},
+    {"rope_scaling": None},
+    {"rope_scaling": {"type": "default"}},
+    {"sliding_window": None, "use_sliding_window": False},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    {"rope_theta": 10000},
+    {"partial_rotary_factor": 1.0, "logit_scale": 1.0},
+    {"head_dim": None, "num_key_value_heads": None},
+    {"something_of_2031": None},
+    {"architectures": ["LLaMAForCausalLM"], "max_sequence_length": 2048},
+    dict.fromkeys(config_fields.HF_HARMLESS, 1),
+]
 
 
 @pytest.mark.parametrize("fields", SAME_MODEL, ids=lambda fields: "-".join(list(fields)[:3]))
@@ -109,27 +186,65 @@ def test_each_field_has_one_meaning() -> None:
 
 def test_lengths_and_tokens_are_kept(models: Path, tmp_path: Path) -> None:
     source = copy_model(models, "hf", tmp_path)
-    fields = {"max_position_embeddings": 2048, "bos_token_id": 7, "eos_token_id": [8, 9], "pad_token_id": 0}
+    fields = {
+        "max_position_embeddings": 2048,
+        "bos_token_id": 7,
+        "eos_token_id": [8, 9],
+        "pad_token_id": 0,
+    }
     set_fields(source / "config.json", **fields)
     assert convert(source, tmp_path / "out", "--to", "hf", "--dtype", "float32") == 0
     assert json.loads((tmp_path / "out" / "config.json").read_text()).items() >= fields.items()
 
 
 META: list[tuple[str, Any]] = [
-    ("rope_theta", 500000.0), ("rope_theta", "10000"), ("use_scaled_rope", True), ("vocab_size", 97), ("vocab_size", True), ("multiple_of", 4), ("multiple_of", 0), ("multiple_of", "256"),
-    ("ffn_dim_multiplier", 1.3), ("ffn_dim_multiplier", float("nan")), ("lora_args", {"rank": 16}), ("quantization_args", {}), ("norm_eps", float("nan")), ("norm_eps", float("inf")),
-    ("n_layers", 1), ("n_layers", 10**9), ("n_layers", -1), ("n_layers", 2.0), ("dim", 10**30), ("dim", 0), ("n_heads", 0), ("n_heads", None), ("n_kv_heads", 3), ("qk_norm", True), ("n_experts", 8),
-]  # fmt: skip
+    ("rope_theta", 500000.0),
+    ("rope_theta", "10000"),
+    ("use_scaled_rope", True),
+    ("vocab_size", 97),
+    ("vocab_size", True),
+    ("multiple_of", 4),
+    ("multiple_of", 0),
+    ("multiple_of", "256"),
+    ("ffn_dim_multiplier", 1.3),
+    ("ffn_dim_multiplier", float("nan")),
+    ("lora_args", {"rank": 16}),
+    ("quantization_args", {}),
+    ("norm_eps", float("nan")),
+    ("norm_eps", float("inf")),
+    ("n_layers", 1),
+    ("n_layers", 10**9),
+    ("n_layers", -1),
+    ("n_layers", 2.0),
+    ("dim", 10**30),
+    ("dim", 0),
+    ("n_heads", 0),
+    ("n_heads", None),
+    ("n_kv_heads", 3),
+    ("qk_norm", True),
+    ("n_experts", 8),
+]
 
 
 @pytest.mark.parametrize(("field", "value"), META)
-def test_params_of_another_model(field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_params_of_another_model(
+    field: str, value: Any, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "meta", tmp_path)
     set_fields(source / "params.json", **{field: value})
     refused(source, tmp_path, capsys)
 
 
-@pytest.mark.parametrize("fields", [{"rope_theta": 10000}, {"vocab_size": 96}, {"max_seq_len": 4096, "max_batch_size": 4}, {"multiple_of": 48, "ffn_dim_multiplier": 0.5}, {"use_scaled_rope": False, "later": None}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 10000},
+        {"vocab_size": 96},
+        {"max_seq_len": 4096, "max_batch_size": 4},
+        {"multiple_of": 48, "ffn_dim_multiplier": 0.5},
+        {"use_scaled_rope": False, "later": None},
+    ],
+)
 def test_params_of_the_same_model(fields: dict[str, Any], models: Path, tmp_path: Path) -> None:
     source = copy_model(models, "meta", tmp_path)
     set_fields(source / "params.json", **fields)
@@ -141,43 +256,67 @@ def add_tensors(path: Path, module: Any, added: dict[str, Any]) -> None:
     held = {name: np.array(tensor()) for name, tensor in module.read(path).items()}
     dtype = next(iter(held.values())).dtype
     held |= {name: tensor.astype(dtype) for name, tensor in added.items()}
-    with contextlib.closing(module.Writer(path, {name: tensor.shape for name, tensor in held.items()}, dtype)) as writer:
+    with contextlib.closing(
+        module.Writer(path, {name: tensor.shape for name, tensor in held.items()}, dtype)
+    ) as writer:
         for name, tensor in held.items():
             writer.add(name, tensor)
 
 
 FREQUENCIES = llama.rotary_frequencies(SHAPE.head_dim)
 HF_EXTRA = {
-    "bias": "model.layers.0.self_attn.q_proj.bias", "query norm": "model.layers.1.self_attn.q_norm.weight", "lora": "model.layers.0.mlp.up_proj.lora_A.weight",
-    "adapter": "base_model.model.model.layers.0.mlp.up_proj.lora_B.default.weight", "layer": "model.layers.2.input_layernorm.weight", "score": "score.weight", "number": "model.layers.00.mlp.up_proj.weight",
-}  # fmt: skip
+    "bias": "model.layers.0.self_attn.q_proj.bias",
+    "query norm": "model.layers.1.self_attn.q_norm.weight",
+    "lora": "model.layers.0.mlp.up_proj.lora_A.weight",
+    "adapter": "base_model.model.model.layers.0.mlp.up_proj.lora_B.default.weight",
+    "layer": "model.layers.2.input_layernorm.weight",
+    "score": "score.weight",
+    "number": "model.layers.00.mlp.up_proj.weight",
+}
 
 
 @pytest.mark.parametrize("name", HF_EXTRA.values(), ids=HF_EXTRA)
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
-def test_a_tensor_that_nothing_uses(kind: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tensor_that_nothing_uses(
+    kind: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     add_tensors(source / "model.safetensors", safetensors, {name: np.ones(3)})
     if kind == "bin":
         held = safetensors.read(source / "model.safetensors")
-        with contextlib.closing(torchfile.Writer(source / "pytorch_model.bin", {each: tensor.size for each, tensor in held.items()}, torchfile.BFLOAT16)) as writer:
+        with contextlib.closing(
+            torchfile.Writer(
+                source / "pytorch_model.bin",
+                {each: tensor.size for each, tensor in held.items()},
+                torchfile.BFLOAT16,
+            )
+        ) as writer:
             for each, tensor in held.items():
                 writer.add(each, tensor())
         (source / "model.safetensors").unlink()
     assert name in refused(source, tmp_path, capsys)
 
 
-def test_a_tensor_of_meta_that_nothing_uses(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tensor_of_meta_that_nothing_uses(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "meta", tmp_path)
-    add_tensors(source / "consolidated.00.pth", torchfile, {"layers.0.attention.wq.bias": np.ones(3)})
+    add_tensors(
+        source / "consolidated.00.pth", torchfile, {"layers.0.attention.wq.bias": np.ones(3)}
+    )
     assert "layers.0.attention.wq.bias" in refused(source, tmp_path, capsys)
 
 
-ROTARY = {"hf": ("model.safetensors", safetensors, "model.layers.1.self_attn.rotary_emb.inv_freq"), "meta": ("consolidated.00.pth", torchfile, "rope.freqs")}
+ROTARY = {
+    "hf": ("model.safetensors", safetensors, "model.layers.1.self_attn.rotary_emb.inv_freq"),
+    "meta": ("consolidated.00.pth", torchfile, "rope.freqs"),
+}
 
 
 @pytest.mark.parametrize("layout", ROTARY)
-def test_rotary_buffers(layout: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rotary_buffers(
+    layout: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, module, name = ROTARY[layout]
     source = copy_model(models, layout, tmp_path)
     add_tensors(source / file, module, {name: FREQUENCIES})
@@ -197,61 +336,100 @@ def test_tied_embeddings(models: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 FILES: dict[str, Callable[[Path], object]] = {
-    "an adapter beside the weights": lambda folder: (folder / "adapter_config.json").write_text("{}"),
-    "a shard that the index does not name": lambda folder: shutil.copy(folder / "model.safetensors", folder / "model-00009-of-00009.safetensors"),
+    "an adapter beside the weights": lambda folder: (folder / "adapter_config.json").write_text(
+        "{}"
+    ),
+    "a shard that the index does not name": lambda folder: shutil.copy(
+        folder / "model.safetensors", folder / "model-00009-of-00009.safetensors"
+    ),
 }
 
 
 @pytest.mark.parametrize("spoil", FILES.values(), ids=FILES)
-def test_files_that_nothing_uses(spoil: Callable[[Path], object], models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_nothing_uses(
+    spoil: Callable[[Path], object],
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     spoil(source)
     refused(source, tmp_path, capsys)
 
 
-def test_the_same_tensor_in_two_files(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_tensor_in_two_files(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "hf", tmp_path)
     names = ["model-1.safetensors", "model-2.safetensors"]
     for name in names:
         shutil.copy(source / "model.safetensors", source / name)
     (source / "model.safetensors").unlink()
-    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {str(number): name for number, name in enumerate(names)}}))
+    (source / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {str(number): name for number, name in enumerate(names)}})
+    )
     assert "in another file" in refused(source, tmp_path, capsys)
 
 
-def test_arrays_of_pax_that_nothing_uses(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrays_of_pax_that_nothing_uses(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, "pax", tmp_path)
     state = source / "checkpoints" / "checkpoint_00000000" / "state"
     norm = state / "mdl_vars.params.lm.transformer.x_layers_1.layer_norm.scale"
-    shutil.copytree(norm, state / "opt_states_0.no_prefix_1.m.params.lm.transformer.x_layers_1.layer_norm.scale")
+    shutil.copytree(
+        norm, state / "opt_states_0.no_prefix_1.m.params.lm.transformer.x_layers_1.layer_norm.scale"
+    )
     assert convert(source, tmp_path / "fine", "--to", "hf") == 0
-    for name in ("mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer1.bias.b", "mdl_vars.params.lm.transformer.x_layers_1.self_attention.post.lora_a", "mdl_vars.params.other.w"):
+    for name in (
+        "mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer1.bias.b",
+        "mdl_vars.params.lm.transformer.x_layers_1.self_attention.post.lora_a",
+        "mdl_vars.params.other.w",
+    ):
         shutil.copytree(norm, state / name)
         assert name in refused(source, tmp_path, capsys, "--to", "hf")
         shutil.rmtree(state / name)
 
 
-def test_parts_that_differ(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_that_differ(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(models / "meta", tmp_path / "two", "--to", "meta", "--parts", 2) == 0
     held = torchfile.read(tmp_path / "two" / "consolidated.01.pth")
-    add_tensors(tmp_path / "two" / "consolidated.01.pth", torchfile, {"norm.weight": np.array(held["norm.weight"]()) * 2})
+    add_tensors(
+        tmp_path / "two" / "consolidated.01.pth",
+        torchfile,
+        {"norm.weight": np.array(held["norm.weight"]()) * 2},
+    )
     assert "norm.weight is not the same in all parts" in refused(tmp_path / "two", tmp_path, capsys)
 
 
 @pytest.mark.parametrize("layout", ["hf", "meta", "pax"])
-def test_what_is_written_is_read_back(layout: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_is_read_back(
+    layout: str,
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A disk that changes a bit must not be followed by "every value is what it was"."""
     module: Any = {"hf": huggingface, "meta": meta, "pax": pax}[layout]
     write = module.write
 
     def spoil(part: Path, *words: Any, **options: Any) -> None:
         write(part, *words, **options)
-        names = {"hf": "model.safetensors", "meta": "consolidated.00.pth", "pax": "checkpoints/checkpoint_00000000/state/mdl_vars.params.lm.final_ln.scale"}
+        names = {
+            "hf": "model.safetensors",
+            "meta": "consolidated.00.pth",
+            "pax": "checkpoints/checkpoint_00000000/state/mdl_vars.params.lm.final_ln.scale",
+        }
         file = part / names[layout]
         if layout == "pax":
             import tensorstore  # type: ignore[import-not-found]
 
-            store = tensorstore.open({"driver": "zarr", "kvstore": {"driver": "file", "path": str(file)}}, open=True).result()
+            store = tensorstore.open(
+                {"driver": "zarr", "kvstore": {"driver": "file", "path": str(file)}}, open=True
+            ).result()
             store[3].write(np.float32(5)).result()
             return
         body = bytearray(file.read_bytes())
@@ -260,7 +438,11 @@ def test_what_is_written_is_read_back(layout: str, models: Path, tmp_path: Path,
 
     monkeypatch.setattr(module, "write", spoil)
     line = refused(models / "meta", tmp_path, capsys, "--to", layout)
-    assert ("cannot be read back: the checksum" if layout == "meta" else "norm reads back with other values") in line
+    assert (
+        "cannot be read back: the checksum"
+        if layout == "meta"
+        else "norm reads back with other values"
+    ) in line
     assert "rosetta-part" not in line
     assert "check the disk" in line
 
@@ -286,31 +468,53 @@ TWO_MODELS: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("layout", "name", "other"), TWO_MODELS.values(), ids=TWO_MODELS)
-def test_two_models_in_one_folder(layout: str, name: str, other: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_models_in_one_folder(
+    layout: str,
+    name: str,
+    other: str,
+    models: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     source = copy_model(models, layout, tmp_path)
     (source / name).touch()
     to = "meta" if layout == "hf" else "hf"
     line = refused(source, tmp_path, capsys, "--to", to)
-    for words in ("more than one model", f"{name!r} ({other})", f"--from {layout}", f"--from {other}"):
+    for words in (
+        "more than one model",
+        f"{name!r} ({other})",
+        f"--from {layout}",
+        f"--from {other}",
+    ):
         assert words in line
     assert convert(source, tmp_path / "named", "--from", layout, "--to", to) == 0
 
 
 STRAYS = [
-    ("meta", "consolidated.0.pth"), ("meta", "consolidated.000.pth"), ("meta", "consolidated.pth"), ("meta", "consolidated.00-of-02.pth"), ("meta", "consolidated.safetensors"),
-    ("hf", "pytorch_model.bin"), ("hf", "pytorch_model-00001-of-00002.bin"), ("hf", "model-00001-of-00002.safetensors"),
-]  # fmt: skip
+    ("meta", "consolidated.0.pth"),
+    ("meta", "consolidated.000.pth"),
+    ("meta", "consolidated.pth"),
+    ("meta", "consolidated.00-of-02.pth"),
+    ("meta", "consolidated.safetensors"),
+    ("hf", "pytorch_model.bin"),
+    ("hf", "pytorch_model-00001-of-00002.bin"),
+    ("hf", "model-00001-of-00002.safetensors"),
+]
 
 
 @pytest.mark.parametrize(("layout", "name"), STRAYS)
-def test_stray_weights(layout: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stray_weights(
+    layout: str, name: str, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = copy_model(models, layout, tmp_path)
     (source / name).touch()
     assert name in refused(source, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(("parts", "there"), [(2, 1), (4, 1), (4, 2), (4, 3)])
-def test_the_last_parts_are_missing(parts: int, there: int, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_parts_are_missing(
+    parts: int, there: int, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert convert(models / "meta", tmp_path / "split", "--to", "meta", "--parts", parts) == 0
     for part in range(there, parts):
         (tmp_path / "split" / f"consolidated.{part:02}.pth").unlink()

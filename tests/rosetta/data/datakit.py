@@ -27,20 +27,31 @@ def documents(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
 def sentences(count: int) -> list[str]:
     """Return sentences of some hundred made-up words: enough for a small vocabulary."""
     chance = random.Random(0)  # noqa: S311 (made-up text)
-    words = ["".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(chance.randint(1, 4))) for _ in range(300)]
+    words = [
+        "".join(
+            chance.choice("bdfgklmnprstvz") + chance.choice("aeiou")
+            for _ in range(chance.randint(1, 4))
+        )
+        for _ in range(300)
+    ]
     return [" ".join(chance.choice(words) for _ in range(12)) for _ in range(count)]
 
 
 def text(folder: Path, docs: list[str], *, files: int = 3) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
-        (folder / f"{number}.txt").write_text("".join(f"{doc}\n" for doc in docs[number::files]), encoding="utf-8")
+        (folder / f"{number}.txt").write_text(
+            "".join(f"{doc}\n" for doc in docs[number::files]), encoding="utf-8"
+        )
     return f"text:{folder}/*.txt"
 
 
 def jsonl(folder: Path, docs: list[str]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "a.jsonl").write_text("".join(json.dumps({"id": n, "text": doc}) + "\n" for n, doc in enumerate(docs)), encoding="utf-8")
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps({"id": n, "text": doc}) + "\n" for n, doc in enumerate(docs)),
+        encoding="utf-8",
+    )
     return f"jsonl:{folder}/a.jsonl"
 
 
@@ -57,7 +68,10 @@ def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
     entries = b""
     for name, values in features.items():
         if isinstance(values[0], bytes):
-            kind, content = 1, b"".join(_field(1, value) for value in values if isinstance(value, bytes))
+            kind, content = (
+                1,
+                b"".join(_field(1, value) for value in values if isinstance(value, bytes)),
+            )
         elif isinstance(values[0], float):
             kind, content = 2, _field(1, struct.pack(f"<{len(values)}f", *values))
         else:
@@ -75,7 +89,12 @@ def example(**features: list[bytes] | list[int] | list[float]) -> bytes:
 
 def _framed(body: bytes) -> bytes:
     length = struct.pack("<Q", len(body))
-    return length + struct.pack("<I", tfrecord.masked_crc(length)) + body + struct.pack("<I", tfrecord.masked_crc(body))
+    return (
+        length
+        + struct.pack("<I", tfrecord.masked_crc(length))
+        + body
+        + struct.pack("<I", tfrecord.masked_crc(body))
+    )
 
 
 def tfrecords(path: Path, bodies: list[bytes]) -> None:
@@ -83,19 +102,39 @@ def tfrecords(path: Path, bodies: list[bytes]) -> None:
     path.write_bytes(b"".join(map(_framed, bodies)))
 
 
-def tfds(root: Path, name: str, shards: dict[str, list[list[bytes]]], version: str = "1.0.0") -> Path:
+def tfds(
+    root: Path, name: str, shards: dict[str, list[list[bytes]]], version: str = "1.0.0"
+) -> Path:
     """Write a prepared TFDS folder."""
     place = root / name / version
     place.mkdir(parents=True, exist_ok=True)
     splits = []
     for split, parts in shards.items():
         for number, bodies in enumerate(parts):
-            tfrecords(place / f"{name.split('/', 1)[0]}-{split}.tfrecord-{number:05d}-of-{len(parts):05d}", bodies)
-        splits.append({"name": split, "numBytes": str(sum(len(body) for part in parts for body in part)), "shardLengths": [str(len(part)) for part in parts]})
-    (place / "dataset_info.json").write_text(json.dumps({"name": name, "splits": splits}), encoding="utf-8")
+            tfrecords(
+                place
+                / f"{name.split('/', 1)[0]}-{split}.tfrecord-{number:05d}-of-{len(parts):05d}",
+                bodies,
+            )
+        splits.append(
+            {
+                "name": split,
+                "numBytes": str(sum(len(body) for part in parts for body in part)),
+                "shardLengths": [str(len(part)) for part in parts],
+            }
+        )
+    (place / "dataset_info.json").write_text(
+        json.dumps({"name": name, "splits": splits}), encoding="utf-8"
+    )
     return place
 
 
 def recipe(data: str, objective: str = "span_corruption", **changes: Any) -> pipeline.Recipe:
-    settings: dict[str, Any] = {"vocab": "byte", "extra_ids": 100, "inputs": 64, "targets": 32, "mean_noise_span_length": 20.0}
+    settings: dict[str, Any] = {
+        "vocab": "byte",
+        "extra_ids": 100,
+        "inputs": 64,
+        "targets": 32,
+        "mean_noise_span_length": 20.0,
+    }
     return pipeline.Recipe(data, objective, **{**settings, **changes})

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import bad_records, documents, json_lines, loader, pipeline, records, spec, windows
+from rosetta.data import (
+    bad_records,
+    documents,
+    json_lines,
+    loader,
+    pipeline,
+    records,
+    spec,
+    windows,
+)
 from rosetta.errors import UserError
 from tests.rosetta.data import datakit
 from tests.rosetta.data.test_command import run
@@ -70,7 +79,9 @@ def train_rows(data: str) -> list[Any]:
 
 @pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_every_reader_of_lines_names_the_line_or_skips_it(bad: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_reader_of_lines_names_the_line_or_skips_it(
+    bad: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, says = lines(tmp_path / name, bad), BAD_LINES[bad]
     source = spec.parse(data)
     reads: list[Callable[[], list[Any]]] = [lambda: list(documents.documents(source, "text"))]
@@ -90,14 +101,19 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(bad: str, name: str, t
 
 
 @pytest.mark.parametrize("bad", BAD_LINES, ids=range(len(BAD_LINES)))
-def test_check_reads_to_the_end_and_counts(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reads_to_the_end_and_counts(
+    bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = lines(tmp_path / "a.jsonl", bad, at=60)
     assert run("data", "check", data, "--mean-span", "20", "--head")[0]["ok"]
     result, text = run("data", "check", data, "--mean-span", "20")
     assert not result["ok"]
     assert result["bad"]["total"] == 1
     assert f"a.jsonl, line 61: {BAD_LINES[bad]}" in text
-    assert result["counts"][data] == {"records": 60, "tokens": sum(len(json.loads(line)["text"]) for line in GOOD)}
+    assert result["counts"][data] == {
+        "records": 60,
+        "tokens": sum(len(json.loads(line)["text"]) for line in GOOD),
+    }
     monkeypatch.setenv("BAD_RECORDS", "skip")
     assert run("data", "check", data, "--mean-span", "20")[0]["ok"]
 
@@ -111,7 +127,9 @@ def test_check_prints_the_first_of_each_kind_and_the_total(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("line", "text"), SURROGATES.items(), ids=range(len(SURROGATES)))
-def test_half_a_character_is_replaced_by_every_reader_and_said_once(line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_a_character_is_replaced_by_every_reader_and_said_once(
+    line: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = lines(tmp_path / "a.jsonl", line)
     source = spec.parse(data)
     assert text in list(documents.documents(source, "text"))
@@ -123,28 +141,46 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(line: str, t
     run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
     pair = tmp_path / "pairs.jsonl"
     pair.write_text(line.replace('"text"', '"targets": "\\ud83d", "inputs"') + "\n")
-    assert [(found["inputs"], found["targets"]) for found in records.worded(spec.parse(f"jsonl:{pair}"), "text_to_text", "train")] == [(text, "\ufffd")]
-    assert capsys.readouterr().err.count(f"{tmp_path}/a.jsonl has text that is not valid Unicode") == ("\ufffd" in text)
+    assert [
+        (found["inputs"], found["targets"])
+        for found in records.worded(spec.parse(f"jsonl:{pair}"), "text_to_text", "train")
+    ] == [(text, "\ufffd")]
+    assert capsys.readouterr().err.count(
+        f"{tmp_path}/a.jsonl has text that is not valid Unicode"
+    ) == ("\ufffd" in text)
 
 
-def test_records_of_other_files_are_named_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_other_files_are_named_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = [datakit.example(text=[f"some words {number}".encode()]) for number in range(9)]
-    broken = {"no text under 'text' (it has: body)": datakit.example(body=[b"x"]), "no text under": datakit.example(text=[7]), "not a tf.train.Example": b"plain text"}
+    broken = {
+        "no text under 'text' (it has: body)": datakit.example(body=[b"x"]),
+        "no text under": datakit.example(text=[7]),
+        "not a tf.train.Example": b"plain text",
+    }
     for says, body in broken.items():
         path = tmp_path / f"{len(body)}.tfrecord"
         datakit.tfrecords(path, [*good[:5], body, *good[5:]])
         source = spec.parse(f"tfrecord:{path}")
         corpus = windows.corpus(source, "text")
         monkeypatch.delenv("BAD_RECORDS", raising=False)
-        for read in (lambda source=source: list(documents.documents(source, "text")), lambda corpus=corpus: corpus.texts(0, corpus.size)):
+        for read in (
+            lambda source=source: list(documents.documents(source, "text")),
+            lambda corpus=corpus: corpus.texts(0, corpus.size),
+        ):
             with pytest.raises(UserError) as raised:
                 read()
             assert str(raised.value).startswith(f"{path}, record 6: {says}")
         monkeypatch.setenv("BAD_RECORDS", "skip")
-        assert len(list(documents.documents(source, "text"))) == len(corpus.texts(0, corpus.size)) == 9
+        assert (
+            len(list(documents.documents(source, "text"))) == len(corpus.texts(0, corpus.size)) == 9
+        )
 
 
-def test_bytes_that_are_not_utf8_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bytes_that_are_not_utf8_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"words and words " * 20 + b"\xff\n" + b"more words\n")
     source = spec.parse(f"text:{path}")
@@ -155,16 +191,25 @@ def test_bytes_that_are_not_utf8_are_said_once(tmp_path: Path, capsys: pytest.Ca
 
 def test_pairs_name_the_line_and_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"inputs": "a", "targets": "b"}\n\n{"inputs": "a"}\n[]\n{"inputs": "c", "targets": "d"}\n')
+    path.write_text(
+        '{"inputs": "a", "targets": "b"}\n\n{"inputs": "a"}\n[]\n{"inputs": "c", "targets": "d"}\n'
+    )
     source = spec.parse(f"jsonl:{path}")
-    with pytest.raises(UserError, match=r"a\.jsonl, line 3: not a record of text_to_text: it has no target"):
+    with pytest.raises(
+        UserError, match=r"a\.jsonl, line 3: not a record of text_to_text: it has no target"
+    ):
         list(records.worded(source, "text_to_text", "train"))
     monkeypatch.setenv("BAD_RECORDS", "skip")
-    assert [found["inputs"] for found in records.worded(source, "text_to_text", "train")] == ["a", "c"]
+    assert [found["inputs"] for found in records.worded(source, "text_to_text", "train")] == [
+        "a",
+        "c",
+    ]
     assert bad_records.skipped() == 2
 
 
-def test_workers_tell_the_trainer_what_they_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_tell_the_trainer_what_they_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
     monkeypatch.setenv("BAD_RECORDS", "skip")
     batches = pipeline.Batches(datakit.recipe(data, "lm", inputs=0), 8)
@@ -180,7 +225,9 @@ def test_workers_tell_the_trainer_what_they_skipped(tmp_path: Path, monkeypatch:
 
 def test_a_wrong_policy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAD_RECORDS", "drop")
-    with pytest.raises(UserError, match="BAD_RECORDS: 'drop' is not a valid value; use stop or skip"):
+    with pytest.raises(
+        UserError, match="BAD_RECORDS: 'drop' is not a valid value; use stop or skip"
+    ):
         bad_records.policy()
 
 
@@ -192,7 +239,9 @@ def test_an_error_keeps_its_place_between_processes() -> None:
 
 def test_a_long_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = " ".join(f"w{number:06d}" for number in range(60_000))
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "first"}) + "\n" + json.dumps({"text": text}) + "\n")
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"text": "first"}) + "\n" + json.dumps({"text": text}) + "\n"
+    )
     parsed: list[int] = []
     usual = json_lines.parse_object
 
@@ -202,7 +251,11 @@ def test_a_long_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(json_lines, "parse_object", parse)
     corpus = windows.corpus(spec.parse(f"jsonl:{tmp_path}/a.jsonl"), "text")
-    read = [piece for start in range(0, corpus.size, 5_000) for piece in corpus.texts(start, start + 5_000)]
+    read = [
+        piece
+        for start in range(0, corpus.size, 5_000)
+        for piece in corpus.texts(start, start + 5_000)
+    ]
     assert "".join(read[1:]) == text
     assert sum(size > 1000 for size in parsed) == 1
 
@@ -213,7 +266,10 @@ def test_any_name_of_a_file_can_be_read(name: str, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("others\n")
     (tmp_path / "wikie.txt").write_text("not asked for\n")
     assert spec.files(spec.parse(f"text:{tmp_path}/{name}")) == (f"{tmp_path}/{name}",)
-    assert set(spec.files(spec.parse(f"text:{tmp_path}/{name},{tmp_path}/other.txt"))) == {f"{tmp_path}/{name}", f"{tmp_path}/other.txt"}
+    assert set(spec.files(spec.parse(f"text:{tmp_path}/{name},{tmp_path}/other.txt"))) == {
+        f"{tmp_path}/{name}",
+        f"{tmp_path}/other.txt",
+    }
     assert len(spec.files(spec.parse(f"text:{tmp_path}/*.txt"))) == 3
     with pytest.raises(UserError, match=r"gone\.txt: no file matches"):
         spec.files(spec.parse(f"text:{tmp_path}/{name},{tmp_path}/gone.txt"))
@@ -226,24 +282,40 @@ def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "tfrecord", "cache"])
-def test_a_file_that_changed_at_equal_size_is_noticed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changed_at_equal_size_is_noticed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     docs = datakit.documents(40)
     if kind == "tfrecord":
-        datakit.tfrecords(tmp_path / "a.tfrecord", [datakit.example(text=[doc.encode()]) for doc in docs])
+        datakit.tfrecords(
+            tmp_path / "a.tfrecord", [datakit.example(text=[doc.encode()]) for doc in docs]
+        )
         data, path = f"tfrecord:{tmp_path}/a.tfrecord", tmp_path / "a.tfrecord"
     elif kind == "jsonl":
         data, path = datakit.jsonl(tmp_path, docs), tmp_path / "a.jsonl"
     else:
         data, path = datakit.text(tmp_path / "data", docs, files=1), tmp_path / "data" / "0.txt"
     if kind == "cache":
-        run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1", "--extra-ids", "100")
+        run(
+            "data",
+            "cache",
+            data,
+            "--out",
+            str(tmp_path / "out"),
+            "--jobs",
+            "1",
+            "--extra-ids",
+            "100",
+        )
         data, path = f"cache:{tmp_path}/out", tmp_path / "out" / "tokens-00000.bin"
     recipe = datakit.recipe(data)
     kept = json.loads(json.dumps(pipeline.Batches(recipe, 4).state(5)))
     pipeline.Batches(recipe, 4).resume(kept, 5)
     body = bytearray(path.read_bytes())
     place = len(body) // 2
-    place += next(offset for offset in range(len(body)) if 97 <= body[place + offset] < 122 or kind == "cache")
+    place += next(
+        offset for offset in range(len(body)) if 97 <= body[place + offset] < 122 or kind == "cache"
+    )
     body[place] += 1 if body[place] < 255 else -1
     path.write_bytes(body)
     with pytest.raises(UserError, match=f"another content of {path.name} .*CHANGED_DATA=accept"):
@@ -254,7 +326,9 @@ def test_a_file_that_changed_at_equal_size_is_noticed(kind: str, tmp_path: Path,
     assert pipeline.Batches(recipe, 4).resume(kept, 5) is None
 
 
-def test_a_mended_file_goes_on_in_the_same_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mended_file_goes_on_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
     recipe = datakit.recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
@@ -266,9 +340,14 @@ def test_a_mended_file_goes_on_in_the_same_order(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CHANGED_DATA", "accept")
     after = pipeline.Batches(recipe, 4)
     assert "none" not in str(after.resume(kept, 3))
-    assert (after.source.count, after.source.stretch) == (before.source.count, before.source.stretch)  # type: ignore[attr-defined]
+    assert (after.source.count, after.source.stretch) == (  # type: ignore[attr-defined]
+        before.source.count,  # type: ignore[attr-defined]
+        before.source.stretch,  # type: ignore[attr-defined]
+    )
     again = json.loads(json.dumps(after.state(4)))
     monkeypatch.delenv("CHANGED_DATA")
     third = pipeline.Batches(recipe, 4)
     assert third.resume(again, 4) is None
-    assert np.array_equal(third.at(4)["decoder_target_tokens"], after.at(4)["decoder_target_tokens"])
+    assert np.array_equal(
+        third.at(4)["decoder_target_tokens"], after.at(4)["decoder_target_tokens"]
+    )

@@ -21,7 +21,14 @@ BYTES = vocabulary.Vocabulary("byte", 100)
 
 
 def recipe(**changes: object) -> cache.Recipe:
-    settings = {"source": "text:x", "vocabulary": BYTES.fingerprint(), "vocabulary_name": "byte", "vocab_size": 359, "document_ends": False, "pairs": ""}
+    settings = {
+        "source": "text:x",
+        "vocabulary": BYTES.fingerprint(),
+        "vocabulary_name": "byte",
+        "vocab_size": 359,
+        "document_ends": False,
+        "pairs": "",
+    }
     return cache.Recipe(**{**settings, **changes})  # type: ignore[arg-type]
 
 
@@ -108,7 +115,9 @@ def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_p
     assert write(tmp_path / "c", DOCS, source="jsonl:a@train:body")["documents"] == len(DOCS)
 
 
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -123,7 +132,9 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytes
 def test_other_files_are_another_cache(tmp_path: Path) -> None:
     for name, body in (("a.txt", "one"), ("b.txt", "two")):
         (tmp_path / name).write_text(body)
-    one, both = ([str(tmp_path / name) for name in names] for names in (["a.txt"], ["a.txt", "b.txt"]))
+    one, both = (
+        [str(tmp_path / name) for name in names] for names in (["a.txt"], ["a.txt", "b.txt"])
+    )
     write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
     write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
     with pytest.raises(UserError, match="other files, or of another state"):
@@ -133,10 +144,22 @@ def test_other_files_are_another_cache(tmp_path: Path) -> None:
     assert cache.digest(one) != before
 
 
-EMPTY = json.dumps({"format": cache.FORMAT, "documents": 0, "shards": [], "recipe": dataclasses.asdict(recipe())})
+EMPTY = json.dumps(
+    {"format": cache.FORMAT, "documents": 0, "shards": [], "recipe": dataclasses.asdict(recipe())}
+)
 
 
-@pytest.mark.parametrize("body", ["[1]", "{}", "no json", '{"format": 2, "documents": 1, "shards": [], "recipe": {"flour": 500}}', '{"format": 2, "documents": 1, "shards": [7], "recipe": {}}', EMPTY])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[1]",
+        "{}",
+        "no json",
+        '{"format": 2, "documents": 1, "shards": [], "recipe": {"flour": 500}}',
+        '{"format": 2, "documents": 1, "shards": [7], "recipe": {}}',
+        EMPTY,
+    ],
+)
 @pytest.mark.parametrize("name", ["meta.json", "progress.json"])
 def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: str) -> None:
     (tmp_path / name).write_text(body)

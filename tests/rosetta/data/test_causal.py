@@ -20,7 +20,10 @@ NONE: Any = np.zeros((1, 0), np.int32)
 
 def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any]]:
     made = rows.plain(NONE, np.array([tokens], np.int32))
-    return {name: array[0].tolist() for name, array in causal.fields(made, pack=pack, bos=bos, eos=1).items()}
+    return {
+        name: array[0].tolist()
+        for name, array in causal.fields(made, pack=pack, bos=bos, eos=1).items()
+    }
 
 
 def test_a_row_of_running_text_is_one_segment() -> None:
@@ -48,39 +51,83 @@ def test_types_are_paxmls() -> None:
     made = rows.plain(np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32))
     found = causal.fields(made, pack=False, bos=0, eos=1)
     assert {name: array.dtype.name for name, array in found.items()} == {
-        "ids": "int32", "labels": "int32", "segment_ids": "int32", "segment_pos": "int32", "inputs_indicator": "int32", "paddings": "float32", "weights": "float32",
-    }  # fmt: skip
+        "ids": "int32",
+        "labels": "int32",
+        "segment_ids": "int32",
+        "segment_pos": "int32",
+        "inputs_indicator": "int32",
+        "paddings": "float32",
+        "weights": "float32",
+    }
     assert {array.shape for array in found.values()} == {(1, 5)}
 
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
-    made = datakit.recipe(datakit.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack)
+    made = datakit.recipe(
+        datakit.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
+    )
     whole = causal.Batches(made, 8)
     for step in (0, 5):
         hosts = [causal.Batches(made, 8, shard=shard, shards=2) for shard in range(2)]
-        assert pipeline.add_hashes(pipeline.batch_hash(host.at(step), 4 * n) for n, host in enumerate(hosts)) == pipeline.batch_hash(whole.at(step))
-    assert whole.lengths == dict.fromkeys(("ids", "labels", "paddings", "weights", "segment_ids", "segment_pos"), 48)
+        assert pipeline.add_hashes(
+            pipeline.batch_hash(host.at(step), 4 * n) for n, host in enumerate(hosts)
+        ) == pipeline.batch_hash(whole.at(step))
+    assert whole.lengths == dict.fromkeys(
+        ("ids", "labels", "paddings", "weights", "segment_ids", "segment_pos"), 48
+    )
 
 
 def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
     kept = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs="")
-    cache.write(str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches), end=2)
-    made = datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="ids:259", extra_ids=0, inputs=0, targets=400, shuffle=False)
-    assert causal.Batches(made, 1).at(0)["labels"][0].tolist() == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
-    with_sentinels = datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400)
+    cache.write(
+        str(tmp_path / "c"),
+        kept,
+        DOCS,
+        lambda batches: (BYTES.encode(batch) for batch in batches),
+        end=2,
+    )
+    made = datakit.recipe(
+        f"cache:{tmp_path}/c",
+        "lm",
+        vocab="ids:259",
+        extra_ids=0,
+        inputs=0,
+        targets=400,
+        shuffle=False,
+    )
+    assert (
+        causal.Batches(made, 1).at(0)["labels"][0].tolist()
+        == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
+    )
+    with_sentinels = datakit.recipe(
+        f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
+    )
     assert causal.Batches(with_sentinels, 1).at(0)["labels"].all()
     with pytest.raises(UserError, match="another vocabulary"):
-        causal.Batches(datakit.recipe(f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400), 1)
+        causal.Batches(
+            datakit.recipe(
+                f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400
+            ),
+            1,
+        )
 
 
 def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
-    batches = causal.Batches(datakit.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8), 4, shard=1, shards=2)
+    batches = causal.Batches(
+        datakit.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
+        4,
+        shard=1,
+        shards=2,
+    )
     log = batchlog.BatchLog(batches)
     for step in range(3):
         log.note(step, batches.at(step))
     log.drop()
     log.flush()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert lines == [{"step": step, "hash": pipeline.batch_hash(batches.at(step), 2), "shard": 1, "shards": 2} for step in range(2)]
+    assert lines == [
+        {"step": step, "hash": pipeline.batch_hash(batches.at(step), 2), "shard": 1, "shards": 2}
+        for step in range(2)
+    ]

@@ -20,7 +20,9 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", checks.CERTIFICATES)
-def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checks.certificates()
     monkeypatch.setenv(name, str(tmp_path / "ca.crt"))
     with pytest.raises(UserError, match=f"{name}=.*the certificates are not there"):
@@ -29,7 +31,9 @@ def test_a_certificate_variable_that_names_nothing_is_found_before_the_run(name:
     checks.certificates(needed=True)
 
 
-def test_red_hats_certificates_are_pointed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_red_hats_certificates_are_pointed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = tmp_path / "ca-bundle.crt"
     monkeypatch.setattr(checks, "SYSTEM_CERTIFICATES", (str(tmp_path / "none.crt"), str(theirs)))
     with pytest.raises(UserError, match="install ca-certificates"):
@@ -40,10 +44,16 @@ def test_red_hats_certificates_are_pointed_to(tmp_path: Path, monkeypatch: pytes
     checks.certificates()
 
 
-def test_what_a_store_needs_is_said_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_store_needs_is_said_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CURL_CA_BUNDLE", str(tmp_path))
     checks.remote_path("/local/folder")
-    for path, says in (("ftp://host/x", "not supported"), ("gs://", "bucket's name"), ("s3://b/x", "mount the bucket")):
+    for path, says in (
+        ("ftp://host/x", "not supported"),
+        ("gs://", "bucket's name"),
+        ("s3://b/x", "mount the bucket"),
+    ):
         with pytest.raises(UserError, match=says):
             checks.remote_path(path)
     checks.remote_path("gs://b/x")
@@ -52,7 +62,13 @@ def test_what_a_store_needs_is_said_before_the_run(tmp_path: Path, monkeypatch: 
         checks.remote_path("gs://b/x")
 
 
-GOOD: dict[str, Any] = {"objective": "span_corruption", "vocab": "byte", "vocab_size": 384, "lengths": {"inputs": 64, "targets": 32}, "mean_noise_span_length": 20.0}
+GOOD: dict[str, Any] = {
+    "objective": "span_corruption",
+    "vocab": "byte",
+    "vocab_size": 384,
+    "lengths": {"inputs": 64, "targets": 32},
+    "mean_noise_span_length": 20.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +77,19 @@ GOOD: dict[str, Any] = {"objective": "span_corruption", "vocab": "byte", "vocab_
         ({"data": "text:{folder}/none.txt"}, "no file matches"),
         ({"eval_data": "text:{folder}/none.txt"}, "no file matches"),
         ({"data": "cache:{folder}"}, "no token cache"),
-        ({"data": "cache:gs://bucket/tokens"}, "not from gs://; copy it first .gcloud storage cp -r gs://bucket/tokens"),
+        (
+            {"data": "cache:gs://bucket/tokens"},
+            "not from gs://; copy it first .gcloud storage cp -r gs://bucket/tokens",
+        ),
         ({"vocab": "{folder}/mine.model"}, "no such vocabulary file"),
-        ({"vocab_size": 256}, r"the vocabulary has 259 ids \(with 0 extra\), the model's vocab_size is 256"),
-        ({"vocab_size": 300, "extra_ids": 100}, r"has 359 ids \(with 100 extra\), the model's vocab_size is 300; lower EXTRA_IDS"),
+        (
+            {"vocab_size": 256},
+            r"the vocabulary has 259 ids \(with 0 extra\), the model's vocab_size is 256",
+        ),
+        (
+            {"vocab_size": 300, "extra_ids": 100},
+            r"has 359 ids \(with 100 extra\), the model's vocab_size is 300; lower EXTRA_IDS",
+        ),
         ({"lengths": {"inputs": 64}}, "no length for targets"),
         ({"lengths": {"inputs": 64, "targets": 0}}, "length of targets is 0"),
         ({"lengths": {"inputs": 64, "targets": 8}}, "8 are allowed"),
@@ -72,9 +97,14 @@ GOOD: dict[str, Any] = {"objective": "span_corruption", "vocab": "byte", "vocab_
         ({"objective": "nli"}, "no objective"),
     ],
 )
-def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_a_run_is_refused_before_it_starts(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("some words\n")
-    filled = {name: value.format(folder=tmp_path) if isinstance(value, str) else value for name, value in changes.items()}
+    filled = {
+        name: value.format(folder=tmp_path) if isinstance(value, str) else value
+        for name, value in changes.items()
+    }
     checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD})
     with pytest.raises(UserError, match=says) as raised:
         checks.before_start(**{"data": f"text:{tmp_path}/a.txt", **GOOD, **filled})
@@ -90,13 +120,17 @@ def test_a_run_is_refused_before_it_starts(changes: dict[str, Any], says: str, t
         ('{"body": "some words"}\n', "mnli", "line 1: not a record of mnli"),
     ],
 )
-def test_the_first_record_is_looked_at_where_it_is_asked_for(text: str, objective: str, says: str, tmp_path: Path) -> None:
+def test_the_first_record_is_looked_at_where_it_is_asked_for(
+    text: str, objective: str, says: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.jsonl").write_text(text)
     given = {**GOOD, "data": f"jsonl:{tmp_path}/a.jsonl", "objective": objective}
     checks.before_start(**given)
     with pytest.raises(UserError, match=says):
         checks.before_start(**given, first="text")
-    (tmp_path / "a.jsonl").write_text('{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n')
+    (tmp_path / "a.jsonl").write_text(
+        '{"body": "some words", "premise": "a", "hypothesis": "b", "label": 1}\n'
+    )
     checks.before_start(**given, first="body")
 
 
@@ -113,11 +147,15 @@ def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_prepared_sets_are_read_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "gs://bucket/sets")
-    with pytest.raises(UserError, match="TFDS_DATA_DIR=gs://bucket/sets: data and vocabularies are read from files"):
+    with pytest.raises(
+        UserError, match="TFDS_DATA_DIR=gs://bucket/sets: data and vocabularies are read from files"
+    ):
         checks.before_start(data="tfds:c4/en", **GOOD)
 
 
-def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_tried_and_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checks.writable(str(tmp_path / "not" / "yet"))
     monkeypatch.chdir(tmp_path)
     checks.writable("not/yet")
@@ -126,15 +164,25 @@ def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UserError, match="file is a file"):
         checks.writable(str(tmp_path / "file" / "model"))
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=f"gone is a link to {tmp_path}/nowhere, which is not there"):
+    with pytest.raises(
+        UserError, match=f"gone is a link to {tmp_path}/nowhere, which is not there"
+    ):
         checks.writable(str(tmp_path / "gone"))
     with pytest.raises(UserError, match="/proc cannot be written to"):  # by the superuser neither
         checks.writable("/proc/m")
 
 
 def test_synthetic_data_needs_nothing() -> None:
-    checks.before_start(data="synthetic", objective="span_corruption", vocab="ids:32128", vocab_size=32128, lengths={"inputs": 512, "targets": 128})
-    batch = pipeline.Batches(datakit.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4).at(0)
+    checks.before_start(
+        data="synthetic",
+        objective="span_corruption",
+        vocab="ids:32128",
+        vocab_size=32128,
+        lengths={"inputs": 512, "targets": 128},
+    )
+    batch = pipeline.Batches(
+        datakit.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4
+    ).at(0)
     assert 30000 < batch["encoder_input_tokens"].max() < 32128
     assert (batch["decoder_target_tokens"] != 0).all()
 
@@ -152,5 +200,12 @@ def test_missing_data_names_its_variable(name: str, wrong: str, line: str, tmp_p
     (tmp_path / "a.txt").write_text("words\n")
     sources = {"DATA": f"text:{tmp_path}/a.txt", "EVAL_DATA": f"text:{tmp_path}/a.txt", name: wrong}
     with pytest.raises(UserError) as caught:
-        checks.before_start(data=sources["DATA"], eval_data=sources["EVAL_DATA"], objective="lm", vocab="byte", vocab_size=None, lengths={"targets": 64})
+        checks.before_start(
+            data=sources["DATA"],
+            eval_data=sources["EVAL_DATA"],
+            objective="lm",
+            vocab="byte",
+            vocab_size=None,
+            lengths={"targets": 64},
+        )
     assert str(caught.value).startswith(line)

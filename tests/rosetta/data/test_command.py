@@ -39,23 +39,42 @@ def test_check_says_what_a_run_would(tmp_path: Path) -> None:
 
 def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(tmp_path, "the_pile", {"train": [[datakit.example(text=[doc.encode()]) for doc in DOCS]]})
+    datakit.tfds(
+        tmp_path, "the_pile", {"train": [[datakit.example(text=[doc.encode()]) for doc in DOCS]]}
+    )
     result, text = run("data", "check", "tfds:the_pile", "--mean-span", "20")
     assert result["copies"]["tfds:the_pile"]["examples"] == 40
     assert "40 examples" in text
 
 
-def test_check_looks_at_the_split_and_the_field_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_looks_at_the_split_and_the_field_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(tmp_path, "kept", {"validation": [[datakit.example(body=[doc.encode()]) for doc in DOCS]]})
+    datakit.tfds(
+        tmp_path, "kept", {"validation": [[datakit.example(body=[doc.encode()]) for doc in DOCS]]}
+    )
     with pytest.raises(UserError, match="no split train"):
         run("data", "check", "tfds:kept", "--mean-span", "20")
     result, text = run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation")
     assert not result["ok"]
     assert result["bad"]["kinds"] == {"no text under 'text'": 40}
-    assert "kept-validation.tfrecord-00000-of-00001, record 1: no text under 'text' (it has: body)" in text
-    assert run("data", "check", "tfds:kept", "--mean-span", "20", "--split", "validation", "--field", "body")[0]["ok"]
+    assert (
+        "kept-validation.tfrecord-00000-of-00001, record 1: no text under 'text' (it has: body)"
+        in text
+    )
+    assert run(
+        "data",
+        "check",
+        "tfds:kept",
+        "--mean-span",
+        "20",
+        "--split",
+        "validation",
+        "--field",
+        "body",
+    )[0]["ok"]
 
 
 def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
@@ -72,7 +91,10 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
     [
         (bytes(range(256)) * 40, "its first 4,096 bytes have a byte 0"),
         (bytes(range(1, 256)) * 40, "its first 4,096 bytes have 2048 bytes that are no UTF-8"),
-        ("schöne größe\n".encode("latin-1") * 9, "its first 117 bytes have 27 bytes that are no UTF-8"),
+        (
+            "schöne größe\n".encode("latin-1") * 9,
+            "its first 117 bytes have 27 bytes that are no UTF-8",
+        ),
         ((("two hundred letters " * 10).encode() + b"\xff\n") * 50, ""),
         (("汉字" * 3000 + "\n").encode() * 3, ""),
     ],
@@ -80,7 +102,10 @@ def test_check_looks_at_the_wording_of_records(tmp_path: Path) -> None:
 def test_what_is_no_text_is_refused(tmp_path: Path, body: bytes, says: str) -> None:
     (tmp_path / "a").write_text("text\n" * 100)
     (tmp_path / "b").write_bytes(body)
-    for words in (("data", "check", f"text:{tmp_path}/*", "--mean-span", "20"), ("data", "cache", f"text:{tmp_path}/*", "--out", str(tmp_path / "out"), "--jobs", "1")):
+    for words in (
+        ("data", "check", f"text:{tmp_path}/*", "--mean-span", "20"),
+        ("data", "cache", f"text:{tmp_path}/*", "--out", str(tmp_path / "out"), "--jobs", "1"),
+    ):
         if not says:
             run(*words)
             continue
@@ -91,7 +116,17 @@ def test_what_is_no_text_is_refused(tmp_path: Path, body: bytes, says: str) -> N
 
 
 def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
-    result, text = run("data", "show", datakit.text(tmp_path, DOCS), "--objective", "lm", "--targets", "32", "--batch", "2")
+    result, text = run(
+        "data",
+        "show",
+        datakit.text(tmp_path, DOCS),
+        "--objective",
+        "lm",
+        "--targets",
+        "32",
+        "--batch",
+        "2",
+    )
     assert list(result["filled"]) == ["decoder_target_tokens"]
     assert [list(row) for row in result["rows"]] == [["decoder_target_tokens"]] * 2
     assert "filled: 100.0% of targets;" in text
@@ -99,11 +134,39 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
 
 def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
     data = datakit.text(tmp_path, DOCS)
-    result, text = run("data", "show", data, "--inputs", "64", "--targets", "32", "--mean-span", "20", "--batch", "2", "--step", "3")
+    result, text = run(
+        "data",
+        "show",
+        data,
+        "--inputs",
+        "64",
+        "--targets",
+        "32",
+        "--mean-span",
+        "20",
+        "--batch",
+        "2",
+        "--step",
+        "3",
+    )
     assert len(result["rows"]) == 2
     assert "<extra_id_0>" in result["rows"][0]["decoder_target_tokens"]
     assert result["hash"] in text
-    again, _ = run("data", "show", data, "--inputs", "64", "--targets", "32", "--mean-span", "20", "--batch", "2", "--step", "3")
+    again, _ = run(
+        "data",
+        "show",
+        data,
+        "--inputs",
+        "64",
+        "--targets",
+        "32",
+        "--mean-span",
+        "20",
+        "--batch",
+        "2",
+        "--step",
+        "3",
+    )
     assert again == result
 
 
@@ -121,7 +184,11 @@ def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, 
 
 def compressed(body: bytes, ending: str) -> bytes:
     """Return the body in two frames, as programs that work in parallel leave it, and padded, as on tapes."""
-    module: Any = pytest.importorskip("zstandard") if ending == ".zst" else {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending]
+    module: Any = (
+        pytest.importorskip("zstandard")
+        if ending == ".zst"
+        else {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending]
+    )
     return b"".join(module.compress(part) for part in (body[:100], body[100:])) + bytes(16)
 
 
@@ -129,16 +196,40 @@ def compressed(body: bytes, ending: str) -> bytes:
 def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) -> None:
     whole = compressed("".join(f"{doc}\n" for doc in DOCS).encode(), ending)
     (tmp_path / f"a.txt{ending}").write_bytes(whole)
-    result, _ = run("data", "cache", f"text:{tmp_path}/a.txt{ending}", "--out", str(tmp_path / "out"), "--limit", "7", "--jobs", "1")
+    result, _ = run(
+        "data",
+        "cache",
+        f"text:{tmp_path}/a.txt{ending}",
+        "--out",
+        str(tmp_path / "out"),
+        "--limit",
+        "7",
+        "--jobs",
+        "1",
+    )
     assert result["documents"] == 7
     tokens = cache.Tokens(str(tmp_path / "out"))
     assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS[:7])
     middle = len(whole) // 2
-    damaged = {"cut": whole[:-36], "changed": whole[:middle] + bytes(byte ^ 0xFF for byte in whole[middle : middle + 30]) + whole[middle + 30 :], "another": b"no such thing at all"}
+    damaged = {
+        "cut": whole[:-36],
+        "changed": whole[:middle]
+        + bytes(byte ^ 0xFF for byte in whole[middle : middle + 30])
+        + whole[middle + 30 :],
+        "another": b"no such thing at all",
+    }
     for name, body in damaged.items():
         (tmp_path / f"{name}.txt{ending}").write_bytes(body)
         with pytest.raises(UserError, match="damaged"):
-            run("data", "cache", f"text:{tmp_path}/{name}.txt{ending}", "--out", str(tmp_path / "broken"), "--jobs", "1")
+            run(
+                "data",
+                "cache",
+                f"text:{tmp_path}/{name}.txt{ending}",
+                "--out",
+                str(tmp_path / "broken"),
+                "--jobs",
+                "1",
+            )
 
 
 def test_a_cache_of_no_documents_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
@@ -157,15 +248,57 @@ def test_a_cache_notices_another_file_under_its_glob(tmp_path: Path) -> None:
 
 
 def test_pairs_are_cached_as_pairs(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 3}) + "\n" for n in range(9)))
-    result, _ = run("data", "cache", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--out", str(tmp_path / "out"), "--jobs", "1")
+    (tmp_path / "a.jsonl").write_text(
+        "".join(
+            json.dumps({"premise": f"p{n}", "hypothesis": f"h{n}", "label": n % 3}) + "\n"
+            for n in range(9)
+        )
+    )
+    result, _ = run(
+        "data",
+        "cache",
+        f"jsonl:{tmp_path}/a.jsonl",
+        "--objective",
+        "mnli",
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    )
     assert result["documents"] == 18
-    direct, _ = run("data", "show", f"jsonl:{tmp_path}/a.jsonl", "--objective", "mnli", "--inputs", "64", "--batch", "9")
-    cached, _ = run("data", "show", f"cache:{tmp_path}/out", "--objective", "mnli", "--inputs", "64", "--batch", "9")
+    direct, _ = run(
+        "data",
+        "show",
+        f"jsonl:{tmp_path}/a.jsonl",
+        "--objective",
+        "mnli",
+        "--inputs",
+        "64",
+        "--batch",
+        "9",
+    )
+    cached, _ = run(
+        "data",
+        "show",
+        f"cache:{tmp_path}/out",
+        "--objective",
+        "mnli",
+        "--inputs",
+        "64",
+        "--batch",
+        "9",
+    )
     assert cached["rows"] == direct["rows"]
 
 
-@pytest.mark.parametrize(("data", "says"), [("synthetic", "nothing to tokenise"), ('{"text:a": 1, "text:b": 1}', "one source"), ("task:x", "nothing to tokenise")])
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("synthetic", "nothing to tokenise"),
+        ('{"text:a": 1, "text:b": 1}', "one source"),
+        ("task:x", "nothing to tokenise"),
+    ],
+)
 def test_what_cannot_be_cached_is_one_line(tmp_path: Path, data: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         run("data", "cache", data, "--out", str(tmp_path / "out"))
@@ -176,17 +309,28 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     result, text = run("vocab", "show", "byte", "ab")
     assert result["ids"] == [100, 101]
     assert "size: 259\nsentinels: 100\nsentinel_ids: 258 to 159, shared with bytes" in text
-    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
     data = datakit.text(tmp_path, datakit.sentences(300))
-    result, text = run("vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450")
+    result, text = run(
+        "vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450"
+    )
     assert (result["size"], result["sentinels"]) == (450, 100)
-    assert text.endswith(f"of them 100 sentinels; use it with VOCAB={tmp_path}/v.model, in Pax VOCAB_PATH={tmp_path}/v.model")
+    assert text.endswith(
+        f"of them 100 sentinels; use it with VOCAB={tmp_path}/v.model, in Pax VOCAB_PATH={tmp_path}/v.model"
+    )
     with pytest.raises(UserError, match="it is a folder; name the files in it"):
         run("vocab", "train", "--data", f"text:{tmp_path}", "--out", str(tmp_path / "w.model"))
 
 
 @pytest.mark.parametrize("size", ["-1", "many", "1.5", "", "_", "1e3"])
-def test_a_count_that_is_not_one_is_refused_in_plain_words(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_count_that_is_not_one_is_refused_in_plain_words(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises((SystemExit, UserError)) as caught:
         run("vocab", "train", "--data", "text:a", "--out", "a.model", f"--size={size}")
-    assert f"it is {size!r}: give a whole number, at least 0" in f"{caught.value} {capsys.readouterr().err}"
+    assert (
+        f"it is {size!r}: give a whole number, at least 0"
+        in f"{caught.value} {capsys.readouterr().err}"
+    )

@@ -39,11 +39,17 @@ def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers:
     assert ahead.step == 3
     assert ahead.waited > 0
     ahead.close()
-    assert not [thread for thread in threading.enumerate() if thread not in others and thread.name == "rosetta-data"]
+    assert not [
+        thread
+        for thread in threading.enumerate()
+        if thread not in others and thread.name == "rosetta-data"
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(tmp_path: Path, workers: int) -> None:
+def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
+    tmp_path: Path, workers: int
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
     batches = pipeline.Batches(datakit.recipe(f"jsonl:{path}"), 4)
@@ -79,7 +85,12 @@ def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.B
 def test_ctrl_c_does_not_take_away_what_the_trainer_still_needs(batches: pipeline.Batches) -> None:
     """A terminal sends it to all processes of a group."""
     program = "import pickle, signal, sys\nfrom rosetta.data import loader\nahead = loader.Loader(pickle.loads(sys.stdin.buffer.read()), workers=1)\nnext(ahead)\nsignal.signal(signal.SIGINT, lambda *_: [next(ahead) for _ in range(9)] and sys.exit(75))\nprint('ready', flush=True)\nsignal.pause()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(pickle.dumps(batches))
@@ -91,10 +102,19 @@ def test_ctrl_c_does_not_take_away_what_the_trainer_still_needs(batches: pipelin
 
 def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(('jax', 'tensorflow', 'seqio', 't5x', 'sentencepiece'))); "
-    subprocess.run([sys.executable, "-c", blocked + "import rosetta.data.command, rosetta.data.loader, rosetta.data.pipeline"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            blocked + "import rosetta.data.command, rosetta.data.loader, rosetta.data.pipeline",
+        ],
+        check=True,
+    )
 
 
-def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_processes_is_chosen_by_what_the_data_costs(
+    batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert loader.workers_for(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
@@ -104,8 +124,17 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(batches: pipeline.B
     ids = vocabulary.Vocabulary("ids:300", 20)
     meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
     for name in "ab":
-        cache.write(str(tmp_path / name), meta, ["x" * 30] * 20, lambda texts: ([np.arange(3, 33)] * len(batch) for batch in texts))
-    mixed = datakit.recipe(json.dumps({f"cache:{tmp_path}/{name}": 1 for name in "ab"}), vocab=ids.name, extra_ids=ids.extra_ids)
+        cache.write(
+            str(tmp_path / name),
+            meta,
+            ["x" * 30] * 20,
+            lambda texts: ([np.arange(3, 33)] * len(batch) for batch in texts),
+        )
+    mixed = datakit.recipe(
+        json.dumps({f"cache:{tmp_path}/{name}": 1 for name in "ab"}),
+        vocab=ids.name,
+        extra_ids=ids.extra_ids,
+    )
     assert loader.workers_for(pipeline.Batches(mixed, 512)) == 0
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
     assert loader.workers_for(large) == 3

@@ -48,12 +48,16 @@ def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float
 
 def test_all_placings_of_the_spans_are_equally_likely() -> None:
     count, length = 20_000, 12
-    masks = objectives.noise_mask(length, order.keys(2, np.arange(count)), 0.3, 2.0)  # 4 masked in 2 spans, 8 kept in 2
+    masks = objectives.noise_mask(
+        length, order.keys(2, np.arange(count)), 0.3, 2.0
+    )  # 4 masked in 2 spans, 8 kept in 2
     assert (masks.sum(axis=1) == 4).all()
     found, times = np.unique(masks, axis=0, return_counts=True)
     assert len(found) == 3 * 7  # ways to cut 4 into 2 pieces x ways to cut 8 into 2
     expected = count / len(found)
-    assert ((times - expected) ** 2 / expected).sum() < 45  # chi square with 20 degrees of freedom: 0.1 % lie above
+    assert (
+        (times - expected) ** 2 / expected
+    ).sum() < 45  # chi square with 20 degrees of freedom: 0.1 % lie above
 
 
 def test_a_row_depends_on_its_own_key_alone() -> None:
@@ -72,7 +76,11 @@ def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
         rule = objectives.named("span_corruption", {"inputs": inputs, "targets": targets})
         assert rule.window == window
         rule.check(BYTES if inputs <= 512 else vocabulary.Vocabulary("byte", 200))
-        made = rule.apply([np.full(window, 5, np.int32)], order.keys(0, np.arange(1)), vocabulary.Vocabulary("byte", 200))
+        made = rule.apply(
+            [np.full(window, 5, np.int32)],
+            order.keys(0, np.arange(1)),
+            vocabulary.Vocabulary("byte", 200),
+        )
         assert [int((side != 0).sum()) for side in made] == [inputs, targets]
 
 
@@ -96,13 +104,20 @@ def test_prefix_lm_parts_a_window_at_any_place() -> None:
     assert sorted(set(cuts.tolist())) == list(range(1, 11))
     assert np.bincount(cuts)[1:].min() > 300
     for row in (0, 1, 2):
-        assert inputs[row, : cuts[row]].tolist() + targets[row, : 11 - cuts[row]].tolist() == window.tolist()
+        assert (
+            inputs[row, : cuts[row]].tolist() + targets[row, : 11 - cuts[row]].tolist()
+            == window.tolist()
+        )
         assert inputs[row, cuts[row]] == targets[row, 11 - cuts[row]] == vocabulary.EOS
 
 
 def test_lm_takes_the_window_as_it_is() -> None:
     rule = objectives.named("lm", {"targets": 6})
-    inputs, targets = rule.apply([np.arange(3, 9, dtype=np.int32), np.array([4, 1], np.int32)], order.keys(0, np.arange(2)), BYTES)
+    inputs, targets = rule.apply(
+        [np.arange(3, 9, dtype=np.int32), np.array([4, 1], np.int32)],
+        order.keys(0, np.arange(2)),
+        BYTES,
+    )
     assert inputs.shape == (2, 0)
     assert targets.tolist() == [[3, 4, 5, 6, 7, 8], [4, 1, 0, 0, 0, 0]]
 
@@ -115,11 +130,18 @@ def test_lm_takes_the_window_as_it_is() -> None:
         ("lm", {"inputs": 512}, {}, "no length for targets"),
         ("span_corruption", {"inputs": 8, "targets": 8}, {"noise_density": 1.0}, "density"),
         ("span_corruption", {"inputs": 8, "targets": 8}, {"mean_noise_span_length": 0.5}, "span"),
-        ("span_corruption", {"inputs": 512, "targets": 100}, {}, "makes 114 targets, 100 are allowed"),
+        (
+            "span_corruption",
+            {"inputs": 512, "targets": 100},
+            {},
+            "makes 114 targets, 100 are allowed",
+        ),
         ("span_corruption", {"inputs": 2048, "targets": 512}, {}, "needs 114 sentinels"),
     ],
 )
-def test_what_cannot_work_is_refused(name: str, lengths: dict[str, int], changes: dict[str, float], says: str) -> None:
+def test_what_cannot_work_is_refused(
+    name: str, lengths: dict[str, int], changes: dict[str, float], says: str
+) -> None:
     with pytest.raises(UserError, match=says):
         objectives.named(name, lengths, **changes).check(BYTES)
 

@@ -45,7 +45,10 @@ def test_any_part_of_the_order_is_what_it_is_in_the_whole() -> None:
 
 
 def test_keys_depend_on_every_word_and_its_place() -> None:
-    found = {order.key(*words) for words in [(0,), (0, 0), (0, 1), (1, 0), (1,), (1, 2, 3), (3, 2, 1), (-1,)]}
+    found = {
+        order.key(*words)
+        for words in [(0,), (0, 0), (0, 1), (1, 0), (1,), (1, 2, 3), (3, 2, 1), (-1,)]
+    }
     assert len(found) == 8
     assert all(0 <= word < 1 << 64 for word in found)
 

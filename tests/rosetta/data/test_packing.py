@@ -29,7 +29,9 @@ def test_features_of_a_packed_row() -> None:
         input_segments=np.array([[1, 1, 1, 1, 2, 2, 2, 2, 2, 0]], np.int32),
         target_segments=np.array([[1, 1, 1, 2, 2, 0, 0]], np.int32),
     )
-    found = {name: array[0].tolist() for name, array in features.encoder_decoder(made, pack=True).items()}
+    found = {
+        name: array[0].tolist() for name, array in features.encoder_decoder(made, pack=True).items()
+    }
     assert found["decoder_input_tokens"] == [0, 3, 9, 0, 4, 0, 0]
     assert found["decoder_loss_weights"] == [1, 1, 1, 1, 1, 0, 0]
     assert found["encoder_positions"] == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0]
@@ -47,5 +49,10 @@ def test_the_names_are_known_without_data() -> None:
         "decoder_input_tokens": 4,
         "decoder_loss_weights": 4,
     }
-    assert features.names(features.DECODER, inputs=9, targets=4, pack=True)["decoder_segment_ids"] == 13
-    assert "decoder_causal_attention" not in features.names(features.DECODER, inputs=0, targets=4, pack=False)
+    assert (
+        features.names(features.DECODER, inputs=9, targets=4, pack=True)["decoder_segment_ids"]
+        == 13
+    )
+    assert "decoder_causal_attention" not in features.names(
+        features.DECODER, inputs=0, targets=4, pack=False
+    )

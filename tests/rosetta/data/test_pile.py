@@ -12,8 +12,15 @@ SCRIPT = ROOT / "overlay/t5x/t5x/contrib/gpu/scripts_gpu/download_the_pile.py"
 
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "TFDS_DATA_DIR": str(folder), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "TFDS_DATA_DIR": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return subprocess.run(
+        [sys.executable, str(SCRIPT)], env=env, capture_output=True, text=True, check=False
+    )
 
 
 def test_without_a_copy_it_says_at_once_what_replaces_the_pile(tmp_path: Path) -> None:
@@ -26,7 +33,9 @@ def test_without_a_copy_it_says_at_once_what_replaces_the_pile(tmp_path: Path) -
 
 
 def test_a_whole_copy_is_found_and_a_damaged_one_refused(tmp_path: Path) -> None:
-    place = datakit.tfds(tmp_path, "the_pile", {"train": [[datakit.example(text=[b"some text"])] * 5] * 2})
+    place = datakit.tfds(
+        tmp_path, "the_pile", {"train": [[datakit.example(text=[b"some text"])] * 5] * 2}
+    )
     done = run(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 files" in done.stdout

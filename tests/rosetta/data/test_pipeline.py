@@ -16,14 +16,28 @@ if TYPE_CHECKING:
 
 DOCS = datakit.documents(200)
 BYTES = vocabulary.Vocabulary("byte", 100)
-MNLI = [{"premise": f"p{n} " + "x" * (n % 7), "hypothesis": f"h{n}", "label": n % 3 - (n == 51), "idx": n} for n in range(60)]
+MNLI = [
+    {
+        "premise": f"p{n} " + "x" * (n % 7),
+        "hypothesis": f"h{n}",
+        "label": n % 3 - (n == 51),
+        "idx": n,
+    }
+    for n in range(60)
+]
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sets")
     made = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs="")
-    cache.write(str(folder / "cache"), made, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches), shard_tokens=5000)
+    cache.write(
+        str(folder / "cache"),
+        made,
+        DOCS,
+        lambda batches: (BYTES.encode(batch) for batch in batches),
+        shard_tokens=5000,
+    )
     (folder / "mnli.jsonl").write_text("".join(json.dumps(record) + "\n" for record in MNLI))
     return {
         "synthetic": "synthetic",
@@ -44,43 +58,71 @@ SETS = ["synthetic", "text", "jsonl", "cache", "mnli", "mixture"]
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(sets: dict[str, str], name: str) -> None:
+def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
+    sets: dict[str, str], name: str
+) -> None:
     whole = pipeline.Batches(recipe(sets, name), 12)
     hashes = [pipeline.batch_hash(whole.at(step)) for step in range(12)]
     assert len(set(hashes)) == 12
     again = pipeline.Batches(recipe(sets, name), 12)
-    assert [pipeline.batch_hash(again.at(step)) for step in (7, 0, 11)] == [hashes[7], hashes[0], hashes[11]]
+    assert [pipeline.batch_hash(again.at(step)) for step in (7, 0, 11)] == [
+        hashes[7],
+        hashes[0],
+        hashes[11],
+    ]
     for shards in (2, 4):
-        hosts = [pipeline.Batches(recipe(sets, name), 12, shard=shard, shards=shards) for shard in range(shards)]
+        hosts = [
+            pipeline.Batches(recipe(sets, name), 12, shard=shard, shards=shards)
+            for shard in range(shards)
+        ]
         for step in (0, 9):
             parts = [host.at(step) for host in hosts]
             for feature, values in whole.at(step).items():
                 assert (np.concatenate([part[feature] for part in parts]) == values).all()
-            assert pipeline.add_hashes(pipeline.batch_hash(part, 12 // shards * n) for n, part in enumerate(parts)) == hashes[step]
+            assert (
+                pipeline.add_hashes(
+                    pipeline.batch_hash(part, 12 // shards * n) for n, part in enumerate(parts)
+                )
+                == hashes[step]
+            )
     other = pipeline.Batches(recipe(sets, name, seed=1), 12)
     assert pipeline.batch_hash(other.at(0)) not in hashes
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) -> None:
-    for kind, pack in ((features.ENCODER_DECODER, False), (features.ENCODER_DECODER, True), (features.DECODER, False), (features.DECODER, True)):
+    for kind, pack in (
+        (features.ENCODER_DECODER, False),
+        (features.ENCODER_DECODER, True),
+        (features.DECODER, False),
+        (features.DECODER, True),
+    ):
         batches = pipeline.Batches(recipe(sets, name, pack=pack), 4, kind=kind)
         batch = batches.at(3)
-        assert {feature: values.shape for feature, values in batch.items()} == {feature: (4, length) for feature, length in batches.lengths.items()}
+        assert {feature: values.shape for feature, values in batch.items()} == {
+            feature: (4, length) for feature, length in batches.lengths.items()
+        }
         assert {values.dtype for values in batch.values()} == {np.dtype(np.int32)}
         assert batch["decoder_target_tokens"].max() < BYTES.size
 
 
 @pytest.mark.parametrize("name", ["text", "jsonl", "cache"])
-def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(sets: dict[str, str], name: str) -> None:
+def test_an_epoch_shows_nearly_all_text_and_the_next_one_the_rest(
+    sets: dict[str, str], name: str
+) -> None:
     made = recipe(sets, name, inputs=40, targets=40, mean_noise_span_length=3.0)
     source: Any = pipeline.sources(dataclasses.replace(made, objective="prefix_lm"))
     words = {word for doc in DOCS for word in doc.split()}
     shown: set[str] = set()
     for epoch in range(4):
         found = source.rows(np.arange(source.count * epoch, source.count * (epoch + 1)))
-        joined = [BYTES.decode(line) + BYTES.decode(rest) for line, rest in zip(found.inputs, found.targets, strict=True)]
-        now = {word for line in joined for word in line.replace("w", " w").split() if len(word) == 6}
+        joined = [
+            BYTES.decode(line) + BYTES.decode(rest)
+            for line, rest in zip(found.inputs, found.targets, strict=True)
+        ]
+        now = {
+            word for line in joined for word in line.replace("w", " w").split() if len(word) == 6
+        }
         assert len(now) > 0.7 * len(words)
         shown |= now
     assert len(shown) > 0.99 * len(words)
@@ -97,8 +139,14 @@ def test_every_pair_comes_once_an_epoch_and_unlabelled_ones_never(sets: dict[str
     for pack in (False, True):
         source: Any = pipeline.sources(recipe(sets, "mnli", pack=pack, inputs=128))
         found = source.rows(np.arange(source.count))
-        text = " ".join(BYTES.decode(line[segments == n]) for line, segments in zip(found.inputs, found.input_segments, strict=True) for n in range(1, segments.max() + 1))
-        numbers = sorted(int(word[1:]) for word in text.split() if word.startswith("h") and word[1:].isdecimal())
+        text = " ".join(
+            BYTES.decode(line[segments == n])
+            for line, segments in zip(found.inputs, found.input_segments, strict=True)
+            for n in range(1, segments.max() + 1)
+        )
+        numbers = sorted(
+            int(word[1:]) for word in text.split() if word.startswith("h") and word[1:].isdecimal()
+        )
         assert numbers == [n for n in range(60) if n != 51]
         assert (source.count < 59) is pack
 
@@ -130,7 +178,10 @@ def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, 
     assert pipeline.batch_hash(same.at(10)) == pipeline.batch_hash(first.at(10))
     larger = pipeline.Batches(recipe(sets, "mixture"), 16)
     line = larger.resume(kept, 10)
-    assert line == "data: the batch was 8, now 16: from step 10 on with example 80, none repeated or left out"
+    assert (
+        line
+        == "data: the batch was 8, now 16: from step 10 on with example 80, none repeated or left out"
+    )
     for name, values in larger.at(10).items():
         assert (values == np.concatenate([first.at(10)[name], first.at(11)[name]])).all()
     third = pipeline.Batches(recipe(sets, "mixture"), 4)
@@ -140,21 +191,37 @@ def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, 
 
 def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
     kept = pipeline.Batches(recipe(sets, "text"), 8).state(3)
-    for name, changes, says in (("text", {"seed": 5}, "data seed 0, now it is 5"), ("jsonl", {}, "other files"), ("text", {"extra_ids": 50}, r"vocabulary byte \(\w+\), now byte"), ("text", {"inputs": 60}, "inputs 64, now 60")):
+    for name, changes, says in (
+        ("text", {"seed": 5}, "data seed 0, now it is 5"),
+        ("jsonl", {}, "other files"),
+        ("text", {"extra_ids": 50}, r"vocabulary byte \(\w+\), now byte"),
+        ("text", {"inputs": 60}, "inputs 64, now 60"),
+    ):
         with pytest.raises(UserError, match=says):
             pipeline.Batches(recipe(sets, name, **changes), 8).resume(kept, 3)
 
 
-def test_data_that_moved_to_another_folder_is_the_same(sets: dict[str, str], tmp_path: Path) -> None:
+def test_data_that_moved_to_another_folder_is_the_same(
+    sets: dict[str, str], tmp_path: Path
+) -> None:
     moved = datakit.text(tmp_path / "elsewhere", DOCS)
     here, there = (pipeline.Batches(datakit.recipe(data), 4) for data in (sets["text"], moved))
     assert here.fingerprint() == there.fingerprint()
-    assert here.fingerprint() != pipeline.Batches(datakit.recipe(datakit.text(tmp_path / "b", DOCS[:-1])), 4).fingerprint()
+    assert (
+        here.fingerprint()
+        != pipeline.Batches(
+            datakit.recipe(datakit.text(tmp_path / "b", DOCS[:-1])), 4
+        ).fingerprint()
+    )
 
 
 def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> None:
     source: Any = pipeline.sources(recipe(sets, "mnli", shuffle=False, inputs=128))
-    assert [BYTES.decode(line).split()[2] for line in source.rows(np.arange(3)).inputs] == ["h0", "h1", "h2"]
+    assert [BYTES.decode(line).split()[2] for line in source.rows(np.arange(3)).inputs] == [
+        "h0",
+        "h1",
+        "h2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +234,9 @@ def test_the_order_without_shuffling_is_the_datas_own(sets: dict[str, str]) -> N
         ("mnli", "span_corruption", {}, "no text under 'text'"),
     ],
 )
-def test_what_does_not_go_together_is_one_line(sets: dict[str, str], data: str, objective: str, changes: dict[str, Any], says: str) -> None:
+def test_what_does_not_go_together_is_one_line(
+    sets: dict[str, str], data: str, objective: str, changes: dict[str, Any], says: str
+) -> None:
     with pytest.raises(UserError, match=says):
         pipeline.Batches(datakit.recipe(sets[data], objective, **changes), 4)
 
@@ -176,16 +245,34 @@ def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> N
     with pytest.raises(UserError, match="use a multiple of 4, such as 8"):
         pipeline.Batches(recipe(sets, "text"), 9, shards=4)
     for batch in (0, -8):
-        with pytest.raises(UserError, match=f"BATCH_SIZE: the batch has {batch} rows; give at least 1"):
+        with pytest.raises(
+            UserError, match=f"BATCH_SIZE: the batch has {batch} rows; give at least 1"
+        ):
             pipeline.Batches(recipe(sets, "text"), batch)
 
 
 def test_the_hash_changes_with_any_value_and_with_the_rows_order() -> None:
-    batch: dict[str, Any] = {"a": np.arange(12, dtype=np.int32).reshape(3, 4), "b": np.ones((3, 2), np.int32)}
+    batch: dict[str, Any] = {
+        "a": np.arange(12, dtype=np.int32).reshape(3, 4),
+        "b": np.ones((3, 2), np.int32),
+    }
     base = pipeline.batch_hash(batch)
     changed = {**batch, "b": batch["b"].copy()}
     changed["b"][2, 1] = 0
     turned = {name: values[::-1] for name, values in batch.items()}
-    assert len({base, pipeline.batch_hash(changed), pipeline.batch_hash(turned), pipeline.batch_hash({"a": batch["a"], "c": batch["b"]})}) == 4
-    halves = [({name: values[:1] for name, values in batch.items()}, 0), ({name: values[1:] for name, values in batch.items()}, 1)]
+    assert (
+        len(
+            {
+                base,
+                pipeline.batch_hash(changed),
+                pipeline.batch_hash(turned),
+                pipeline.batch_hash({"a": batch["a"], "c": batch["b"]}),
+            }
+        )
+        == 4
+    )
+    halves = [
+        ({name: values[:1] for name, values in batch.items()}, 0),
+        ({name: values[1:] for name, values in batch.items()}, 1),
+    ]
     assert pipeline.add_hashes(pipeline.batch_hash(part, first) for part, first in halves) == base

@@ -28,14 +28,35 @@ def lines(path: Path, found: list[dict[str, Any]]) -> str:
 
 
 def worded(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
-    return [{name: record[name] for name in ("inputs", "targets")} for record in records.worded(spec.parse(data), objective, split)]
+    return [
+        {name: record[name] for name in ("inputs", "targets")}
+        for record in records.worded(spec.parse(data), objective, split)
+    ]
 
 
-def test_lambada_is_the_same_from_text_json_and_the_prepared_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lambada_is_the_same_from_text_json_and_the_prepared_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.txt").write_text(f"{PASSAGE}\n\nAlone\n", encoding="utf-8")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(tmp_path, "my_lambada/lm", {"test": [[datakit.example(inputs=[LAMBADA["inputs"].encode()], targets=[LAMBADA["targets"].encode()])]]})
-    for data in (f"text:{tmp_path}/a.txt", lines(tmp_path / "a.jsonl", [{"text": PASSAGE}]), "tfds:my_lambada/lm"):
+    datakit.tfds(
+        tmp_path,
+        "my_lambada/lm",
+        {
+            "test": [
+                [
+                    datakit.example(
+                        inputs=[LAMBADA["inputs"].encode()], targets=[LAMBADA["targets"].encode()]
+                    )
+                ]
+            ]
+        },
+    )
+    for data in (
+        f"text:{tmp_path}/a.txt",
+        lines(tmp_path / "a.jsonl", [{"text": PASSAGE}]),
+        "tfds:my_lambada/lm",
+    ):
         assert worded(data, "lambada") == [LAMBADA], data
 
 
@@ -45,7 +66,15 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
         {"inputs": "Sheep eat grass.\nquestion: do sheep eat lions?\nanswer:", "targets": "no"},
     ]
     assert worded(lines(tmp_path / "a", BOOLQ), "boolq") == expected
-    own = [{"passage": record["passage"], "question": record["question"], "answer": record["label"] == 1, "title": "Sheep"} for record in BOOLQ[:2]]
+    own = [
+        {
+            "passage": record["passage"],
+            "question": record["question"],
+            "answer": record["label"] == 1,
+            "title": "Sheep",
+        }
+        for record in BOOLQ[:2]
+    ]
     assert worded(lines(tmp_path / "b", own), "boolq") == expected
 
 
@@ -57,7 +86,9 @@ def test_boolq_is_worded_from_superglues_fields_and_from_the_corpuss_own(tmp_pat
         ("boolq", {"question": "q", "label": 1}, "it lacks passage"),
     ],
 )
-def test_a_record_that_is_none_of_them_is_one_line(tmp_path: Path, objective: str, record: dict[str, Any], says: str) -> None:
+def test_a_record_that_is_none_of_them_is_one_line(
+    tmp_path: Path, objective: str, record: dict[str, Any], says: str
+) -> None:
     with pytest.raises(UserError, match=f"not a record of {objective}: .*{says}"):
         worded(lines(tmp_path / "a", [record]), objective)
 
@@ -69,7 +100,9 @@ def test_running_text_holds_no_questions(tmp_path: Path) -> None:
 
 
 def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
-    made = datakit.recipe(lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False)
+    made = datakit.recipe(
+        lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
+    )
     batch = causal.Batches(made, 2, bos=1).at(0)
     for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):
         shown = f"question: {record['question']}?\nanswer:"[-24:]
@@ -77,11 +110,16 @@ def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: P
         count = len(tokens)
         assert batch["labels"][row].tolist() == [*tokens, *[0] * (32 - count)]
         assert batch["ids"][row, : count + 1].tolist() == [1, *tokens]
-        assert batch["weights"][row].tolist() == [0.0] * 24 + [1.0] * len(answer) + [0.0] * (8 - len(answer))
+        assert batch["weights"][row].tolist() == [0.0] * 24 + [1.0] * len(answer) + [0.0] * (
+            8 - len(answer)
+        )
         assert batch["paddings"][row].tolist() == [0.0] * count + [1.0] * (32 - count)
 
 
-@pytest.mark.parametrize(("label", "target"), [("1", "yes"), ("0", "no"), ("True", "yes"), ("false", "no"), ("-1", None), ("", None)])
+@pytest.mark.parametrize(
+    ("label", "target"),
+    [("1", "yes"), ("0", "no"), ("True", "yes"), ("false", "no"), ("-1", None), ("", None)],
+)
 def test_boolq_takes_a_label_as_text(label: str, target: str | None) -> None:
     record = prompts.boolq({"passage": "p", "question": "q", "label": label})
     assert (record and record["targets"]) == target

@@ -12,13 +12,32 @@ from tests.rosetta.data import datakit
 if TYPE_CHECKING:
     from pathlib import Path
 
-SQUAD = {"id": "q1", "question": "Who's there?", "context": "It is I, Ann.", "answers": {"text": ["Ann", "Ann."], "answer_start": [9, 9]}}
+SQUAD = {
+    "id": "q1",
+    "question": "Who's there?",
+    "context": "It is I, Ann.",
+    "answers": {"text": ["Ann", "Ann."], "answer_start": [9, 9]},
+}
 
 
 def test_mnli_is_worded_as_t5_words_it() -> None:
-    expected = {"inputs": "mnli hypothesis: A man sleeps. premise: A man is awake.", "targets": "contradiction", "idx": 4}
-    assert records.mnli({"premise": "A man is awake.", "hypothesis": "A man sleeps.", "label": 2, "idx": 4}) == expected
-    own = {"sentence1": "A man is awake.", "sentence2": "A man sleeps.", "gold_label": "contradiction", "idx": 4}
+    expected = {
+        "inputs": "mnli hypothesis: A man sleeps. premise: A man is awake.",
+        "targets": "contradiction",
+        "idx": 4,
+    }
+    assert (
+        records.mnli(
+            {"premise": "A man is awake.", "hypothesis": "A man sleeps.", "label": 2, "idx": 4}
+        )
+        == expected
+    )
+    own = {
+        "sentence1": "A man is awake.",
+        "sentence2": "A man sleeps.",
+        "gold_label": "contradiction",
+        "idx": 4,
+    }
     assert records.mnli(own) == expected
     for unlabelled in (-1, "-"):
         assert records.mnli({"premise": "a", "hypothesis": "b", "label": unlabelled}) is None
@@ -33,32 +52,77 @@ def test_squad_is_worded_as_t5_words_it() -> None:
     assert records.squad({**SQUAD, "answers": {"text": []}}) is None
 
 
-@pytest.mark.parametrize("record", [{}, {"premise": "a", "hypothesis": "b", "label": 3}, {"premise": "a", "hypothesis": "b", "label": "maybe"}, {"premise": 1, "hypothesis": "b", "label": 1}])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"premise": "a", "hypothesis": "b", "label": 3},
+        {"premise": "a", "hypothesis": "b", "label": "maybe"},
+        {"premise": 1, "hypothesis": "b", "label": 1},
+    ],
+)
 def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"label|lacks"):
         records.mnli(record)
 
 
-def test_records_come_from_every_kind_of_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_come_from_every_kind_of_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     answers = [b"Ann", b"Ann."]
-    features: Any = {"id": [b"q1"], "question": [b"Who's there?"], "context": [b"It is I, Ann."], "answers/text": answers, "answers/answer_start": [9, 9]}
+    features: Any = {
+        "id": [b"q1"],
+        "question": [b"Who's there?"],
+        "context": [b"It is I, Ann."],
+        "answers/text": answers,
+        "answers/answer_start": [9, 9],
+    }
     body = datakit.example(**features)
     datakit.tfds(tmp_path, "squad/v1.1", {"train": [[body]], "validation": [[body, body]]}, "3.0.0")
     (tmp_path / "a.jsonl").write_text(json.dumps(SQUAD) + "\n\n" + json.dumps(SQUAD) + "\n")
-    own = {"data": [{"paragraphs": [{"context": SQUAD["context"], "qas": [{"id": "q1", "question": SQUAD["question"], "answers": [{"text": "Ann", "answer_start": 9}, {"text": "Ann."}]}]}]}]}
+    own = {
+        "data": [
+            {
+                "paragraphs": [
+                    {
+                        "context": SQUAD["context"],
+                        "qas": [
+                            {
+                                "id": "q1",
+                                "question": SQUAD["question"],
+                                "answers": [{"text": "Ann", "answer_start": 9}, {"text": "Ann."}],
+                            }
+                        ],
+                    }
+                ]
+            }
+        ]
+    }
     (tmp_path / "train-v1.1.json").write_text(json.dumps(own))
     expected = records.squad(SQUAD)
-    for name, split, count in (("tfds:squad/v1.1", "train", 1), ("tfds:squad/v1.1", "validation", 2), (f"jsonl:{tmp_path}/a.jsonl", "train", 2), (f"jsonl:{tmp_path}/train-v1.1.json", "train", 1)):
+    for name, split, count in (
+        ("tfds:squad/v1.1", "train", 1),
+        ("tfds:squad/v1.1", "validation", 2),
+        (f"jsonl:{tmp_path}/a.jsonl", "train", 2),
+        (f"jsonl:{tmp_path}/train-v1.1.json", "train", 1),
+    ):
         assert list(records.worded(spec.parse(name), "squad", split)) == [expected] * count
 
 
 def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n')
-    found = list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False))
-    assert [(one["inputs"], one["targets"]) for one in found] == [("translate: eins", "one"), ("translate: zwei", "")]
+    path.write_text(
+        '{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n'
+    )
+    found = list(
+        records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False)
+    )
+    assert [(one["inputs"], one["targets"]) for one in found] == [
+        ("translate: eins", "one"),
+        ("translate: zwei", ""),
+    ]
     with pytest.raises(UserError, match="no target to train on"):
         list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
 
@@ -81,7 +145,11 @@ def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    for body, says in (("[1]\n", "not a JSON object but a list"), ("{\n", "not valid JSON"), ('{"a": 1}\n', "not a record of mnli: it lacks")):
+    for body, says in (
+        ("[1]\n", "not a JSON object but a list"),
+        ("{\n", "not valid JSON"),
+        ('{"a": 1}\n', "not a record of mnli: it lacks"),
+    ):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
             list(records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
@@ -94,24 +162,55 @@ MNLI: dict[str, Any] = {"premise": "a", "hypothesis": "b", "idx": 3}
 QUESTION: dict[str, Any] = {"id": "q1", "question": "Who?", "context": "Ann."}
 TEXT: dict[str, Any] = {"id": 7, "inputs": "translate: eins"}
 ANSWERED = {
-    "mnli": [{**MNLI, "label": 0}, {**MNLI, "label": "0"}, {**MNLI, "label": "entailment"}, {**MNLI, "gold_label": "entailment"}],
-    "squad": [{**QUESTION, "answers": {"text": ["Ann"]}}, {**QUESTION, "answers": [{"text": "Ann"}]}, {**QUESTION, "answers/text": ["Ann"]}, {**QUESTION, "answers": ["Ann"]}],
+    "mnli": [
+        {**MNLI, "label": 0},
+        {**MNLI, "label": "0"},
+        {**MNLI, "label": "entailment"},
+        {**MNLI, "gold_label": "entailment"},
+    ],
+    "squad": [
+        {**QUESTION, "answers": {"text": ["Ann"]}},
+        {**QUESTION, "answers": [{"text": "Ann"}]},
+        {**QUESTION, "answers/text": ["Ann"]},
+        {**QUESTION, "answers": ["Ann"]},
+    ],
     "text_to_text": [{**TEXT, "targets": "one"}, {**TEXT, "targets": "one", "idx": 9}],
 }
 UNANSWERED = {
-    "mnli": [{**MNLI, "label": -1}, {**MNLI, "label": "-1"}, {**MNLI, "label": "-"}, {**MNLI, "gold_label": ""}],
-    "squad": [{**QUESTION, "answers": []}, {**QUESTION, "answers": {"text": []}}, {**QUESTION, "answers/text": []}],
+    "mnli": [
+        {**MNLI, "label": -1},
+        {**MNLI, "label": "-1"},
+        {**MNLI, "label": "-"},
+        {**MNLI, "gold_label": ""},
+    ],
+    "squad": [
+        {**QUESTION, "answers": []},
+        {**QUESTION, "answers": {"text": []}},
+        {**QUESTION, "answers/text": []},
+    ],
     "text_to_text": [TEXT],
 }
 # Left out of training and evaluation would hide a damaged file: these are refused there, and are questions to infer from.
 NULL = {
     "mnli": [MNLI, {**MNLI, "label": None}],
-    "squad": [QUESTION, {**QUESTION, "answers": None}, {**QUESTION, "answers": {"text": None}}, {**QUESTION, "answers": {"text": [None]}}, {**QUESTION, "answers": [{"text": None}]}, {**QUESTION, "answers": {}}],
+    "squad": [
+        QUESTION,
+        {**QUESTION, "answers": None},
+        {**QUESTION, "answers": {"text": None}},
+        {**QUESTION, "answers": {"text": [None]}},
+        {**QUESTION, "answers": [{"text": None}]},
+        {**QUESTION, "answers": {}},
+    ],
     "text_to_text": [{**TEXT, "targets": None}],
 }
 WRONG = {
-    "mnli": [{**MNLI, "label": label} for label in (True, False, 3, -2, 1.5, "maybe", "True", [0], {"a": 1})],
-    "squad": [{**QUESTION, "answers": answers} for answers in ("Ann", 7, [7], {"text": "Ann"}, True)],
+    "mnli": [
+        {**MNLI, "label": label}
+        for label in (True, False, 3, -2, 1.5, "maybe", "True", [0], {"a": 1})
+    ],
+    "squad": [
+        {**QUESTION, "answers": answers} for answers in ("Ann", 7, [7], {"text": "Ann"}, True)
+    ],
     "text_to_text": [{**TEXT, "targets": targets} for targets in (7, ["one"], True)],
 }
 NAMED = {"mnli": {"idx": 3}, "squad": {"id": "q1"}, "text_to_text": {"id": 7}}
@@ -123,7 +222,9 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
-def test_every_question_is_a_row_of_inference(objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_question_is_a_row_of_inference(
+    objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = ANSWERED[objective] + UNANSWERED[objective] + NULL[objective]
     source = _write(tmp_path / "a.jsonl", rows)
     found = list(records.worded(source, objective, "validation", answered=False))
@@ -135,18 +236,26 @@ def test_every_question_is_a_row_of_inference(objective: str, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
-def test_what_is_left_out_of_evaluation_is_said(objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_of_evaluation_is_said(
+    objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = _write(tmp_path / "a.jsonl", ANSWERED[objective] + UNANSWERED[objective])
     assert len(list(records.worded(source, objective, "validation"))) == len(ANSWERED[objective])
     count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
-    assert f"{count} of {all_rows} records have no answer and are left out" in capsys.readouterr().err
+    assert (
+        f"{count} of {all_rows} records have no answer and are left out" in capsys.readouterr().err
+    )
     alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
     with pytest.raises(UserError, match=f"none of its {count} records has an answer"):
         records.check_all(str(alone), objective, "validation")
 
 
-@pytest.mark.parametrize(("objective", "row"), [(name, row) for name, rows in NULL.items() for row in rows])
-def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(objective: str, row: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("objective", "row"), [(name, row) for name, rows in NULL.items() for row in rows]
+)
+def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(
+    objective: str, row: dict[str, Any], tmp_path: Path
+) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     with pytest.raises(UserError) as raised:
         records.check_all(str(source), objective, "validation")
@@ -154,8 +263,12 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(objective: s
 
 
 @pytest.mark.parametrize("answered", [True, False])
-@pytest.mark.parametrize(("objective", "row"), [(name, row) for name, rows in WRONG.items() for row in rows])
-def test_a_wrong_answer_is_refused_whatever_it_is_for(objective: str, row: dict[str, Any], answered: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("objective", "row"), [(name, row) for name, rows in WRONG.items() for row in rows]
+)
+def test_a_wrong_answer_is_refused_whatever_it_is_for(
+    objective: str, row: dict[str, Any], answered: bool, tmp_path: Path
+) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     for split in ("train", "validation"):
         with pytest.raises(UserError, match=f"not a record of {objective}: "):
@@ -168,6 +281,18 @@ def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
         records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
 
 
-@pytest.mark.parametrize(("record", "name"), [({}, {}), ({"id": None, "idx": 0}, {"idx": 0}), ({"id": "a", "idx": 1}, {"id": "a"}), ({"id": ["a"], "pairID": "12e"}, {"pairID": "12e"}), ({"guid": 2**40}, {"guid": 2**40}), ({"idx": {"a": 1}}, {"idx": {"a": 1}}), ({"id": None, "idx": [1, 2]}, {"idx": [1, 2]}), ({"id": 1.5}, {"id": 1.5})])
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ({}, {}),
+        ({"id": None, "idx": 0}, {"idx": 0}),
+        ({"id": "a", "idx": 1}, {"id": "a"}),
+        ({"id": ["a"], "pairID": "12e"}, {"pairID": "12e"}),
+        ({"guid": 2**40}, {"guid": 2**40}),
+        ({"idx": {"a": 1}}, {"idx": {"a": 1}}),
+        ({"id": None, "idx": [1, 2]}, {"idx": [1, 2]}),
+        ({"id": 1.5}, {"id": 1.5}),
+    ],
+)
 def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
     assert records.name_record(record) == name

@@ -56,7 +56,9 @@ def test_a_mixture_is_a_mapping_or_its_json() -> None:
     rates = {"text:a": 0.7, "jsonl:b": 3}
     assert spec.parts(rates) == spec.parts('{"text:a": 0.7, "jsonl:b": 3}')
     assert [part.rate for part in spec.parts(rates)] == [0.7, 3.0]
-    assert spec.parts(spec.describe(rates)) == tuple(sorted(spec.parts(rates), key=lambda part: str(part.spec)))
+    assert spec.parts(spec.describe(rates)) == tuple(
+        sorted(spec.parts(rates), key=lambda part: str(part.spec))
+    )
     assert spec.describe("text:a") == spec.describe({"text:a": 5.0}) == "text:a"
 
 
@@ -72,12 +74,23 @@ def test_files_are_sorted_and_none_twice(tmp_path: Path) -> None:
     [
         ("text:{folder}", "{folder}: it is a folder; name the files in it: text:{folder}/*"),
         ("jsonl:{folder}/", "{folder}/: it is a folder; name the files in it: jsonl:{folder}/*"),
-        ("text:{folder}/a,text:b,text:c", "DATA=text:{folder}/a,text:b,text:c: text: is given twice; give it once, before the first of the patterns: text:{folder}/a,b,c"),
-        ("text:{folder}/a,jsonl:b", 'DATA=text:{folder}/a,jsonl:b: text: and jsonl: are two sources; give a mixture: {{"text:{folder}/a": 0.5, "jsonl:b": 0.5}}'),
-        ("text:{folder}/a,new:b", "new:b: no file matches; check the path: inside a container it is the mounted one"),
+        (
+            "text:{folder}/a,text:b,text:c",
+            "DATA=text:{folder}/a,text:b,text:c: text: is given twice; give it once, before the first of the patterns: text:{folder}/a,b,c",
+        ),
+        (
+            "text:{folder}/a,jsonl:b",
+            'DATA=text:{folder}/a,jsonl:b: text: and jsonl: are two sources; give a mixture: {{"text:{folder}/a": 0.5, "jsonl:b": 0.5}}',
+        ),
+        (
+            "text:{folder}/a,new:b",
+            "new:b: no file matches; check the path: inside a container it is the mounted one",
+        ),
     ],
 )
-def test_what_was_meant_is_said_where_no_file_matches(typed: str, says: str, tmp_path: Path) -> None:
+def test_what_was_meant_is_said_where_no_file_matches(
+    typed: str, says: str, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_text("x\n")
     with pytest.raises(UserError) as raised:
         spec.files(spec.parse(typed.format(folder=tmp_path)))

@@ -46,7 +46,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the numbers of the records that were read from the set."""
     seen: list[int] = []
 
-    def load_dataset(path: str, config: str | None, *, split: str, streaming: bool, token: str | None) -> Streamed:
+    def load_dataset(
+        path: str, config: str | None, *, split: str, streaming: bool, token: str | None
+    ) -> Streamed:
         if path == "owner/private" and token != THEIRS:
             raise ValueError(f"401 for {token or 'nobody'} at this address\nand more")
         assert streaming
@@ -68,12 +70,19 @@ def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batche
 
 def test_a_stream_gives_the_same_rows_whatever_the_hosts(read: list[int]) -> None:
     whole = batches()
-    hashes = [pipeline.batch_hash(whole.at(step)) for step in range(150)]  # several times through the set
+    hashes = [
+        pipeline.batch_hash(whole.at(step)) for step in range(150)
+    ]  # several times through the set
     assert read.count(0) >= 2
     assert len(set(hashes)) == len(hashes)
     hosts = [batches(shard, 2) for shard in range(2)]
     for step in (0, 3, 40, 41, 149):
-        assert pipeline.add_hashes(pipeline.batch_hash(host.at(step), 8 * n) for n, host in enumerate(hosts)) == hashes[step]
+        assert (
+            pipeline.add_hashes(
+                pipeline.batch_hash(host.at(step), 8 * n) for n, host in enumerate(hosts)
+            )
+            == hashes[step]
+        )
 
 
 def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> None:
@@ -88,7 +97,9 @@ def test_going_on_reads_one_block_and_not_the_whole_stream(read: list[int]) -> N
     assert [pipeline.batch_hash(again.at(step)) for step in range(41, 60)] == hashes[41:]
 
 
-def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
+    read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
     data = json.dumps({"hf:owner/name": 1, datakit.text(tmp_path, DOCS): 1})
     made: Any = pipeline.Batches(datakit.recipe(data), 16)
@@ -130,7 +141,12 @@ def test_every_word_of_a_block_comes_once() -> None:
     source.rows(np.array([0]))
     mark, held, size = source.held[0]
     assert held.held == DOCS[: len(held.held)]
-    found = [word for number in range(size + 1) for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch) for word in text.split()]
+    found = [
+        word
+        for number in range(size + 1)
+        for text in held.texts(number * mark.stretch, (number + 1) * mark.stretch)
+        for word in text.split()
+    ]
     assert sorted(found) == sorted(word for doc in held.held for word in doc.split())
 
 

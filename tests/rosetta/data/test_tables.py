@@ -35,7 +35,11 @@ WIDTHS = {
 }
 
 READ = {
-    "words for missing values": ("a.csv", "id,text\n1,NA\n2,null\n3,None\n4,nan\n", ["NA", "null", "None", "nan"]),
+    "words for missing values": (
+        "a.csv",
+        "id,text\n1,NA\n2,null\n3,None\n4,nan\n",
+        ["NA", "null", "None", "nan"],
+    ),
     "numbers": ("a.csv", "id,text\n1,007\n2,1e3\n", ["007", "1e3"]),
     "numbers of a .tsv": ("a.tsv", "id\ttext\n1\t12\n2\tN/A\n", ["12", "N/A"]),
     "true and false": ("a.csv", "text\nTrue\nfalse\n", ["True", "false"]),
@@ -67,30 +71,48 @@ def needs_datasets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("body", "line"), QUOTES.items(), ids=range(len(QUOTES)))
-def test_a_quote_that_swallows_rows_of_a_csv_is_refused(body: str, line: int, tmp_path: Path) -> None:
+def test_a_quote_that_swallows_rows_of_a_csv_is_refused(
+    body: str, line: int, tmp_path: Path
+) -> None:
     path = write(tmp_path, "a.csv", body)
     if not line:
         assert check(path)["quoting"] == 0
         return
-    with pytest.raises(UserError, match=rf"a\.csv, line {line}: a quote is not closed as CSV wants it .* save the table as \.tsv"):
+    with pytest.raises(
+        UserError,
+        match=rf"a\.csv, line {line}: a quote is not closed as CSV wants it .* save the table as \.tsv",
+    ):
         check(path)
 
 
 @pytest.mark.parametrize(("name", "body", "line", "count"), WIDTHS.values(), ids=WIDTHS)
-def test_a_row_with_another_number_of_fields_is_refused(name: str, body: str, line: int, count: int, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"{name}, line {line}: the row has {count} fields, and the header has \d; give every row"):
+def test_a_row_with_another_number_of_fields_is_refused(
+    name: str, body: str, line: int, count: int, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        UserError,
+        match=rf"{name}, line {line}: the row has {count} fields, and the header has \d; give every row",
+    ):
         check(write(tmp_path, name, body))
 
 
 @pytest.mark.parametrize(("name", "body", "texts"), READ.values(), ids=READ)
-def test_each_field_is_read_as_text(name: str, body: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_field_is_read_as_text(
+    name: str, body: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check(write(tmp_path, name, body))
     needs_datasets(tmp_path, monkeypatch)
     assert list(documents.documents(spec.parse(f"hf:{tmp_path}/data"), "text")) == texts
 
 
-@pytest.mark.parametrize("others", [[], ["notes.json"], ["b.csv", "notes.txt"]], ids=["alone", "a draw", "most are tables"])
-def test_a_row_is_refused_before_training(others: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "others",
+    [[], ["notes.json"], ["b.csv", "notes.txt"]],
+    ids=["alone", "a draw", "most are tables"],
+)
+def test_a_row_is_refused_before_training(
+    others: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_datasets(tmp_path, monkeypatch)
     write(tmp_path, "a.csv", "text,id\nx,1,\n")
     for name in others:
@@ -99,17 +121,31 @@ def test_a_row_is_refused_before_training(others: list[str], tmp_path: Path, mon
     if others == ["notes.json"]:  # the datasets package reads JSON there, and no table
         assert list(documents.documents(source, "text")) == ["y"]
         return
-    with pytest.raises(UserError, match=r"a\.csv, line 2: the row has 3 fields, and the header has 2"):
+    with pytest.raises(
+        UserError, match=r"a\.csv, line 2: the row has 3 fields, and the header has 2"
+    ):
         next(documents.documents(source, "text"))
 
 
-@pytest.mark.parametrize(("body", "line"), [("id,text\r1,x\r,y\r", 3), ("id,text\n\r,y\n", 3), ("id,text\r1,x\r2,y\r", 0), ('id,text\r\n"a\r",x\r\n,y\r\n', 0)])
-def test_a_first_field_that_pandas_would_lose_is_refused(body: str, line: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("id,text\r1,x\r,y\r", 3),
+        ("id,text\n\r,y\n", 3),
+        ("id,text\r1,x\r2,y\r", 0),
+        ('id,text\r\n"a\r",x\r\n,y\r\n', 0),
+    ],
+)
+def test_a_first_field_that_pandas_would_lose_is_refused(
+    body: str, line: int, tmp_path: Path
+) -> None:
     path = write(tmp_path, "a.csv", body)
     if not line:
         assert check(path)["index_col"] is False
         return
-    with pytest.raises(UserError, match=f"line {line}: the line before ends in a carriage return alone"):
+    with pytest.raises(
+        UserError, match=f"line {line}: the line before ends in a carriage return alone"
+    ):
         check(path)
 
 
@@ -124,9 +160,15 @@ def test_a_file_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
         tables.check_files((str(write(tmp_path, "a.zip", "")),), ",")
 
 
-def test_records_of_a_table_have_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_table_have_their_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs_datasets(tmp_path, monkeypatch)
-    write(tmp_path, "a.csv", "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n")
+    write(
+        tmp_path,
+        "a.csv",
+        "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n",
+    )
     found = list(records.worded(spec.parse(f"hf:{tmp_path}/data"), "mnli", "train"))
     assert [record["targets"] for record in found] == ["entailment", "contradiction", "neutral"]
     assert found[0]["inputs"] == "mnli hypothesis: h premise: NA"

@@ -21,8 +21,16 @@ def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
     place = datakit.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
     datakit.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
     found = tfds.check(spec.parse("tfds:c4/en"), "train")
-    assert found == {"folder": str(place), "files": 2, "bytes": sum(path.stat().st_size for path in place.glob("*train*")), "examples": 5}
-    assert [Path(path).name[-14:] for path in tfds.shards(spec.parse("tfds:c4/en"), "train")] == ["00000-of-00002", "00001-of-00002"]
+    assert found == {
+        "folder": str(place),
+        "files": 2,
+        "bytes": sum(path.stat().st_size for path in place.glob("*train*")),
+        "examples": 5,
+    }
+    assert [Path(path).name[-14:] for path in tfds.shards(spec.parse("tfds:c4/en"), "train")] == [
+        "00000-of-00002",
+        "00001-of-00002",
+    ]
     assert len(tfds.shards(spec.parse("tfds:c4/en:2.3.1"))) == 1
     assert len(tfds.shards(spec.parse("tfds:c4/en#validation"), "train")) == 1
 
@@ -30,7 +38,10 @@ def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
 def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
     place = datakit.tfds(root, "the_pile", {"train": TRAIN})
     shards = sorted(place.glob("*train*"))
-    for name, says in (("nothing", "no prepared data set nothing"), ("the_pile:9.9.9", "no such version")):
+    for name, says in (
+        ("nothing", "no prepared data set nothing"),
+        ("the_pile:9.9.9", "no such version"),
+    ):
         with pytest.raises(UserError, match=says):
             tfds.shards(spec.parse(f"tfds:{name}"))
     with pytest.raises(UserError, match="no split test"):

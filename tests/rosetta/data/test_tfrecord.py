@@ -82,8 +82,15 @@ def test_what_is_no_tfrecord_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_example_of_every_kind_is_read() -> None:
-    body = datakit.example(text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"])
-    assert tfrecord.example(body) == {"text": ["grüß".encode()], "label": [2, -1, 300], "score": [0.5, -2.0], "long": [b"x" * 300, b"y"]}
+    body = datakit.example(
+        text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"]
+    )
+    assert tfrecord.example(body) == {
+        "text": ["grüß".encode()],
+        "label": [2, -1, 300],
+        "score": [0.5, -2.0],
+        "long": [b"x" * 300, b"y"],
+    }
     assert tfrecord.text(body, "text", "a") == "grüß"
     with pytest.raises(RecordFault, match="it has: label, long, score, text"):
         tfrecord.text(body, "targets", "a")

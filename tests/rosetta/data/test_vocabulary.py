@@ -47,10 +47,20 @@ def test_a_run_keeps_the_number_of_sentinels_it_began_with(extra_ids: int) -> No
     other = vocabulary.Vocabulary("ids:300", extra_ids)
     assert vocabulary.named("byte", recorded=other.fingerprint()) == vocabulary.named("byte")
     assert not vocabulary.same_tokens(vocabulary.named("byte"), other.fingerprint())
-    assert vocabulary.named("byte", 7, recorded=began.fingerprint()).extra_ids == 7  # what is asked for comes first
+    assert (
+        vocabulary.named("byte", 7, recorded=began.fingerprint()).extra_ids == 7
+    )  # what is asked for comes first
 
 
-@pytest.mark.parametrize(("name", "says"), [("ids:", "needs a size"), ("ids:many", "needs a size"), ("/nowhere/a.model", "no such vocabulary"), ("gs://t5-data/sentencepiece.model", "not from gs://")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("ids:", "needs a size"),
+        ("ids:many", "needs a size"),
+        ("/nowhere/a.model", "no such vocabulary"),
+        ("gs://t5-data/sentencepiece.model", "not from gs://"),
+    ],
+)
 def test_a_name_that_stands_for_nothing_is_one_line(name: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         vocabulary.named(name)
@@ -59,9 +69,15 @@ def test_a_name_that_stands_for_nothing_is_one_line(name: str, says: str) -> Non
 def test_a_folder_is_none_and_what_is_in_it_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         vocabulary.named(str(tmp_path))
-    assert str(raised.value) == f"VOCAB={tmp_path}: it is a folder; name a SentencePiece model, or `byte`"
+    assert (
+        str(raised.value)
+        == f"VOCAB={tmp_path}: it is a folder; name a SentencePiece model, or `byte`"
+    )
     (tmp_path / "mine.model").touch()
-    with pytest.raises(UserError, match=f"it is a folder; name the SentencePiece model in it: {tmp_path}/mine.model"):
+    with pytest.raises(
+        UserError,
+        match=f"it is a folder; name the SentencePiece model in it: {tmp_path}/mine.model",
+    ):
         vocabulary.named(str(tmp_path))
 
 
@@ -72,13 +88,19 @@ def test_a_vocabulary_larger_than_the_models_is_refused_with_the_size_that_fits(
 
 
 def test_fingerprints_tell_vocabularies_apart() -> None:
-    named = {vocabulary.Vocabulary("byte", 100).fingerprint(), vocabulary.Vocabulary("byte", 0).fingerprint(), vocabulary.Vocabulary("ids:259", 100).fingerprint()}
+    named = {
+        vocabulary.Vocabulary("byte", 100).fingerprint(),
+        vocabulary.Vocabulary("byte", 0).fingerprint(),
+        vocabulary.Vocabulary("ids:259", 100).fingerprint(),
+    }
     assert len(named) == 3
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
     from rosetta.data import training
 
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -91,11 +113,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_trained_vocabulary_has_t5s_special_ids_and_its_sentinels_on_top(model: str) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     piece = sentencepiece.SentencePieceProcessor(model_file=model)
-    assert [piece.IdToPiece(number) for number in (0, 1, 2, 439, 420)] == ["<pad>", "</s>", "<unk>", "▁<extra_id_0>", "▁<extra_id_19>"]
+    assert [piece.IdToPiece(number) for number in (0, 1, 2, 439, 420)] == [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "▁<extra_id_0>",
+        "▁<extra_id_19>",
+    ]
     found = vocabulary.named(model)
     assert found.decode(found.encode(["bada sulo ne"])[0].tolist()) == "bada sulo ne"
     assert found.decode(found.encode(["水 is water"])[0].tolist()) == "水 is water"  # by bytes
-    assert found.decode([439, *found.encode(["ne"])[0].tolist(), 438]) == "<extra_id_0> ne <extra_id_1>"
+    assert (
+        found.decode([439, *found.encode(["ne"])[0].tolist(), 438])
+        == "<extra_id_0> ne <extra_id_1>"
+    )
 
 
 def test_extra_ids_are_not_added_twice(model: str) -> None:
@@ -109,14 +140,36 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.model").write_text("no model")
     with pytest.raises(UserError, match=r"no SentencePiece model; name the \.model file"):
         vocabulary.named(str(tmp_path / "a.model"))
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "b"), vocab_size=100, minloglevel=2)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(WORDS),
+        model_prefix=str(tmp_path / "b"),
+        vocab_size=100,
+        minloglevel=2,
+    )
     with pytest.raises(UserError, match=r"ids are \(-1, 2, 0\), not \(0, 1, 2\)"):
         vocabulary.named(str(tmp_path / "b.model"))
 
 
-@pytest.mark.parametrize(("changes", "says"), [({"size": 300}, "leaves no room"), ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"), ({"out": "mine.txt"}, r"end in \.model"), ({"out": "/nowhere/a.model"}, "not there"), ({"coverage": 5.0}, "a coverage of 5.0; give a share from 0.98 to 1"), ({"size": 110, "extra_ids": 100, "byte_fallback": False}, "SentencePiece refuses: .*; give other text, another --size")])
-def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(changes: dict[str, object], says: str, tmp_path: Path) -> None:
-    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"size": 300}, "leaves no room"),
+        ({"size": 50_000}, "too little for 50000 ids; give more text, or at most"),
+        ({"out": "mine.txt"}, r"end in \.model"),
+        ({"out": "/nowhere/a.model"}, "not there"),
+        ({"coverage": 5.0}, "a coverage of 5.0; give a share from 0.98 to 1"),
+        (
+            {"size": 110, "extra_ids": 100, "byte_fallback": False},
+            "SentencePiece refuses: .*; give other text, another --size",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
+    changes: dict[str, object], says: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
     from rosetta.data import training
 
     data = datakit.text(tmp_path / "t", WORDS)
@@ -128,7 +181,9 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(changes: dict[str
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
+    pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
     from rosetta.data import training
 
     def full(*_: object) -> None:
@@ -150,15 +205,33 @@ def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
 
 
 def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment")
-    train = functools.partial(sentencepiece.SentencePieceTrainer.train, vocab_size=100, minloglevel=2)
-    train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "llama"), unk_id=0, bos_id=1, eos_id=2, pad_id=-1)
+    sentencepiece = pytest.importorskip(
+        "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
+    )
+    train = functools.partial(
+        sentencepiece.SentencePieceTrainer.train, vocab_size=100, minloglevel=2
+    )
+    train(
+        sentence_iterator=iter(WORDS),
+        model_prefix=str(tmp_path / "llama"),
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        pad_id=-1,
+    )
     with pytest.raises(UserError, match=r"\(-1, 2, 0\), not \(0, 1, 2\)"):
         vocabulary.named(f"{tmp_path}/llama.model")
     found = vocabulary.named(f"{tmp_path}/llama.model", 0, causal=True)
     assert (found.size, found.eos) == (100, 2)
     ids = found.encode(["bada sulo"])[0].tolist()
     assert found.decode([*ids, 2, *ids]) == "bada sulo"
-    train(sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "endless"), unk_id=1, bos_id=-1, eos_id=-1, pad_id=0)
+    train(
+        sentence_iterator=iter(WORDS),
+        model_prefix=str(tmp_path / "endless"),
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=0,
+    )
     with pytest.raises(UserError, match="an end token"):
         vocabulary.named(f"{tmp_path}/endless.model", 0, causal=True)

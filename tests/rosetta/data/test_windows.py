@@ -23,19 +23,31 @@ def written(kind: str, folder: Path) -> str:
     if kind == "jsonl":
         return datakit.jsonl(folder, DOCS)
     for number in range(3):
-        datakit.tfrecords(folder / f"{number}.tfrecord", [datakit.example(text=[doc.encode()]) for doc in DOCS[number::3]])
+        datakit.tfrecords(
+            folder / f"{number}.tfrecord",
+            [datakit.example(text=[doc.encode()]) for doc in DOCS[number::3]],
+        )
     return f"tfrecord:{folder}/*.tfrecord"
 
 
 @pytest.fixture(params=["text", "jsonl", "tfrecord"])
-def corpus(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> windows.Corpus:
+def corpus(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> windows.Corpus:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     return windows.corpus(spec.parse(written(request.param, tmp_path / "data")), "text")
 
 
 @pytest.mark.parametrize("step", [7, 64, 333, 100_000])
-def test_neighbouring_stretches_share_no_word_and_lose_none(corpus: windows.Corpus, step: int) -> None:
-    found = [word for start in range(0, corpus.size, step) for text in corpus.texts(start, min(start + step, corpus.size)) for word in text.split()]
+def test_neighbouring_stretches_share_no_word_and_lose_none(
+    corpus: windows.Corpus, step: int
+) -> None:
+    found = [
+        word
+        for start in range(0, corpus.size, step)
+        for text in corpus.texts(start, min(start + step, corpus.size))
+        for word in text.split()
+    ]
     assert sorted(found) == sorted(WORDS)
 
 
@@ -50,7 +62,10 @@ def test_letters_are_never_cut_in_two(tmp_path: Path) -> None:
     text = "水曜日に生まれた子供は悲しみに満ちている" * 40
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     corpus = windows.corpus(spec.parse(f"text:{tmp_path}/a.txt"), "text")
-    assert "".join("".join(corpus.texts(start, start + 50)) for start in range(0, corpus.size, 50)) == text
+    assert (
+        "".join("".join(corpus.texts(start, start + 50)) for start in range(0, corpus.size, 50))
+        == text
+    )
 
 
 def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> None:
@@ -73,7 +88,11 @@ def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
 def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one two\r\nthree\r\n")
     source = spec.parse(f"text:{tmp_path}/a.txt")
-    assert windows.corpus(source, "text").texts(0, 100) == ["one two", "three"] == list(documents.documents(source, "text"))
+    assert (
+        windows.corpus(source, "text").texts(0, 100)
+        == ["one two", "three"]
+        == list(documents.documents(source, "text"))
+    )
 
 
 def test_empty_files_among_others_do_no_harm(tmp_path: Path) -> None:

@@ -13,15 +13,28 @@ from rosetta.doctor.machine import Machine
 from rosetta.doctor.system import Done, Room
 
 GIB = 1 << 30
-H100, A100, B200, V100 = (("NVIDIA H100 80GB HBM3", "9.0"), ("NVIDIA A100-SXM4-80GB", "8.0"), ("NVIDIA B200", "10.0"), ("Tesla V100-SXM2-32GB", "7.0"))
-INSTALLED = {"jax": ["0.10.2"], "jaxlib": ["0.10.2"], "jax-cuda13-plugin": ["0.10.2"], "jax-cuda13-pjrt": ["0.10.2"], "nvidia-cudnn-cu13": ["9.28.1.4"]}
+H100, A100, B200, V100 = (
+    ("NVIDIA H100 80GB HBM3", "9.0"),
+    ("NVIDIA A100-SXM4-80GB", "8.0"),
+    ("NVIDIA B200", "10.0"),
+    ("Tesla V100-SXM2-32GB", "7.0"),
+)
+INSTALLED = {
+    "jax": ["0.10.2"],
+    "jaxlib": ["0.10.2"],
+    "jax-cuda13-plugin": ["0.10.2"],
+    "jax-cuda13-pjrt": ["0.10.2"],
+    "nvidia-cudnn-cu13": ["9.28.1.4"],
+}
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
 Max processes             1000000              1000000              processes
 Max open files            {files}              1048576              files
 Max locked memory         {locked}            unlimited            bytes
 """
-PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Oct  5 2023\nGCC version:  gcc 11"
+PROPRIETARY = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Oct  5 2023\nGCC version:  gcc 11"
+)
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder)  Mon"
 
 
@@ -47,12 +60,30 @@ def machine(
     **changes: Any,
 ) -> Machine:
     """A node with these cards, 2 TB of memory, 128 cores, and an environment for CUDA 13; with no driver given, a node without one."""
-    write(root, proc__self__limits=LIMITS.format(files=files, locked=locked), proc__meminfo=f"MemTotal:  {2 << 31} kB\n", proc__self__status="Cpus_allowed_list:\t0-127\n")
-    write(root, proc__self__cgroup="0::/\n", proc__mounts="overlay / overlay rw,relatime 0 0\n", proc__sys__kernel__hostname="n1\n", sys__class__net__eth0__x="", sys__class__net__lo__x="")
+    write(
+        root,
+        proc__self__limits=LIMITS.format(files=files, locked=locked),
+        proc__meminfo=f"MemTotal:  {2 << 31} kB\n",
+        proc__self__status="Cpus_allowed_list:\t0-127\n",
+    )
+    write(
+        root,
+        proc__self__cgroup="0::/\n",
+        proc__mounts="overlay / overlay rw,relatime 0 0\n",
+        proc__sys__kernel__hostname="n1\n",
+        sys__class__net__eth0__x="",
+        sys__class__net__lo__x="",
+    )
     if driver:
         write(root, proc__driver__nvidia__version=version.format(driver))
         for number, (name, _) in enumerate(cards):
-            write(root, **{f"dev__nvidia{number}": "", f"proc__driver__nvidia__gpus__{number}__information": f"Model: \t\t {name}\nIRQ: 1\n"})
+            write(
+                root,
+                **{
+                    f"dev__nvidia{number}": "",
+                    f"proc__driver__nvidia__gpus__{number}__information": f"Model: \t\t {name}\nIRQ: 1\n",
+                },
+            )
         if cards:
             write(root, **{"dev__nvidia-uvm": ""})
     rows = "".join(f"{name}, {capability}, {driver}, 81559, {used}\n" for name, capability in cards)
@@ -61,14 +92,20 @@ def machine(
     (root / "dev/shm").mkdir(parents=True, exist_ok=True)
     made = Machine(
         root=root,
-        environment={"HOME": str(root / "home"), "TMPDIR": str(root / "home"), **(environment or {})},
+        environment={
+            "HOME": str(root / "home"),
+            "TMPDIR": str(root / "home"),
+            **(environment or {}),
+        },
         baked=True,
         record={"distribution": "t5x", "accelerator": "cuda13"},
         installed=INSTALLED,
         run=lambda argv, _: answers.get(argv[0]),
         addresses=lambda _: ["10.0.0.1"],
         driver_api=lambda: 13000,
-        room=lambda path: Room(shm, shm, 1000) if path.name == "shm" else Room(9000 * GIB, 5000 * GIB, 1000000),
+        room=lambda path: (
+            Room(shm, shm, 1000) if path.name == "shm" else Room(9000 * GIB, 5000 * GIB, 1000000)
+        ),
         written=lambda _: 0.0,
         flags_refused=lambda _: "",
     )

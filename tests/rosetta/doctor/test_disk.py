@@ -11,18 +11,51 @@ from tests.rosetta.doctor.machinekit import GIB, find, ids, machine
 
 def test_folders_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    made = machine(tmp_path, environment={"MODEL_DIR": str(tmp_path / "file" / "run"), "TFDS_DATA_DIR": str(tmp_path / "nowhere"), "LOG_DIR": "gs://bucket/logs"})
+    made = machine(
+        tmp_path,
+        environment={
+            "MODEL_DIR": str(tmp_path / "file" / "run"),
+            "TFDS_DATA_DIR": str(tmp_path / "nowhere"),
+            "LOG_DIR": "gs://bucket/logs",
+        },
+    )
     assert find(made, "not-writable").where == f"MODEL_DIR={tmp_path}/file/run"
     assert find(made, "not-writable").level == "blocker"
     assert find(made, "folder-missing").level == "warning"
-    assert ids(machine(tmp_path, environment={"MODEL_DIR": str(tmp_path / "new" / "run"), "TFDS_DATA_DIR": "gs://x"}, quick=True)) == {}
+    assert (
+        ids(
+            machine(
+                tmp_path,
+                environment={"MODEL_DIR": str(tmp_path / "new" / "run"), "TFDS_DATA_DIR": "gs://x"},
+                quick=True,
+            )
+        )
+        == {}
+    )
 
 
-@pytest.mark.parametrize(("free", "files", "found"), [(0, 9, "disk-full"), (12_000_000, 9, "disk-low"), (1, 9, "disk-low"), (0, 0, "disk-full"), (GIB << 9, 0, "disk-full"), (2 * GIB, 9, "disk-tight"), (GIB << 9, 9, None)])
+@pytest.mark.parametrize(
+    ("free", "files", "found"),
+    [
+        (0, 9, "disk-full"),
+        (12_000_000, 9, "disk-low"),
+        (1, 9, "disk-low"),
+        (0, 0, "disk-full"),
+        (GIB << 9, 0, "disk-full"),
+        (2 * GIB, 9, "disk-tight"),
+        (GIB << 9, 9, None),
+    ],
+)
 def test_room(tmp_path: Path, free: int, files: int, found: str | None) -> None:
-    made = machine(tmp_path, environment={"MODEL_DIR": str(tmp_path)}, room=lambda _: Room(GIB << 10, free, files))
+    made = machine(
+        tmp_path,
+        environment={"MODEL_DIR": str(tmp_path)},
+        room=lambda _: Room(GIB << 10, free, files),
+    )
     where = {each: find_where(made, each) for each in ("disk-full", "disk-low", "disk-tight")}
-    assert [each for each, places in where.items() if f"MODEL_DIR={tmp_path}" in places] == ([found] if found else [])
+    assert [each for each, places in where.items() if f"MODEL_DIR={tmp_path}" in places] == (
+        [found] if found else []
+    )
 
 
 def find_where(made: object, name: str) -> list[str]:
@@ -34,8 +67,16 @@ def find_where(made: object, name: str) -> list[str]:
 
 def test_a_cache_that_cannot_be_written_is_no_blocker(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert find(machine(tmp_path, environment={"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "file")}), "not-writable").level == "warning"
-    assert ids(machine(tmp_path, environment={"HOME": "/nowhere", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})) == {"no-home": "note"}
+    assert (
+        find(
+            machine(tmp_path, environment={"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "file")}),
+            "not-writable",
+        ).level
+        == "warning"
+    )
+    assert ids(
+        machine(tmp_path, environment={"HOME": "/nowhere", "CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    ) == {"no-home": "note"}
 
 
 def test_a_file_is_written_to_see(tmp_path: Path) -> None:
@@ -48,10 +89,14 @@ def test_a_file_is_written_to_see(tmp_path: Path) -> None:
     found = find(machine(tmp_path, written=full), "not-writable", folders=[str(tmp_path / "run")])
     assert (found.level, found.where) == ("blocker", f"--folder={tmp_path}/run")
     assert "Disk quota exceeded" in found.what
-    assert "not-writable" not in ids(machine(tmp_path, written=full, quick=True), folders=[str(tmp_path / "run")])
+    assert "not-writable" not in ids(
+        machine(tmp_path, written=full, quick=True), folders=[str(tmp_path / "run")]
+    )
 
 
-@pytest.mark.parametrize(("ahead", "words"), [(30.0, "30 s ahead of"), (-7.0, "7 s behind"), (1.0, "")])
+@pytest.mark.parametrize(
+    ("ahead", "words"), [(30.0, "30 s ahead of"), (-7.0, "7 s behind"), (1.0, "")]
+)
 def test_the_clock_of_a_file_server(tmp_path: Path, ahead: float, words: str) -> None:
     made = machine(tmp_path, written=lambda folder: ahead if folder.name == "run" else 0.0)
     (tmp_path / "run").mkdir()
@@ -62,6 +107,12 @@ def test_the_clock_of_a_file_server(tmp_path: Path, ahead: float, words: str) ->
 
 
 def test_a_small_file_system_is_not_called_full(tmp_path: Path) -> None:
-    made = machine(tmp_path, environment={"MODEL_DIR": str(tmp_path)}, room=lambda _: Room(16_000_000, 12_000_000, 9))
+    made = machine(
+        tmp_path,
+        environment={"MODEL_DIR": str(tmp_path)},
+        room=lambda _: Room(16_000_000, 12_000_000, 9),
+    )
     findings = [finding for finding in disk.check(made) if finding.where == f"MODEL_DIR={tmp_path}"]
-    assert [(finding.level, finding.what) for finding in findings] == [("warning", "only 12 MB are free, less than 64 MB")]
+    assert [(finding.level, finding.what) for finding in findings] == [
+        ("warning", "only 12 MB are free, less than 64 MB")
+    ]

@@ -10,7 +10,11 @@ TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENA
 
 
 def with_rdma(root: Path, state: str = "4: ACTIVE") -> None:
-    write(root, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n", sys__class__infiniband__mlx5_1__ports__1__state=f"{state}\n")
+    write(
+        root,
+        sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n",
+        sys__class__infiniband__mlx5_1__ports__1__state=f"{state}\n",
+    )
     write(root, dev__infiniband__uverbs0="")
 
 
@@ -19,15 +23,22 @@ def test_rdma_without_peermem(tmp_path: Path) -> None:
     found = find(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES), "no-gpudirect")
     assert found.level == "warning"
     assert "modprobe nvidia-peermem" in found.do
-    assert ids(machine(tmp_path, version=PROPRIETARY))["no-gpudirect"] == "note", "on one node it is not used"
-    assert "no-gpudirect" not in ids(machine(tmp_path, version=OPEN, environment=TWO_NODES)), "the open modules have DMA-BUF"
+    assert ids(machine(tmp_path, version=PROPRIETARY))["no-gpudirect"] == "note", (
+        "on one node it is not used"
+    )
+    assert "no-gpudirect" not in ids(machine(tmp_path, version=OPEN, environment=TWO_NODES)), (
+        "the open modules have DMA-BUF"
+    )
     write(tmp_path, sys__module__nvidia_peermem__refcnt="0")
     assert "no-gpudirect" not in ids(machine(tmp_path, version=PROPRIETARY, environment=TWO_NODES))
 
 
 def test_devices_that_a_container_does_not_pass_on(tmp_path: Path) -> None:
     write(tmp_path, sys__class__infiniband__mlx5_0__ports__1__state="4: ACTIVE\n")
-    assert "/dev/infiniband" in find(machine(tmp_path, environment=TWO_NODES), "rdma-devices-hidden").do
+    assert (
+        "/dev/infiniband"
+        in find(machine(tmp_path, environment=TWO_NODES), "rdma-devices-hidden").do
+    )
 
 
 @pytest.mark.parametrize(("state", "level"), [("1: DOWN", "note"), ("4: ACTIVE", None)])
@@ -41,7 +52,10 @@ def test_ports(tmp_path: Path, state: str, level: str | None) -> None:
 
 def test_switched_off(tmp_path: Path) -> None:
     with_rdma(tmp_path)
-    assert ids(machine(tmp_path, environment={**TWO_NODES, "NCCL_IB_DISABLE": "1"}))["rdma-disabled"] == "warning"
+    assert (
+        ids(machine(tmp_path, environment={**TWO_NODES, "NCCL_IB_DISABLE": "1"}))["rdma-disabled"]
+        == "warning"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +71,9 @@ def test_switched_off(tmp_path: Path) -> None:
         ("NCCL_IB_HCA", "=mlx5", "warning"),
     ],
 )
-def test_what_nccl_is_told_to_take(tmp_path: Path, name: str, value: str, level: str | None) -> None:
+def test_what_nccl_is_told_to_take(
+    tmp_path: Path, name: str, value: str, level: str | None
+) -> None:
     with_rdma(tmp_path)
     made = machine(tmp_path, environment={**TWO_NODES, name: value})
     assert ids(made).get("nccl-names-nothing") == level

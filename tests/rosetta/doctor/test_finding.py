@@ -8,7 +8,14 @@ from rosetta.doctor.finding import BLOCKER, LEVELS, Finding, clean
 def test_a_line_and_an_object() -> None:
     found = Finding("shm", BLOCKER, "it is small", "/dev/shm", "make it larger", "there#1")
     assert str(found) == "/dev/shm: it is small; make it larger (there#1)"
-    assert found.as_json() == {"id": "shm", "level": "blocker", "what": "it is small", "where": "/dev/shm", "do": "make it larger", "see": "there#1"}
+    assert found.as_json() == {
+        "id": "shm",
+        "level": "blocker",
+        "what": "it is small",
+        "where": "/dev/shm",
+        "do": "make it larger",
+        "see": "there#1",
+    }
     assert LEVELS == ("blocker", "warning", "note")
 
 
@@ -17,7 +24,10 @@ def test_a_line_and_an_object() -> None:
     [
         ("a\nb\x1b[31m\x00", "a?b?[31m?"),
         ("\u202eevil", "?evil"),
-        ("see https://me:pa55@host/x and gs://bucket/y", "see https://...@host/x and gs://bucket/y"),
+        (
+            "see https://me:pa55@host/x and gs://bucket/y",
+            "see https://...@host/x and gs://bucket/y",
+        ),
         ("http://me:pa/55@w0rd@host/x", "http://...@host/x"),
         ("x" * 1000, "x" * 297 + "..."),
     ],

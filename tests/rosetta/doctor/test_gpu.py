@@ -6,7 +6,17 @@ import pytest
 
 from rosetta.doctor.system import Done
 from rosetta.launch.card import Card
-from tests.rosetta.doctor.machinekit import A100, B200, GIB, H100, PROPRIETARY, V100, find, ids, machine
+from tests.rosetta.doctor.machinekit import (
+    A100,
+    B200,
+    GIB,
+    H100,
+    PROPRIETARY,
+    V100,
+    find,
+    ids,
+    machine,
+)
 
 
 def test_a_healthy_node_has_only_what_is_worth_knowing(tmp_path: Path) -> None:
@@ -19,8 +29,18 @@ def test_no_driver(tmp_path: Path) -> None:
     made = machine(tmp_path, driver="", cards=())
     assert ids(made) == {"no-driver": "blocker"}
     assert "CUDA 13" in find(made, "no-driver").what
-    assert ids(machine(tmp_path, driver="", cards=(), environment={"JAX_PLATFORMS": "cpu"})) == {"no-driver": "note"}
-    assert ids(machine(tmp_path, driver="", cards=(), record={"accelerator": "cpu"}, installed={"jax": ["1"], "jaxlib": ["1"]})) == {"no-driver": "note"}
+    assert ids(machine(tmp_path, driver="", cards=(), environment={"JAX_PLATFORMS": "cpu"})) == {
+        "no-driver": "note"
+    }
+    assert ids(
+        machine(
+            tmp_path,
+            driver="",
+            cards=(),
+            record={"accelerator": "cpu"},
+            installed={"jax": ["1"], "jaxlib": ["1"]},
+        )
+    ) == {"no-driver": "note"}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +56,17 @@ def test_no_driver(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("quick", [False, True])
-def test_driver_against_cuda(tmp_path: Path, driver: str, accelerator: str, api: int, found: str | None, quick: bool) -> None:
-    made = machine(tmp_path, driver=driver, version=PROPRIETARY, record={"accelerator": accelerator}, driver_api=lambda: api, quick=quick)
+def test_driver_against_cuda(
+    tmp_path: Path, driver: str, accelerator: str, api: int, found: str | None, quick: bool
+) -> None:
+    made = machine(
+        tmp_path,
+        driver=driver,
+        version=PROPRIETARY,
+        record={"accelerator": accelerator},
+        driver_api=lambda: api,
+        quick=quick,
+    )
     assert ids(made).get("driver-too-old") == found
     assert made.driver == driver
     if found and accelerator == "cuda13":
@@ -51,7 +80,9 @@ def test_libcuda_is_asked_for_only_where_it_matters(tmp_path: Path) -> None:
         raise AssertionError
 
     assert "driver-too-old" not in ids(machine(tmp_path, quick=True, driver_api=never))
-    assert "libcuda-missing" not in ids(machine(tmp_path, environment={"JAX_PLATFORMS": "cpu"}, driver_api=never))
+    assert "libcuda-missing" not in ids(
+        machine(tmp_path, environment={"JAX_PLATFORMS": "cpu"}, driver_api=never)
+    )
     assert ids(machine(tmp_path, driver_api=lambda: None))["libcuda-missing"] == "blocker"
 
 
@@ -64,7 +95,9 @@ def test_nvidia_smi_fails_or_is_missing(tmp_path: Path) -> None:
     assert "nvidia-smi-missing" not in ids(machine(tmp_path, run=lambda *_: None, quick=True))
 
 
-@pytest.mark.parametrize("text", ["NVIDIA H100\n", "a, b, c, d, e\n", "No devices were found\n", ""])
+@pytest.mark.parametrize(
+    "text", ["NVIDIA H100\n", "a, b, c, d, e\n", "No devices were found\n", ""]
+)
 def test_what_nvidia_smi_never_says(tmp_path: Path, text: str) -> None:
     made = machine(tmp_path, run=lambda *_: Done(0, text, ""))
     assert all(each.capability == (0, 0) for each in made.cards)
@@ -77,31 +110,54 @@ def test_fp8_on_an_a100(tmp_path: Path) -> None:
     assert (found.level, found.where) == ("blocker", "ENABLE_FP8")
     assert "A100" in found.what
     assert "8.0" in found.what
-    assert "fp8-without-hardware" not in ids(machine(tmp_path, cards=[A100] * 8, environment={"ENABLE_FP8": "0"}))
+    assert "fp8-without-hardware" not in ids(
+        machine(tmp_path, cards=[A100] * 8, environment={"ENABLE_FP8": "0"})
+    )
     assert "fp8-without-hardware" not in ids(machine(tmp_path, environment=asked))
     # A launcher has asked nvidia-smi itself; without it, the quick form knows no capability and says nothing.
-    assert "fp8-without-hardware" in ids(machine(tmp_path, cards=[A100] * 8, environment=asked, quick=True, given=[Card("A100", (8, 0))]))
-    assert "fp8-without-hardware" not in ids(machine(tmp_path, cards=[A100] * 8, environment=asked, quick=True))
+    assert "fp8-without-hardware" in ids(
+        machine(
+            tmp_path, cards=[A100] * 8, environment=asked, quick=True, given=[Card("A100", (8, 0))]
+        )
+    )
+    assert "fp8-without-hardware" not in ids(
+        machine(tmp_path, cards=[A100] * 8, environment=asked, quick=True)
+    )
 
 
 def test_transformer_engine(tmp_path: Path) -> None:
     asked = {"ENABLE_TE": "yes"}
-    made = machine(tmp_path, environment=asked, record={"accelerator": "cuda13", "transformer_engine_reason": "no wheel"})
+    made = machine(
+        tmp_path,
+        environment=asked,
+        record={"accelerator": "cuda13", "transformer_engine_reason": "no wheel"},
+    )
     assert "no wheel" in find(made, "te-missing").what
     has = {**made.installed, "transformer-engine-jax": ["2.20.2"]}
     assert "te-missing" not in ids(machine(tmp_path, environment=asked, installed=has))
-    assert ids(machine(tmp_path, environment=asked, installed=has, cards=[V100]))["te-without-hardware"] == "blocker"
+    assert (
+        ids(machine(tmp_path, environment=asked, installed=has, cards=[V100]))[
+            "te-without-hardware"
+        ]
+        == "blocker"
+    )
 
 
 def test_a_card_that_cuda_left_behind(tmp_path: Path) -> None:
     found = find(machine(tmp_path, cards=[V100]), "card-too-old")
     assert (found.level, found.do) == ("blocker", "use an environment for cuda12")
-    assert "card-too-old" not in ids(machine(tmp_path, cards=[V100], record={"accelerator": "cuda12"}))
+    assert "card-too-old" not in ids(
+        machine(tmp_path, cards=[V100], record={"accelerator": "cuda12"})
+    )
 
 
 def test_cards_that_differ_or_are_in_use(tmp_path: Path) -> None:
     assert ids(machine(tmp_path, cards=[A100, H100]))["cards-differ"] == "warning"
-    assert "cards-differ" not in ids(machine(tmp_path, cards=[A100, H100], environment={"CUDA_VISIBLE_DEVICES": "1"}))
-    assert find(machine(tmp_path, cards=[B200, B200], used=60000), "card-in-use").where == "GPU 0, 1"
+    assert "cards-differ" not in ids(
+        machine(tmp_path, cards=[A100, H100], environment={"CUDA_VISIBLE_DEVICES": "1"})
+    )
+    assert (
+        find(machine(tmp_path, cards=[B200, B200], used=60000), "card-in-use").where == "GPU 0, 1"
+    )
     assert "card-in-use" not in ids(machine(tmp_path, used=500))
     assert machine(tmp_path, shm=GIB).driver == "580.82.07"

@@ -7,7 +7,12 @@ from builder.env import known_issues
 from rosetta.doctor import issues
 from tests.rosetta.doctor.machinekit import A100, B200, find, ids, machine
 
-RECORD: dict[str, Any] = {"distribution": "pax", "accelerator": "cuda13", "architecture": "amd64", "transformer_engine": {"version": "2.20.2"}}
+RECORD: dict[str, Any] = {
+    "distribution": "pax",
+    "accelerator": "cuda13",
+    "architecture": "amd64",
+    "transformer_engine": {"version": "2.20.2"},
+}
 OURS = known_issues.applying(known_issues.load(), RECORD, {"jax": "0.10.2", "jaxlib": "0.10.2"})
 
 
@@ -26,18 +31,36 @@ def test_those_that_other_checks_look_into_are_told_once(tmp_path: Path) -> None
 
 def test_connections_on_blackwell(tmp_path: Path) -> None:
     set_ = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    assert ids(machine(tmp_path, cards=[B200] * 8, issues=OURS, environment=set_))["connections-blackwell"] == "warning"
+    assert (
+        ids(machine(tmp_path, cards=[B200] * 8, issues=OURS, environment=set_))[
+            "connections-blackwell"
+        ]
+        == "warning"
+    )
     assert "connections-blackwell" not in ids(machine(tmp_path, cards=[B200] * 8, issues=OURS))
-    assert "connections-blackwell" not in ids(machine(tmp_path, cards=[A100] * 8, issues=OURS, environment=set_))
+    assert "connections-blackwell" not in ids(
+        machine(tmp_path, cards=[A100] * 8, issues=OURS, environment=set_)
+    )
 
 
 def test_fused_attention_with_one_process_a_gpu(tmp_path: Path) -> None:
     step = {"SLURM_STEP_TASKS_PER_NODE": "8", "NVTE_FUSED_ATTN": "1"}
-    assert ids(machine(tmp_path, issues=OURS, environment=step))["te-attention-one-process-per-gpu"] == "warning"
-    for other in ({**step, "NVTE_FUSED_ATTN": "0"}, {**step, "SLURM_STEP_TASKS_PER_NODE": "1"}, {"NVTE_FUSED_ATTN": "1"}):
-        assert "te-attention-one-process-per-gpu" not in ids(machine(tmp_path, issues=OURS, environment=other))
+    assert (
+        ids(machine(tmp_path, issues=OURS, environment=step))["te-attention-one-process-per-gpu"]
+        == "warning"
+    )
+    for other in (
+        {**step, "NVTE_FUSED_ATTN": "0"},
+        {**step, "SLURM_STEP_TASKS_PER_NODE": "1"},
+        {"NVTE_FUSED_ATTN": "1"},
+    ):
+        assert "te-attention-one-process-per-gpu" not in ids(
+            machine(tmp_path, issues=OURS, environment=other)
+        )
 
 
 def test_an_older_environment_has_no_end_in_its_issues(tmp_path: Path) -> None:
-    found = find(machine(tmp_path, issues=[{"id": "x", "line": "it breaks", "see": "there#1"}]), "x")
+    found = find(
+        machine(tmp_path, issues=[{"id": "x", "line": "it breaks", "see": "there#1"}]), "x"
+    )
     assert (found.what, found.do, found.see) == ("it breaks", "see there", "there#1")

@@ -8,7 +8,16 @@ from rosetta.doctor.system import Room
 from tests.rosetta.doctor.machinekit import GIB, H100, find, ids, machine, write
 
 
-@pytest.mark.parametrize(("cards", "shm", "level"), [(8, 64 << 20, "blocker"), (1, 64 << 20, "warning"), (8, 512 << 20, "warning"), (8, GIB, None), (0, 64 << 20, None)])
+@pytest.mark.parametrize(
+    ("cards", "shm", "level"),
+    [
+        (8, 64 << 20, "blocker"),
+        (1, 64 << 20, "warning"),
+        (8, 512 << 20, "warning"),
+        (8, GIB, None),
+        (0, 64 << 20, None),
+    ],
+)
 def test_shared_memory(tmp_path: Path, cards: int, shm: int, level: str | None) -> None:
     made = machine(tmp_path, cards=[H100] * cards, shm=shm)
     assert ids(made).get("shm-too-small") == level
@@ -19,13 +28,17 @@ def test_shared_memory(tmp_path: Path, cards: int, shm: int, level: str | None) 
 
 
 def test_without_shared_memory(tmp_path: Path) -> None:
-    made = machine(tmp_path, room=lambda path: None if path.name == "shm" else Room(GIB << 10, GIB << 10, 9))
+    made = machine(
+        tmp_path, room=lambda path: None if path.name == "shm" else Room(GIB << 10, GIB << 10, 9)
+    )
     assert ids(made)["shm-missing"] == "blocker"
 
 
 def test_limits_of_a_process(tmp_path: Path) -> None:
     assert find(machine(tmp_path, files="1024"), "open-files").what.startswith("1024 files")
-    assert "memlock" not in ids(machine(tmp_path, locked="8388608")), "nothing is locked for a network that is not there"
+    assert "memlock" not in ids(machine(tmp_path, locked="8388608")), (
+        "nothing is locked for a network that is not there"
+    )
     write(tmp_path, sys__class__infiniband__mlx5_0__x="")
     assert "8192 KiB" in find(machine(tmp_path, locked="8388608"), "memlock").what
     assert "memlock" not in ids(machine(tmp_path, locked="unlimited"))

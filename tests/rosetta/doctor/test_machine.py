@@ -13,7 +13,10 @@ from tests.rosetta.doctor.machinekit import OPEN, PROPRIETARY, machine, write
     [
         (PROPRIETARY.format("535.129.03"), "535.129.03"),
         (OPEN.format("580.82.07"), "580.82.07"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.86.15  Release", "570.86.15"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.86.15  Release",
+            "570.86.15",
+        ),
         ("nonsense\x00", ""),
         ("", ""),
     ],
@@ -40,7 +43,9 @@ def test_the_driver_where_only_nvidia_smi_knows_it(tmp_path: Path) -> None:
         ({"proc__1__cgroup": "4:memory:/docker/0123"}, {}, "container"),
     ],
 )
-def test_containers(tmp_path: Path, files: dict[str, str], environment: dict[str, str], kind: str) -> None:
+def test_containers(
+    tmp_path: Path, files: dict[str, str], environment: dict[str, str], kind: str
+) -> None:
     write(tmp_path, **files)
     assert Machine(root=tmp_path, environment=environment).container == kind
 
@@ -49,10 +54,25 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "bytes").write_bytes(b"\xff\xfe a\n")
     made = Machine(root=tmp_path)
-    assert (made.text("/folder"), made.text("/nowhere"), made.names("/nowhere/*"), made.listing("/bytes")) == ("", "", [], [])
+    assert (
+        made.text("/folder"),
+        made.text("/nowhere"),
+        made.names("/nowhere/*"),
+        made.listing("/bytes"),
+    ) == ("", "", [], [])
     assert made.text("/bytes").endswith("a")
 
 
-@pytest.mark.parametrize(("record", "installed", "cuda"), [({"accelerator": "cuda12"}, {}, 12), ({}, {"jax-cuda13-plugin": ["1"]}, 13), ({"accelerator": "cpu"}, {}, None), ({}, {}, None)])
-def test_the_cuda_of_an_environment(record: dict[str, str], installed: dict[str, list[str]], cuda: int | None) -> None:
+@pytest.mark.parametrize(
+    ("record", "installed", "cuda"),
+    [
+        ({"accelerator": "cuda12"}, {}, 12),
+        ({}, {"jax-cuda13-plugin": ["1"]}, 13),
+        ({"accelerator": "cpu"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_cuda_of_an_environment(
+    record: dict[str, str], installed: dict[str, list[str]], cuda: int | None
+) -> None:
     assert Machine(record=record, installed=installed).cuda == cuda

@@ -20,15 +20,30 @@ def cluster(nodes: int, gpus: int, slow: dict[tuple[str, str], float] | None = N
     """A cluster whose GPUs talk at 200 GB/s and whose nodes at 40, but for some."""
     slow = slow or {}
     names = tuple(f"n{number}" for number in range(nodes))
-    pairs = [(f"{name}:{a}", f"{name}:{b}") for name in names for a, b in itertools.combinations(range(gpus), 2)]
+    pairs = [
+        (f"{name}:{a}", f"{name}:{b}")
+        for name in names
+        for a, b in itertools.combinations(range(gpus), 2)
+    ]
     links = list(itertools.combinations(names, 2))
-    return Measured(nodes * gpus, "H100", names, 64 << 20, tuple(Link(each, slow.get(each, 200.0)) for each in pairs), tuple(Link(each, slow.get(each, 40.0)) for each in links), 180.0, 150.0)
+    return Measured(
+        nodes * gpus,
+        "H100",
+        names,
+        64 << 20,
+        tuple(Link(each, slow.get(each, 200.0)) for each in pairs),
+        tuple(Link(each, slow.get(each, 40.0)) for each in links),
+        180.0,
+        150.0,
+    )
 
 
 def test_alike_links_are_in_order_however_fast() -> None:
     assert list(nccl.check(cluster(4, 8))) == []
     assert list(nccl.check(cluster(2, 1))) == []
-    assert list(nccl.check(cluster(1, 2, {("n0:0", "n0:1"): 0.1}))) == [], "there is nothing to compare one pair with"
+    assert list(nccl.check(cluster(1, 2, {("n0:0", "n0:1"): 0.1}))) == [], (
+        "there is nothing to compare one pair with"
+    )
 
 
 def test_a_slow_pair_is_named() -> None:
@@ -39,14 +54,20 @@ def test_a_slow_pair_is_named() -> None:
 
 def test_a_slow_node_is_told_from_a_slow_link() -> None:
     (found,) = nccl.check(cluster(4, 8, {("n0", "n2"): 3.0, ("n1", "n2"): 3.1, ("n2", "n3"): 2.9}))
-    assert (found.id, found.what) == ("slow-node", "n2 3 GB/s with the others, where the median is 40")
+    assert (found.id, found.what) == (
+        "slow-node",
+        "n2 3 GB/s with the others, where the median is 40",
+    )
     (found,) = nccl.check(cluster(4, 8, {("n0", "n2"): 3.0}))
     assert (found.id, found.what) == ("slow-link", "n0 and n2 3 GB/s, where the median is 40")
 
 
 def test_the_table_has_each_node_the_nodes_and_the_slowest() -> None:
     lines = nccl.table(cluster(2, 3, {("n1:0", "n1:2"): 7.0})).splitlines()
-    assert lines[0] == "6 x H100 on 2 node(s), 64 MiB; GB/s of a device in each direction, both at once"
+    assert (
+        lines[0]
+        == "6 x H100 on 2 node(s), 64 MiB; GB/s of a device in each direction, both at once"
+    )
     rows = [line.split() for line in lines]
     assert ["n1", "0", "1", "2"] in rows
     assert ["0", "-", "200", "7"] in rows

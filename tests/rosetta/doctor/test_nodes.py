@@ -11,7 +11,12 @@ from rosetta.doctor.machine import Machine
 from rosetta.doctor.system import Done
 from tests.rosetta.doctor.machinekit import H100, find, ids, machine
 
-JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURMD_NODENAME": "n1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "n[1-3]",
+    "SLURMD_NODENAME": "n1",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+}
 
 
 def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Machine:
@@ -21,8 +26,19 @@ def in_job(root: Path, off: Sequence[float] = (0, 0, 0), **changes: Any) -> Mach
     def run(argv: Sequence[str], seconds: float) -> Done | None:
         if argv[0] != "srun":
             return usual(argv, seconds)
-        assert argv[1:] == ["--overlap", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--label", "--", "date", "+%s.%N"]
-        return Done(0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), "")
+        assert argv[1:] == [
+            "--overlap",
+            "--nodes=3",
+            "--ntasks=3",
+            "--ntasks-per-node=1",
+            "--label",
+            "--",
+            "date",
+            "+%s.%N",
+        ]
+        return Done(
+            0, "".join(f"{task}: {time.time() + each:.9f}\n" for task, each in enumerate(off)), ""
+        )
 
     return machine(root, **{"environment": JOB, "run": run, **changes})
 
@@ -37,7 +53,11 @@ def test_names_that_do_not_resolve(tmp_path: Path) -> None:
     assert (found.level, found.where) == ("blocker", "SLURM_JOB_NODELIST")
     assert "n2, n3" in found.what
     assert "host-unresolvable" not in ids(in_job(tmp_path, quick=True, addresses=lambda _: []))
-    named = find(machine(tmp_path, addresses=lambda _: []), "host-unresolvable", hosts=[f"m{n}" for n in range(9)])
+    named = find(
+        machine(tmp_path, addresses=lambda _: []),
+        "host-unresolvable",
+        hosts=[f"m{n}" for n in range(9)],
+    )
     assert named.where == "--hosts"
     assert "m4 and 4 more" in named.what
 
@@ -64,14 +84,35 @@ def test_clocks(tmp_path: Path) -> None:
     [
         ({"SLURM_STEP_TASKS_PER_NODE": "8"}, {}),
         ({"SLURM_STEP_TASKS_PER_NODE": "1"}, {}),
-        ({"SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"}, {"gpus-for-processes": "blocker"}),
-        ({"SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3", "JAX_LOCAL_DEVICE_IDS": "0"}, {}),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "3"},
+            {"gpus-for-processes": "blocker"},
+        ),
+        (
+            {
+                "SLURM_STEP_TASKS_PER_NODE": "8",
+                "CUDA_VISIBLE_DEVICES": "3",
+                "JAX_LOCAL_DEVICE_IDS": "0",
+            },
+            {},
+        ),
         ({"SLURM_STEP_TASKS_PER_NODE": "4"}, {"gpus-idle": "warning"}),
         ({"SLURM_STEP_TASKS_PER_NODE": "16"}, {"gpus-for-processes": "blocker"}),
     ],
 )
-def test_a_gpu_for_each_process(tmp_path: Path, environment: dict[str, str], found: dict[str, str]) -> None:
-    assert ids(machine(tmp_path, cards=[H100] * 8, environment={**environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"})) == found
+def test_a_gpu_for_each_process(
+    tmp_path: Path, environment: dict[str, str], found: dict[str, str]
+) -> None:
+    assert (
+        ids(
+            machine(
+                tmp_path,
+                cards=[H100] * 8,
+                environment={**environment, "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+            )
+        )
+        == found
+    )
 
 
 def test_a_list_that_slurm_did_not_write(tmp_path: Path) -> None:

@@ -25,7 +25,28 @@ def test_lists_of_hosts(text: str, hosts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ",", "n[1-", "n[1", "n[[1]]", "n1]", "n[]", "n[2-1]", "n[a-b]", "n[1-99999999999999999999]", "n[1-999999]", "[1-999][1-999]", "a b", "$(x)", "-o", "a\nb", "n[1,,2]", "ä", "a;b", "a" * 9 + "/"],
+    [
+        "",
+        ",",
+        "n[1-",
+        "n[1",
+        "n[[1]]",
+        "n1]",
+        "n[]",
+        "n[2-1]",
+        "n[a-b]",
+        "n[1-99999999999999999999]",
+        "n[1-999999]",
+        "[1-999][1-999]",
+        "a b",
+        "$(x)",
+        "-o",
+        "a\nb",
+        "n[1,,2]",
+        "ä",
+        "a;b",
+        "a" * 9 + "/",
+    ],
 )
 def test_what_is_none(text: str) -> None:
     with pytest.raises(UserError, match="here: "):
@@ -41,7 +62,10 @@ def test_many_hosts() -> None:
     ("environment", "count"),
     [
         ({}, 1),
-        ({"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8"}, 1),  # as in a batch script, which is no step
+        (
+            {"SLURM_PROCID": "0", "SLURM_TASKS_PER_NODE": "8"},
+            1,
+        ),  # as in a batch script, which is no step
         ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, 8),
         ({"SLURM_STEP_TASKS_PER_NODE": "8(x2),4", "SLURM_NODEID": "2"}, 4),
         ({"SLURM_STEP_TASKS_PER_NODE": "3,1", "SLURM_NODEID": "1"}, 1),

@@ -20,8 +20,12 @@ CARDS = [Card("NVIDIA H100 80GB HBM3", (9, 0))] * 8
 def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Check a launch on another machine."""
 
-    def checked(environment: dict[str, str], platforms: str = "cuda,cpu", cards: Any = CARDS, **changes: Any) -> tuple[str, ...]:
-        def here(given: dict[str, str], *, quick: bool = False, cards: Any = None) -> machines.Machine:
+    def checked(
+        environment: dict[str, str], platforms: str = "cuda,cpu", cards: Any = CARDS, **changes: Any
+    ) -> tuple[str, ...]:
+        def here(
+            given: dict[str, str], *, quick: bool = False, cards: Any = None
+        ) -> machines.Machine:
             return machine(tmp_path, quick=quick, given=cards, environment=given, **changes)
 
         monkeypatch.setattr(machines, "here", here)
@@ -37,13 +41,24 @@ def test_a_machine_in_order_says_nothing(check: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"driver": "535.129.03", "version": PROPRIETARY, "driver_api": lambda: 12020}, "NVIDIA driver 535.129.03: CUDA 13 of this environment needs driver 580"),
-        ({"installed": {**INSTALLED, "jax-cuda13-plugin": ["0.9.0"]}}, "does not belong to jaxlib 0.10.2"),
+        (
+            {"driver": "535.129.03", "version": PROPRIETARY, "driver_api": lambda: 12020},
+            "NVIDIA driver 535.129.03: CUDA 13 of this environment needs driver 580",
+        ),
+        (
+            {"installed": {**INSTALLED, "jax-cuda13-plugin": ["0.9.0"]}},
+            "does not belong to jaxlib 0.10.2",
+        ),
         ({"installed": {"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}}, "it would train on the CPU"),
-        ({"cards": CARDS[:2], "environment": {"SLURM_STEP_TASKS_PER_NODE": "8"}}, "8 processes run on this node"),
+        (
+            {"cards": CARDS[:2], "environment": {"SLURM_STEP_TASKS_PER_NODE": "8"}},
+            "8 processes run on this node",
+        ),
     ],
 )
-def test_what_a_run_dies_of_stops_it_unless_told_otherwise(check: Any, changes: dict[str, Any], what: str) -> None:
+def test_what_a_run_dies_of_stops_it_unless_told_otherwise(
+    check: Any, changes: dict[str, Any], what: str
+) -> None:
     environment = changes.pop("environment", {})
     cards = changes.pop("cards", CARDS)
     with pytest.raises(UserError) as refused:
@@ -51,7 +66,9 @@ def test_what_a_run_dies_of_stops_it_unless_told_otherwise(check: Any, changes: 
     assert what in str(refused.value)
     assert str(refused.value).endswith("ROSETTA_DOCTOR=0 starts it all the same")
     assert check({**environment, "ROSETTA_DOCTOR": "0"}, cards=cards, **changes) == ()
-    assert check(environment, "cpu", cards=cards, **changes) in ((), (CPU,)), "none of it matters to a run on the CPU"
+    assert check(environment, "cpu", cards=cards, **changes) in ((), (CPU,)), (
+        "none of it matters to a run on the CPU"
+    )
 
 
 CPU = "JAX_PLATFORMS=cpu: this machine has 8 GPU(s), and the run would be on the CPU; unset it to train on the GPUs"
@@ -65,21 +82,61 @@ def test_what_a_run_may_get_by_with_is_said_by_the_first_process(check: Any) -> 
 
 
 def test_another_python_is_not_judged_by_the_packages_of_ours(check: Any) -> None:
-    assert check({"PYTHON": "/opt/own/python"}, installed={"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}) == ()
+    assert (
+        check({"PYTHON": "/opt/own/python"}, installed={"jax": ["0.10.2"], "jaxlib": ["0.10.2"]})
+        == ()
+    )
     assert check({"PYTHON": "/opt/own/python"}, shm=64 << 20) != ()
 
 
 def test_what_launchers_word_themselves_is_left_to_them(check: Any) -> None:
     a100 = [Card("NVIDIA A100-SXM4-80GB", (8, 0))] * 8
-    assert check({"ENABLE_FP8": "1", "ENABLE_TE": "1", "XLA_FLAGS": "--xla_gpu_graph_level=0", "MODEL_DIR": "/proc/no", "TFDS_DATA_DIR": "/nowhere"}, cards=a100) == ()
+    assert (
+        check(
+            {
+                "ENABLE_FP8": "1",
+                "ENABLE_TE": "1",
+                "XLA_FLAGS": "--xla_gpu_graph_level=0",
+                "MODEL_DIR": "/proc/no",
+                "TFDS_DATA_DIR": "/nowhere",
+            },
+            cards=a100,
+        )
+        == ()
+    )
 
 
 def test_every_script_asks_before_it_starts(place: Place) -> None:
     """With fewer open files than a run wants, and in a step of more processes than GPUs."""
     words = ["singlenode_pretrain_pile.sh", "tiny", "float32", "1", "8", "", "model"]
-    said = place.start("bash", "-c", 'ulimit -n 1000; exec bash "$@"', "bash", str(place.tree / SCRIPTS / words[0]), *words[1:], ROSETTA_DOCTOR="1")
-    assert (said.rc, [line for line in said.said if "ulimit" in line]) == (0, ["rosetta: ulimit -n: 1000 files may be open: checkpoints and NCCL's connections take thousands; ulimit -n 65536; docker: --ulimit nofile=65536:65536"])
-    slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_PROCID": "1", "ROSETTA_DOCTOR": "1"}
-    stopped = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", BSIZE_PER_GPU="8", MODEL_DIR="model", **slurm, **place.cards("NVIDIA H100 80GB HBM3, 9.0"))
+    said = place.start(
+        "bash",
+        "-c",
+        'ulimit -n 1000; exec bash "$@"',
+        "bash",
+        str(place.tree / SCRIPTS / words[0]),
+        *words[1:],
+        ROSETTA_DOCTOR="1",
+    )
+    assert (said.rc, [line for line in said.said if "ulimit" in line]) == (
+        0,
+        [
+            "rosetta: ulimit -n: 1000 files may be open: checkpoints and NCCL's connections take thousands; ulimit -n 65536; docker: --ulimit nofile=65536:65536"
+        ],
+    )
+    slurm = {
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
+        "SLURM_PROCID": "1",
+        "ROSETTA_DOCTOR": "1",
+    }
+    stopped = place.run(
+        "multiprocess_pretrain_pile.sh",
+        T5_SIZE="tiny",
+        BSIZE_PER_GPU="8",
+        MODEL_DIR="model",
+        **slurm,
+        **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
+    )
     assert (stopped.rc, stopped.argv) == (2, [])
     assert "Slurm step: 2 processes run on this node, and each sees 1 GPU(s)" in stopped.err

@@ -34,7 +34,12 @@ def test_file_systems(tmp_path: Path) -> None:
 
 
 def test_packages(tmp_path: Path) -> None:
-    for path in ("a/jax_cuda13_plugin-0.10.2.dist-info", "a/Flax-0.12.dist-info", "a/notes", "b/flax-0.11.dist-info"):
+    for path in (
+        "a/jax_cuda13_plugin-0.10.2.dist-info",
+        "a/Flax-0.12.dist-info",
+        "a/notes",
+        "b/flax-0.11.dist-info",
+    ):
         (tmp_path / path).mkdir(parents=True)
     places = [str(tmp_path / name) for name in ("a", "b", "nowhere", "a")]
     assert system.packages(places) == {"jax-cuda13-plugin": ["0.10.2"], "flax": ["0.12", "0.11"]}

@@ -14,14 +14,20 @@ from tests.rosetta.doctor.machinekit import A100, H100, find, ids, machine, writ
     ("flags", "do"),
     [
         ("--xla_gpu_simplify_all_fp_conversions=true", "leave it out"),
-        ("--xla_gpu_enable_pipelined_collectives=false", "write --xla_gpu_enable_pipelined_all_gather=false --xla_gpu_enable_pipelined_all_reduce=false --xla_gpu_enable_pipelined_reduce_scatter=false"),
+        (
+            "--xla_gpu_enable_pipelined_collectives=false",
+            "write --xla_gpu_enable_pipelined_all_gather=false --xla_gpu_enable_pipelined_all_reduce=false --xla_gpu_enable_pipelined_reduce_scatter=false",
+        ),
         ("--xla_gpu_graph_level=0", "write --xla_gpu_enable_command_buffer="),
         ("--set_xla_gpu_enable_cudnn_fmha=False", "write --xla_gpu_enable_cudnn_fmha=false"),
         ("--set_xla_dump_to=s3cret", "write --xla_dump_to"),
     ],
 )
 def test_flags_that_are_gone(tmp_path: Path, name: str, flags: str, do: str) -> None:
-    found = find(machine(tmp_path, environment={name: f"--xla_gpu_enable_triton_gemm=false {flags}"}), "xla-flag-gone")
+    found = find(
+        machine(tmp_path, environment={name: f"--xla_gpu_enable_triton_gemm=false {flags}"}),
+        "xla-flag-gone",
+    )
     assert (found.level, found.where, found.do) == ("warning", name, do)
 
 
@@ -33,40 +39,86 @@ def test_flags_of_today(tmp_path: Path) -> None:
         return "XLA has no flag --xla_misspelt=s3cret"
 
     text = "--xla_gpu_enable_triton_gemm=false --xla_gpu_graph_level=0 --xla_misspelt=s3cret"
-    found = find(machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused), "xla-flag-refused")
+    found = find(
+        machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused),
+        "xla-flag-refused",
+    )
     assert found.what == "XLA has no flag --xla_misspelt"
-    assert asked == [["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_command_buffer=", "--xla_misspelt=s3cret"]], "as the scripts would give them"
-    value = machine(tmp_path, environment={"XLA_FLAGS": "--a=b"}, flags_refused=lambda _: "XLA takes no 's3cret' for --a")
+    assert asked == [
+        [
+            "--xla_gpu_enable_triton_gemm=false",
+            "--xla_gpu_enable_command_buffer=",
+            "--xla_misspelt=s3cret",
+        ]
+    ], "as the scripts would give them"
+    value = machine(
+        tmp_path,
+        environment={"XLA_FLAGS": "--a=b"},
+        flags_refused=lambda _: "XLA takes no 's3cret' for --a",
+    )
     assert find(value, "xla-flag-refused").what == "XLA does not take the value of --a"
     asked.clear()
-    assert "xla-flag-refused" not in ids(machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused, quick=True))
+    assert "xla-flag-refused" not in ids(
+        machine(tmp_path, environment={"XLA_FLAGS": text}, flags_refused=refused, quick=True)
+    )
     assert "xla-flag-refused" not in ids(machine(tmp_path, flags_refused=refused))
     assert asked == []
 
 
 def test_a_quote_that_is_not_closed(tmp_path: Path) -> None:
-    found = find(machine(tmp_path, environment={"XLA_FLAGS": "--xla_dump_to='s3cret"}), "xla-flags-quote")
+    found = find(
+        machine(tmp_path, environment={"XLA_FLAGS": "--xla_dump_to='s3cret"}), "xla-flags-quote"
+    )
     assert found.level == "blocker"
     assert "s3cret" not in str(found)
 
 
 @pytest.mark.parametrize(("value", "level"), [("cpu", "warning"), ("cuda,cpu", None), ("", None)])
 def test_the_cpu_on_a_machine_with_gpus(tmp_path: Path, value: str, level: str | None) -> None:
-    assert ids(machine(tmp_path, environment={"JAX_PLATFORMS": value})).get("cpu-on-gpu-machine") == level
+    assert (
+        ids(machine(tmp_path, environment={"JAX_PLATFORMS": value})).get("cpu-on-gpu-machine")
+        == level
+    )
 
 
-@pytest.mark.parametrize(("cards", "value", "level"), [([H100] * 8, None, "note"), ([H100] * 8, "1", None), ([H100], None, None), ([A100] * 8, None, None)])
-def test_connections_on_hopper(tmp_path: Path, cards: list[tuple[str, str]], value: str | None, level: str | None) -> None:
+@pytest.mark.parametrize(
+    ("cards", "value", "level"),
+    [
+        ([H100] * 8, None, "note"),
+        ([H100] * 8, "1", None),
+        ([H100], None, None),
+        ([A100] * 8, None, None),
+    ],
+)
+def test_connections_on_hopper(
+    tmp_path: Path, cards: list[tuple[str, str]], value: str | None, level: str | None
+) -> None:
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": value} if value else {}
-    assert ids(machine(tmp_path, cards=cards, environment=environment)).get("connections-hopper") == level
+    assert (
+        ids(machine(tmp_path, cards=cards, environment=environment)).get("connections-hopper")
+        == level
+    )
 
 
 def test_more_gpus_named_than_there_are(tmp_path: Path) -> None:
-    found = find(machine(tmp_path, cards=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}), "visible-devices")
+    found = find(
+        machine(tmp_path, cards=[A100] * 4, environment={"CUDA_VISIBLE_DEVICES": "0,1,9,2"}),
+        "visible-devices",
+    )
     assert "names 4 GPUs, and CUDA takes the first 2" in found.what
 
 
-@pytest.mark.parametrize(("value", "level"), [("0.9", None), ("0.99", "warning"), ("0", "warning"), ("nan", "warning"), ("s3cret", "blocker"), ("", None)])
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        ("0.9", None),
+        ("0.99", "warning"),
+        ("0", "warning"),
+        ("nan", "warning"),
+        ("s3cret", "blocker"),
+        ("", None),
+    ],
+)
 def test_the_share_of_memory(tmp_path: Path, value: str, level: str | None) -> None:
     made = machine(tmp_path, environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": value})
     assert ids(made).get("memory-fraction") == level
@@ -74,7 +126,16 @@ def test_the_share_of_memory(tmp_path: Path, value: str, level: str | None) -> N
         assert value not in str(find(made, "memory-fraction"))
 
 
-@pytest.mark.parametrize(("library", "shadows"), [("libcudnn.so.8", True), ("libcublasLt.so.12", True), ("libnccl.so.2", True), ("libcuda.so.1", False), ("libstdc++.so.6", False)])
+@pytest.mark.parametrize(
+    ("library", "shadows"),
+    [
+        ("libcudnn.so.8", True),
+        ("libcublasLt.so.12", True),
+        ("libnccl.so.2", True),
+        ("libcuda.so.1", False),
+        ("libstdc++.so.6", False),
+    ],
+)
 def test_libraries_before_those_of_jax(tmp_path: Path, library: str, shadows: bool) -> None:
     write(tmp_path, **{f"opt__cuda__lib64__{library}": ""})
     made = machine(tmp_path, environment={"LD_LIBRARY_PATH": "/**:/nowhere::/opt/cuda/lib64"})

@@ -16,23 +16,46 @@ from tests.rosetta.doctor.machinekit import INSTALLED, find, ids, machine
         ({"jax": ["0.10.3"]}, {}),
         ({"jaxlib": []}, {"jax-incomplete": "blocker"}),
         ({"jaxlib": ["0.10.2", "0.9.1"]}, {"package-twice": "warning"}),
-        ({"jax-cuda12-plugin": ["0.10.2"], "jax-cuda12-pjrt": ["0.10.2"]}, {"two-plugins": "warning"}),
+        (
+            {"jax-cuda12-plugin": ["0.10.2"], "jax-cuda12-pjrt": ["0.10.2"]},
+            {"two-plugins": "warning"},
+        ),
         ({"jax-cuda13-plugin": [], "jax-cuda13-pjrt": []}, {"no-plugin": "blocker"}),
         ({"transformer-engine-jax": ["2.20.2"], "transformer-engine-cu13": ["2.20.2"]}, {}),
-        ({"transformer-engine-jax": ["2.20.2"], "transformer-engine-cu13": ["2.19.0"]}, {"te-version": "blocker"}),
-        ({"transformer-engine-jax": ["2.20.2"], "transformer-engine-cu12": ["2.20.2"]}, {"te-cuda": "blocker"}),
+        (
+            {"transformer-engine-jax": ["2.20.2"], "transformer-engine-cu13": ["2.19.0"]},
+            {"te-version": "blocker"},
+        ),
+        (
+            {"transformer-engine-jax": ["2.20.2"], "transformer-engine-cu12": ["2.20.2"]},
+            {"te-cuda": "blocker"},
+        ),
     ],
 )
-def test_what_belongs_together(tmp_path: Path, changes: dict[str, list[str]], found: dict[str, str]) -> None:
+def test_what_belongs_together(
+    tmp_path: Path, changes: dict[str, list[str]], found: dict[str, str]
+) -> None:
     installed = {name: versions for name, versions in {**INSTALLED, **changes}.items() if versions}
     made = machine(tmp_path, installed=installed, environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     assert ids(made) == found
 
 
 def test_against_the_lock(tmp_path: Path) -> None:
-    made = machine(tmp_path, pinned={"jax": "0.10.2", "jaxlib": "0.10.2", "nvidia-cudnn-cu13": "9.30", "nvidia-nccl-cu13": "2.32.3", "seqio": "1"})
+    made = machine(
+        tmp_path,
+        pinned={
+            "jax": "0.10.2",
+            "jaxlib": "0.10.2",
+            "nvidia-cudnn-cu13": "9.30",
+            "nvidia-nccl-cu13": "2.32.3",
+            "seqio": "1",
+        },
+    )
     assert "9.28.1.4, and the lock has 9.30" in find(made, "not-as-locked").what
-    assert find(made, "locked-package-missing").what == "the lock has nvidia-nccl-cu13, and it is not here"
+    assert (
+        find(made, "locked-package-missing").what
+        == "the lock has nvidia-nccl-cu13, and it is not here"
+    )
 
 
 def test_on_a_login_node(tmp_path: Path) -> None:
@@ -42,5 +65,15 @@ def test_on_a_login_node(tmp_path: Path) -> None:
 
 def test_gpus_and_a_jax_for_the_cpu(tmp_path: Path) -> None:
     plain = {"jax": ["0.10.2"], "jaxlib": ["0.10.2"]}
-    assert ids(machine(tmp_path, installed=plain, record={"accelerator": "cpu"}))["no-plugin"] == "blocker"
-    assert "no-plugin" not in ids(machine(tmp_path, installed=plain, record={"accelerator": "cpu"}, environment={"JAX_PLATFORMS": "cpu"}))
+    assert (
+        ids(machine(tmp_path, installed=plain, record={"accelerator": "cpu"}))["no-plugin"]
+        == "blocker"
+    )
+    assert "no-plugin" not in ids(
+        machine(
+            tmp_path,
+            installed=plain,
+            record={"accelerator": "cpu"},
+            environment={"JAX_PLATFORMS": "cpu"},
+        )
+    )

@@ -13,7 +13,10 @@ import pytest
 from rosetta.health import checkpoint_files
 from rosetta.health.checkpoint_files import explain_damage, find_damage, find_problem
 
-WITH_TENSORSTORE = pytest.mark.skipif(importlib.util.find_spec("tensorstore") is None, reason="NOT TESTED: needs TensorStore (--inside)")
+WITH_TENSORSTORE = pytest.mark.skipif(
+    importlib.util.find_spec("tensorstore") is None,
+    reason="NOT TESTED: needs TensorStore (--inside)",
+)
 ARRAYS = ("target.scale", "state.count")
 
 
@@ -26,9 +29,17 @@ def _database(folder: Path) -> None:
     state.mkdir(parents=True)
     tree = {}
     for name in ARRAYS:
-        spec = {"driver": "zarr", "kvstore": {"driver": "ocdbt", "base": f"file://{state}/", "path": f"{name}/"}}
+        spec = {
+            "driver": "zarr",
+            "kvstore": {"driver": "ocdbt", "base": f"file://{state}/", "path": f"{name}/"},
+        }
         values = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
-        spec["metadata"] = {"shape": [64, 64], "chunks": [32, 64], "dtype": "<f4", "compressor": None}
+        spec["metadata"] = {
+            "shape": [64, 64],
+            "chunks": [32, 64],
+            "dtype": "<f4",
+            "compressor": None,
+        }
         array = tensorstore.open(spec, create=True).result()
         array.write(values).result()
         keys = [{"key": key} for key in name.split(".")]
@@ -42,8 +53,16 @@ def _array_folders(folder: Path) -> None:
     for name in ARRAYS:
         array = folder / "state" / name
         array.mkdir(parents=True)
-        description = {"zarr_format": 2, "shape": [4, 2], "chunks": [2, 2], "dtype": "<f4", "compressor": None}
-        (array / ".zarray").write_text(json.dumps({**description, "fill_value": None, "order": "C", "filters": None}))
+        description = {
+            "zarr_format": 2,
+            "shape": [4, 2],
+            "chunks": [2, 2],
+            "dtype": "<f4",
+            "compressor": None,
+        }
+        (array / ".zarray").write_text(
+            json.dumps({**description, "fill_value": None, "order": "C", "filters": None})
+        )
         for chunk in ("0.0", "1.0"):
             (array / chunk).write_bytes(bytes(16))
     (folder / "metadata").mkdir()
@@ -55,7 +74,10 @@ def _cut(path: Path) -> None:
 
 
 def _largest(folder: Path) -> Path:
-    return max((path for path in folder.rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
+    return max(
+        (path for path in folder.rglob("d/*") if path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
 
 
 @WITH_TENSORSTORE
@@ -70,7 +92,12 @@ def _largest(folder: Path) -> Path:
         (_array_folders, lambda folder: folder / "state" / ARRAYS[1] / "1.0"),
     ],
 )
-def test_the_damaged_file_is_named(tmp_path: Path, harm: Callable[[Path], None], write: Callable[[Path], None], which: Callable[[Path], Path]) -> None:
+def test_the_damaged_file_is_named(
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    write: Callable[[Path], None],
+    which: Callable[[Path], Path],
+) -> None:
     checkpoint = tmp_path / "checkpoint_20"
     write(checkpoint)
     assert find_damage(str(checkpoint)) is None
@@ -100,8 +127,15 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
 
 @WITH_TENSORSTORE
 @pytest.mark.parametrize("write", [_database, _array_folders])
-def test_the_line_names_the_newest_whole_checkpoint(tmp_path: Path, write: Callable[[Path], None]) -> None:
-    for name in ("checkpoint_00000010", "checkpoint_00000020", "checkpoint_00000030", "checkpoint_00000040"):
+def test_the_line_names_the_newest_whole_checkpoint(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    for name in (
+        "checkpoint_00000010",
+        "checkpoint_00000020",
+        "checkpoint_00000030",
+        "checkpoint_00000040",
+    ):
         write(tmp_path / name)
     shutil.rmtree(tmp_path / "checkpoint_00000020" / "state")
     for file in (tmp_path / "checkpoint_00000030").rglob("*METADATA"):
@@ -111,15 +145,26 @@ def test_the_line_names_the_newest_whole_checkpoint(tmp_path: Path, write: Calla
     checkpoint = f"{tmp_path}/checkpoint_00000040"
     damage = checkpoint_files.Damage(f"{checkpoint}/state/d/ab", "the file is missing")
     line = str(explain_damage(checkpoint, damage, resumes=True))
-    start = f"{checkpoint}/state/d/ab: the file is missing, so checkpoint_00000040 can't be restored"
-    assert line.startswith(f"{start}; checkpoint_00000010 is whole; to go on from checkpoint_00000010")
+    start = (
+        f"{checkpoint}/state/d/ab: the file is missing, so checkpoint_00000040 can't be restored"
+    )
+    assert line.startswith(
+        f"{start}; checkpoint_00000010 is whole; to go on from checkpoint_00000010"
+    )
     assert f"mv {checkpoint} {tmp_path}/damaged_checkpoint_00000040" in line
-    assert str(explain_damage(checkpoint, damage, resumes=False)).endswith(f"name {tmp_path}/checkpoint_00000010 instead")
+    assert str(explain_damage(checkpoint, damage, resumes=False)).endswith(
+        f"name {tmp_path}/checkpoint_00000010 instead"
+    )
     shutil.rmtree(tmp_path / "checkpoint_00000010")
-    assert "no checkpoint before it is whole" in str(explain_damage(checkpoint, damage, resumes=True))
+    assert "no checkpoint before it is whole" in str(
+        explain_damage(checkpoint, damage, resumes=True)
+    )
 
 
 def test_a_step_without_a_checkpoint(tmp_path: Path) -> None:
     _array_folders(tmp_path / "checkpoint_00000010")
     assert find_problem(str(tmp_path), 10) is None
-    assert find_problem(str(tmp_path), 20) == f"{tmp_path} has no checkpoint of step 20, its newest one is of step 10"
+    assert (
+        find_problem(str(tmp_path), 20)
+        == f"{tmp_path} has no checkpoint of step 20, its newest one is of step 10"
+    )

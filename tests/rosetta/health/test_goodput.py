@@ -18,7 +18,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_step_that_is_trained_twice_counts_once_and_a_pause_not_at_all(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_trained_twice_counts_once_and_a_pause_not_at_all(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = Goodput(str(tmp_path))
     first.begins(0)
     clock[0] = 1020.0
@@ -35,9 +37,15 @@ def test_a_step_that_is_trained_twice_counts_once_and_a_pause_not_at_all(tmp_pat
     assert json.loads((tmp_path / goodput.FILE).read_text())["starts"] == 2
 
 
-def test_an_earlier_releases_file_goes_on(tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_releases_file_goes_on(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / goodput.FILE
-    path.write_text(json.dumps({"schema": 1, "first_start": 1000.0, "starts": 1, "points": [[0, 0.0], [100, 20.0]]}))
+    path.write_text(
+        json.dumps(
+            {"schema": 1, "first_start": 1000.0, "starts": 1, "points": [[0, 0.0], [100, 20.0]]}
+        )
+    )
     os.utime(path, (1040.0, 1040.0))
     clock[0] = 5000.0
     monkeypatch.setattr(goodput, "BEGAN", 5000.0)

@@ -44,11 +44,23 @@ def test_the_dump_says_what_is_known(tmp_path: Path) -> None:
     bad = Bad(7, math.nan, "the loss is nan")
     batch = {"step": 7, "hash": "ab", "examples": [56, 57]}
     for rank in range(2):
-        into = losses.dump(str(tmp_path), rank, bad, [(6, 2.5), (7, math.nan)], batch, {"layer/kernel_scale": [0.5, math.inf]})
+        into = losses.dump(
+            str(tmp_path),
+            rank,
+            bad,
+            [(6, 2.5), (7, math.nan)],
+            batch,
+            {"layer/kernel_scale": [0.5, math.inf]},
+        )
     assert Path(into) == tmp_path / "bad_step_7"
     found = {path.name: json.loads(path.read_text()) for path in Path(into).iterdir()}
     assert found == {
-        "loss.json": {"step": 7, "loss": "nan", "why": "the loss is nan", "losses": [[6, 2.5], [7, "nan"]]},
+        "loss.json": {
+            "step": 7,
+            "loss": "nan",
+            "why": "the loss is nan",
+            "losses": [[6, 2.5], [7, "nan"]],
+        },
         "fp8.json": {"layer/kernel_scale": [0.5, "inf"]},
         "batch-0000.json": batch,
         "batch-0001.json": batch,

@@ -76,18 +76,29 @@ def test_nor_one_of_parameters_that_are_not_finite(health: Callable[..., Health]
     health(on_bad_loss="ignore").before_checkpoint(2, lambda: False)
 
 
-def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(health: Callable[..., Health], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_skipped_step_is_said_and_too_many_of_them_stop_the_run(
+    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+) -> None:
     made = health(on_bad_loss="skip")
     assert _train(made, [3.0, math.nan, 2.0, math.nan, 2.0]) == 5
-    assert capsys.readouterr().err.splitlines() == ["rosetta: step 1: the loss is nan; its update is left out", "rosetta: step 3: the loss is nan; its update is left out"]
+    assert capsys.readouterr().err.splitlines() == [
+        "rosetta: step 1: the loss is nan; its update is left out",
+        "rosetta: step 3: the loss is nan; its update is left out",
+    ]
     with pytest.raises(Stopped):
         _train(made, [math.nan] * 20)
 
 
-def test_a_spike_is_said_and_not_skipped(health: Callable[..., Health], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spike_is_said_and_not_skipped(
+    health: Callable[..., Health], capsys: pytest.CaptureFixture[str]
+) -> None:
     made = health(on_bad_loss="skip", spike=3.0)
     _train(made, [2.0] * 30 + [9.0, 2.0])
-    assert capsys.readouterr().err.rstrip().endswith("its update stays: only what is not finite is left out")
+    assert (
+        capsys.readouterr()
+        .err.rstrip()
+        .endswith("its update stays: only what is not finite is left out")
+    )
 
 
 def test_what_is_ignored_is_ignored(health: Callable[..., Health]) -> None:
@@ -138,7 +149,14 @@ else:
 
 
 def _ended(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PROGRAM, str(folder), how], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_a_run_that_stands_still_ends_with_its_stacks(tmp_path: Path) -> None:
@@ -157,7 +175,9 @@ def test_what_is_no_step_may_take_its_time(tmp_path: Path) -> None:
 def test_a_bad_step_is_written_down_and_ends_it_with_1(tmp_path: Path) -> None:
     done = _ended(tmp_path, "bad")
     assert done.returncode == 1
-    assert done.stderr.startswith("rosetta: step 10: the loss is nan; no checkpoint was written after it")
+    assert done.stderr.startswith(
+        "rosetta: step 10: the loss is nan; no checkpoint was written after it"
+    )
     assert json.loads((tmp_path / "bad_step_10" / "loss.json").read_text())["step"] == 10
     assert json.loads((tmp_path / "bad_step_10" / "batch-0000.json").read_text()) == {"hash": "ab"}
     assert json.loads((tmp_path / "bad_step_10" / "fp8.json").read_text()) == {"k": [0.5]}
@@ -171,7 +191,9 @@ def test_a_bad_step_that_cannot_be_written_down_ends_it_in_one_line_too(tmp_path
     assert "what is known of it cannot be written (" in done.stderr
 
 
-def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(tmp_path: Path) -> None:
+def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
+    tmp_path: Path,
+) -> None:
     done = _ended(tmp_path, "full")
     assert done.returncode == 1
     assert done.stderr.startswith("rosetta: /m: checkpoint 9 is not written")
@@ -210,19 +232,45 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("how", "code", "line"),
     [
-        ("memory", 2, "step 3: it needs more memory than there is (Out of memory allocating 237 bytes); take a smaller batch"),
-        ("gpu", 2, "step 3: it needs more memory than there is (Out of memory while trying to allocate 237 bytes); take a smaller batch"),
-        ("device", 1, "step 3 failed on its device: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered; start it again: it goes on from its last checkpoint"),
+        (
+            "memory",
+            2,
+            "step 3: it needs more memory than there is (Out of memory allocating 237 bytes); take a smaller batch",
+        ),
+        (
+            "gpu",
+            2,
+            "step 3: it needs more memory than there is (Out of memory while trying to allocate 237 bytes); take a smaller batch",
+        ),
+        (
+            "device",
+            1,
+            "step 3 failed on its device: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered; start it again: it goes on from its last checkpoint",
+        ),
     ],
 )
-def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(tmp_path: Path, how: str, code: int, line: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FAILS, str(tmp_path), how], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+def test_a_step_that_fails_on_the_device_ends_the_run_in_one_line(
+    tmp_path: Path, how: str, code: int, line: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS, str(tmp_path), how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.splitlines() == ["saves are waited for", f"rosetta: {line}"]
 
 
-def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(health: Callable[..., Health]) -> None:
-    for ask in (lambda made: made.before_checkpoint(1, lambda: True), lambda made: (made._stop.ask("SIGTERM"), made.before(1))):
+def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(
+    health: Callable[..., Health],
+) -> None:
+    for ask in (
+        lambda made: made.before_checkpoint(1, lambda: True),
+        lambda made: (made._stop.ask("SIGTERM"), made.before(1)),
+    ):
         made = health()
         made.given(0, lambda: 1 / 0)
         with pytest.raises(StepFailedError) as raised:
@@ -230,7 +278,9 @@ def test_a_failed_step_is_noticed_before_a_checkpoint_and_a_stop(health: Callabl
         assert raised.value.step == 0
 
 
-def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(health: Callable[..., Health]) -> None:
+def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
+    health: Callable[..., Health],
+) -> None:
     made, over = health(), threading.Event()
     given = 0
 
@@ -266,7 +316,14 @@ except Stopped:
 
 def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     def stops() -> tuple[int, str]:
-        done = subprocess.run([sys.executable, "-c", STOPS, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", STOPS, str(tmp_path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         return done.returncode, done.stderr
 
     older = tmp_path / "checkpoint_0" / "checkpoint"
@@ -280,21 +337,38 @@ def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     marks.parent.mkdir(parents=True)
     (tmp_path / "checkpoint_00000015" / "checkpoint").write_bytes(b"")
     marks.write_text('{"vers')
-    assert stops() == (1, f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {marks}: the file is cut short or not JSON\n")
+    assert stops() == (
+        1,
+        f"rosetta: ended by SIGTERM before step 15, and its checkpoint is not written: {marks}: the file is cut short or not JSON\n",
+    )
     marks.write_text('{"version": 1.1}')
-    assert stops() == (75, "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start goes on from it\n")
+    assert stops() == (
+        75,
+        "rosetta: ended by SIGTERM before step 15: its checkpoint is written, and the next start goes on from it\n",
+    )
 
 
 def _watches(board: Local, folder: Path, ranks: int) -> list[watch.Watch]:
     made = []
     for rank in range(ranks):
-        each = watch.Watch(board, rank, ranks, str(folder), Settings(), Follower(lambda *_: None), lambda: False, ())
+        each = watch.Watch(
+            board,
+            rank,
+            ranks,
+            str(folder),
+            Settings(),
+            Follower(lambda *_: None),
+            lambda: False,
+            (),
+        )
         each._board.put(f"who/{rank}", f"node{rank}, pid {100 + rank}")
         made.append(each)
     return made
 
 
-def test_a_process_that_gives_no_sign_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_gives_no_sign_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     first, second, third = _watches(Local(), tmp_path, 3)
@@ -305,7 +379,9 @@ def test_a_process_that_gives_no_sign_is_named(tmp_path: Path, monkeypatch: pyte
             each._spoke = now[0]
     assert first.silent(4.0) == [2]
     assert first.name(2) == "rank 2 (node2, pid 102)"
-    assert capsys.readouterr().err.splitlines() == ["rosetta: rank 2 (node2, pid 102) has given no sign for 30 s: it is stopped, lost or cut off"]
+    assert capsys.readouterr().err.splitlines() == [
+        "rosetta: rank 2 (node2, pid 102) has given no sign for 30 s: it is stopped, lost or cut off"
+    ]
 
 
 def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
@@ -313,7 +389,10 @@ def test_one_that_is_behind_is_named(tmp_path: Path) -> None:
     first._follower.given, second._follower.given = 12, 11
     for each in (second, first):
         each._speak(1)
-    assert first._cause([]) == "rank 1 (node1, pid 101) is behind all others: its input or its host holds it up"
+    assert (
+        first._cause([])
+        == "rank 1 (node1, pid 101) is behind all others: its input or its host holds it up"
+    )
 
 
 def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
@@ -324,19 +403,34 @@ def test_stacks_are_written_when_another_asks(tmp_path: Path) -> None:
     assert "rank 1 of 2" in (tmp_path / "stacks" / "rank-0001.txt").read_text()
 
 
-def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(tmp_path: Path) -> None:
+def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreements(
+    tmp_path: Path,
+) -> None:
     board = Local()
     made = []
     for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
         agreements = [Agreement(name, board, rank, 3) for name in names]
         agreements[0].ask("each asks for another one first")
-        each = watch.Watch(board, rank, 3, str(tmp_path), Settings(), Follower(lambda *_: None), lambda: False, agreements)
+        each = watch.Watch(
+            board,
+            rank,
+            3,
+            str(tmp_path),
+            Settings(),
+            Follower(lambda *_: None),
+            lambda: False,
+            agreements,
+        )
         each.interval = 0.01
         each.start()
         made.append(each)
     end = time.monotonic() + 30
-    while [len(board.under(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(board.under("signs").get("0", "0").split()[0]) < 5:
-        assert time.monotonic() < end, "the third process, which is gone, is waited for before all else"
+    while [len(board.under(f"{name}/0/steps")) for name in ("save", "stop")] != [2, 2] or int(
+        board.under("signs").get("0", "0").split()[0]
+    ) < 5:
+        assert time.monotonic() < end, (
+            "the third process, which is gone, is waited for before all else"
+        )
         time.sleep(0.01)
     for each in made:
         each.close()
@@ -351,7 +445,11 @@ def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     both[0].follower._durations.append(0.5)
     both[1].tell(10, 0.4)
     more, said = both[0].report(10, 5.0, 0.01)
-    assert (more["host_wait_median"], more["host_wait_max"], more["host_wait_rank"]) == (0.01, 0.4, 1)
+    assert (more["host_wait_median"], more["host_wait_max"], more["host_wait_rank"]) == (
+        0.01,
+        0.4,
+        1,
+    )
     assert said[-1] == "rank 1 (node1) is slow: its input takes 0.4 s a step, of the others 0.01 s"
     both[1].tell(20, 0.012)
     assert len(both[0].report(20, 5.0, 0.01)[1]) == 1  # goodput alone

@@ -22,7 +22,9 @@ from rosetta.health.run_lock import FILE, Holder, acquire
 from rosetta.launch import folders
 
 ROOT = Path(__file__).resolve().parents[3]
-ELSEWHERE = Holder("ab", "node7", "another boot", 12, "pid:[1]", "99", "2026-01-01 10:00 UTC", "77", 0)
+ELSEWHERE = Holder(
+    "ab", "node7", "another boot", 12, "pid:[1]", "99", "2026-01-01 10:00 UTC", "77", 0
+)
 HOLDS = """
 import sys, time
 from rosetta.health import run_lock
@@ -44,7 +46,9 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run in another process that holds the folder."""
-    started = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert started.stdout is not None
     assert started.stdout.readline() == "held\n"
     yield started
@@ -58,7 +62,10 @@ def _left_behind(folder: Path, holder: Holder, signs: int = 3) -> None:
 
 
 def test_a_live_run_is_named_at_once(tmp_path: Path, other: subprocess.Popen[str]) -> None:
-    for enter in (lambda: acquire(str(tmp_path), "MODEL_DIR", {}, lease=600), lambda: run_lock.check(str(tmp_path), "MODEL_DIR")):
+    for enter in (
+        lambda: acquire(str(tmp_path), "MODEL_DIR", {}, lease=600),
+        lambda: run_lock.check(str(tmp_path), "MODEL_DIR"),
+    ):
         with pytest.raises(UserError) as raised:
             enter()
         assert raised.value.where == str(tmp_path)
@@ -67,7 +74,12 @@ def test_a_live_run_is_named_at_once(tmp_path: Path, other: subprocess.Popen[str
 
 
 @pytest.mark.parametrize("without_locks", [False, True])
-def test_a_killed_run_holds_it_no_more(tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, without_locks: bool) -> None:
+def test_a_killed_run_holds_it_no_more(
+    tmp_path: Path,
+    other: subprocess.Popen[str],
+    monkeypatch: pytest.MonkeyPatch,
+    without_locks: bool,
+) -> None:
     if without_locks:
         monkeypatch.setattr(run_lock, "_lock", lambda _: None)
     other.send_signal(signal.SIGKILL)
@@ -99,7 +111,12 @@ def test_a_process_takes_it_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_silent_run_of_another_machine_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lock: bool | None, environment: dict[str, str], at_once: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lock: bool | None,
+    environment: dict[str, str],
+    at_once: bool,
 ) -> None:
     monkeypatch.setattr(run_lock, "_lock", lambda _: lock)
     _left_behind(tmp_path, ELSEWHERE)
@@ -111,7 +128,9 @@ def test_a_silent_run_of_another_machine_is_taken_over(
 
 
 @pytest.mark.parametrize("lock", [True, False, None])
-def test_a_run_of_another_machine_that_gives_signs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: bool | None) -> None:
+def test_a_run_of_another_machine_that_gives_signs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: bool | None
+) -> None:
     monkeypatch.setattr(run_lock, "_lock", lambda _: lock)
     _left_behind(tmp_path, ELSEWHERE)
     over = threading.Event()
@@ -149,7 +168,13 @@ time.sleep(600)
 
 
 def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
-    started = subprocess.Popen([sys.executable, "-c", ENDS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-c", ENDS, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert started.stdout is not None
     assert started.stdout.readline() == "held\n"
     text = json.dumps({"holder": dataclasses.asdict(ELSEWHERE), "signs": 1}).ljust(1024)
@@ -165,7 +190,9 @@ def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
     assert (tmp_path / FILE).is_file()  # it is the other one's
 
 
-def test_all_processes_learn_of_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]) -> None:
+def test_all_processes_learn_of_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]
+) -> None:
     shared = board.Local()
     monkeypatch.setattr(board, "of_run", lambda _: shared)
     raised: list[str] = []
@@ -219,8 +246,12 @@ def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder(**json.loads(store.files[f"gs://bucket/run/{FILE}"])["holder"])
     lock.release()
     assert store.files == {}
-    gone = dataclasses.asdict(dataclasses.replace(holder, pid=999999999))  # a process of this machine
+    gone = dataclasses.asdict(
+        dataclasses.replace(holder, pid=999999999)
+    )  # a process of this machine
     store.files[f"gs://bucket/run/{FILE}"] = json.dumps({"holder": gone, "signs": 1})
     acquire("gs://bucket/run", "MODEL_DIR", {}, lease=600).release()
-    store.files[f"gs://bucket/run/{FILE}"] = json.dumps({"holder": dataclasses.asdict(ELSEWHERE), "signs": 3})
+    store.files[f"gs://bucket/run/{FILE}"] = json.dumps(
+        {"holder": dataclasses.asdict(ELSEWHERE), "signs": 3}
+    )
     acquire("gs://bucket/run", "MODEL_DIR", {}, lease=0.1).release()

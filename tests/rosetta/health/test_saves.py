@@ -20,7 +20,11 @@ from rosetta.health.saves import NoRoomError, Saves, full
 def small(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("NOT TESTED: no file system can be mounted here; run it as root")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -35,15 +39,21 @@ def _write(folder: Path, step: int, size: int) -> bool:
     return True
 
 
-def test_one_is_left_out_and_the_next_one_counts(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_is_left_out_and_the_next_one_counts(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saves = Saves(str(small), "once", speaks=True)
     assert saves.trying(10, lambda: _write(small, 10, 20_000)) is True
     assert saves.trying(20, lambda: _write(small, 20, 100_000)) is None
     assert [path.name for path in small.iterdir()] == ["checkpoint_10"]  # and nothing half
     assert saves.trying(30, lambda: _write(small, 30, 1_000)) is True
     saves.ended()
-    assert saves.trying(40, lambda: _write(small, 40, 100_000)) is None  # not the second one in a row
-    with pytest.raises(UserError, match="checkpoint 40 is not written: there is no room on its disk"):
+    assert (
+        saves.trying(40, lambda: _write(small, 40, 100_000)) is None
+    )  # not the second one in a row
+    with pytest.raises(
+        UserError, match="checkpoint 40 is not written: there is no room on its disk"
+    ):
         saves.ended()
     with pytest.raises(UserError, match="checkpoint 50 is not written"):
         saves.trying(50, lambda: _write(small, 50, 100_000))
@@ -69,7 +79,12 @@ def test_other_errors_are_no_full_disk(tmp_path: Path) -> None:
     [
         (OSError(errno.ENOSPC, "x"), True),
         (OSError(errno.EDQUOT, "x"), True),
-        (ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device [OS error: 28]"), True),
+        (
+            ValueError(
+                "RESOURCE_EXHAUSTED: Error writing local file: No space left on device [OS error: 28]"
+            ),
+            True,
+        ),
         (NoRoomError("a checkpoint takes 2.0 GB, and 1.0 GB are free", "/m", "make room"), True),
         (UserError("the path is relative", "/m", "give it whole"), False),
         (ValueError("shape"), False),
@@ -80,7 +95,9 @@ def test_what_a_full_disk_looks_like(error: Exception, is_full: bool) -> None:
     assert full(RuntimeError("the save failed")) is False
 
 
-def test_how_long_it_took_is_said_once_it_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_long_it_took_is_said_once_it_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     saves = Saves(str(tmp_path), "once", speaks=True)
     saves.begun(10, time.monotonic() - 5, 1.5)
     assert saves.told() == {}
@@ -95,7 +112,9 @@ def test_how_long_it_took_is_said_once_it_is_whole(tmp_path: Path, capsys: pytes
     assert saves.told() == {}
 
 
-def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_waits_for_what_is_said_of_the_last_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked = checkpoint_files.find_problem
 
     def slow(folder: str, step: int) -> str | None:

@@ -7,16 +7,46 @@ from rosetta.health.settings import Settings, check_process_variables, read
 
 
 def test_what_is_not_given_is_the_usual() -> None:
-    assert read({}) == Settings() == read(dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), ""))
+    assert (
+        read({})
+        == Settings()
+        == read(
+            dict.fromkeys(("ON_BAD_LOSS", "LOSS_SPIKE", "WATCHDOG_SECONDS", "PROFILE_STEPS"), "")
+        )
+    )
 
 
 def test_what_is_given_is_read() -> None:
-    given = {"ON_BAD_LOSS": "skip", "LOSS_SPIKE": "2.5", "WATCHDOG_STEPS": "5", "WATCHDOG_SECONDS": "0", "CHECKPOINT_MINUTES": ".5", "ON_FULL_DISK": "stop", "PROFILE_STEPS": "20:25"}
+    given = {
+        "ON_BAD_LOSS": "skip",
+        "LOSS_SPIKE": "2.5",
+        "WATCHDOG_STEPS": "5",
+        "WATCHDOG_SECONDS": "0",
+        "CHECKPOINT_MINUTES": ".5",
+        "ON_FULL_DISK": "stop",
+        "PROFILE_STEPS": "20:25",
+    }
     assert read(given) == Settings("skip", 2.5, 5.0, 0.0, 0.5, "stop", (20, 25))
 
 
 @pytest.mark.parametrize(
-    "wrong", ["ON_BAD_LOSS=crash", "LOSS_SPIKE=1", "LOSS_SPIKE=nan", "WATCHDOG_SECONDS=-1", "WATCHDOG_STEPS=1e3", "CHECKPOINT_MINUTES=five", "ON_FULL_DISK=x", "PROFILE_STEPS=5", "PROFILE_STEPS=5:5", "LOSS_SPIKE=٣", "WATCHDOG_SECONDS=1_0", "CHECKPOINT_MINUTES=٣", "WATCHDOG_STEPS=" + "9" * 400, "PROFILE_STEPS=١:٢"]
+    "wrong",
+    [
+        "ON_BAD_LOSS=crash",
+        "LOSS_SPIKE=1",
+        "LOSS_SPIKE=nan",
+        "WATCHDOG_SECONDS=-1",
+        "WATCHDOG_STEPS=1e3",
+        "CHECKPOINT_MINUTES=five",
+        "ON_FULL_DISK=x",
+        "PROFILE_STEPS=5",
+        "PROFILE_STEPS=5:5",
+        "LOSS_SPIKE=٣",
+        "WATCHDOG_SECONDS=1_0",
+        "CHECKPOINT_MINUTES=٣",
+        "WATCHDOG_STEPS=" + "9" * 400,
+        "PROFILE_STEPS=١:٢",
+    ],
 )
 def test_what_is_wrong_is_said(wrong: str) -> None:
     name, _, value = wrong.partition("=")
@@ -28,12 +58,21 @@ def test_what_is_wrong_is_said(wrong: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ("ROSETTA_DATA_WORKERS=many", "ROSETTA_DATA_WORKERS=many: not a valid number of processes; give a whole number, 0 or more"),
+        (
+            "ROSETTA_DATA_WORKERS=many",
+            "ROSETTA_DATA_WORKERS=many: not a valid number of processes; give a whole number, 0 or more",
+        ),
         ("ROSETTA_DATA_WORKERS=-1", "ROSETTA_DATA_WORKERS=-1: not a valid number"),
         ("ROSETTA_DATA_WORKERS=٣", "ROSETTA_DATA_WORKERS=٣: not a valid number"),
         ("ROSETTA_DOCTOR=maybe", "ROSETTA_DOCTOR: it is 'maybe'; give 0 or 1"),
-        ("XLA_PYTHON_CLIENT_MEM_FRACTION=lots", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'lots'; give a number above 0"),
-        ("XLA_PYTHON_CLIENT_MEM_FRACTION=0", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is '0'; give a number above 0"),
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=lots",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'lots'; give a number above 0",
+        ),
+        (
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=0",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION: it is '0'; give a number above 0",
+        ),
         ("XLA_PYTHON_CLIENT_MEM_FRACTION=nan", "XLA_PYTHON_CLIENT_MEM_FRACTION: it is 'nan'"),
     ],
 )
@@ -45,5 +84,15 @@ def test_what_processes_read_later_is_checked_before(wrong: str, line: str) -> N
 
 
 def test_what_processes_read_later_may_be_empty_or_fine() -> None:
-    check_process_variables(dict.fromkeys(("ROSETTA_DATA_WORKERS", "ROSETTA_DOCTOR", "XLA_PYTHON_CLIENT_MEM_FRACTION"), ""))
-    check_process_variables({"ROSETTA_DATA_WORKERS": "0", "ROSETTA_DOCTOR": "off", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"})
+    check_process_variables(
+        dict.fromkeys(
+            ("ROSETTA_DATA_WORKERS", "ROSETTA_DOCTOR", "XLA_PYTHON_CLIENT_MEM_FRACTION"), ""
+        )
+    )
+    check_process_variables(
+        {
+            "ROSETTA_DATA_WORKERS": "0",
+            "ROSETTA_DOCTOR": "off",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9",
+        }
+    )

@@ -21,16 +21,35 @@ def _caused(error: Exception, cause: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "is_memory"),
     [
-        (XlaRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 23 bytes."), True),
-        (XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 23 bytes."), True),
+        (
+            XlaRuntimeError(
+                "INTERNAL: Error dispatching computation: Out of memory allocating 23 bytes."
+            ),
+            True,
+        ),
+        (
+            XlaRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 23 bytes."),
+            True,
+        ),
         (XlaRuntimeError("RESOURCE_EXHAUSTED: CUDA_ERROR_OUT_OF_MEMORY: out of memory"), True),
         (XlaRuntimeError("INTERNAL: Failed to allocate 23 bytes for new constant"), True),
-        (_caused(RuntimeError("in gin"), XlaRuntimeError("Out of memory allocating 23 bytes.")), True),
+        (
+            _caused(RuntimeError("in gin"), XlaRuntimeError("Out of memory allocating 23 bytes.")),
+            True,
+        ),
         (StepFailedError(3, XlaRuntimeError("Out of memory allocating 23 bytes.")), True),
         (MemoryError(), True),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
-        (XlaRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"), False),
-        (ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device"), False),
+        (
+            XlaRuntimeError(
+                "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+            ),
+            False,
+        ),
+        (
+            ValueError("RESOURCE_EXHAUSTED: Error writing local file: No space left on device"),
+            False,
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (ValueError("the text 'out of memory' is in record 3"), False),
     ],
@@ -40,7 +59,12 @@ def test_which_errors_are_of_memory(error: Exception, is_memory: bool) -> None:
 
 
 def test_the_line_says_how_much_was_asked_for() -> None:
-    error = StepFailedError(3, XlaRuntimeError("INTERNAL: Error dispatching computation: Out of memory allocating 23 bytes.\nmore"))
+    error = StepFailedError(
+        3,
+        XlaRuntimeError(
+            "INTERNAL: Error dispatching computation: Out of memory allocating 23 bytes.\nmore"
+        ),
+    )
     line = "step 3: it needs more memory than there is (Out of memory allocating 23 bytes); take a smaller batch"
     assert str(describe_memory(error, "step 3", "take a smaller batch")) == line
     assert "()" not in str(describe_memory(MemoryError(), "step 3", "take a smaller batch"))

@@ -33,7 +33,15 @@ stop.end(f"ended by {asked[0]}")
 def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
     """A program that waits for signals, told of a terminal's file descriptor."""
     env = {**os.environ, progress.FD: str(terminal)}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], cwd=ROOT, env=env, pass_fds=[terminal] if terminal > 0 else [], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words],
+        cwd=ROOT,
+        env=env,
+        pass_fds=[terminal] if terminal > 0 else [],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
@@ -41,12 +49,17 @@ def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", stop.SIGNALS)
 @pytest.mark.parametrize("when", [[], ["late"]])
-def test_a_signal_asks_for_a_stop_even_before_anybody_listens(number: signal.Signals, when: list[str]) -> None:
+def test_a_signal_asks_for_a_stop_even_before_anybody_listens(
+    number: signal.Signals, when: list[str]
+) -> None:
     process = _started(*when)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert err.splitlines() == [f"rosetta: {number.name}: it ends after the running step, with a checkpoint; a second signal ends it at once", f"rosetta: ended by {number.name}"]
+    assert err.splitlines() == [
+        f"rosetta: {number.name}: it ends after the running step, with a checkpoint; a second signal ends it at once",
+        f"rosetta: ended by {number.name}",
+    ]
 
 
 @pytest.mark.parametrize("number", stop.SIGNALS)
@@ -70,7 +83,9 @@ def test_one_that_is_passed_on_as_well_is_no_second_one() -> None:
     assert process.poll() is None
     process.kill()
     _, err = process.communicate(timeout=60)
-    assert err.splitlines() == ["rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once"]
+    assert err.splitlines() == [
+        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once"
+    ]
 
 
 def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> None:
@@ -83,12 +98,17 @@ def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> N
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 75
     with os.fdopen(reading) as lines:
-        assert lines.read().splitlines() == ["rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once", "rosetta: ended by SIGINT"]
+        assert lines.read().splitlines() == [
+            "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once",
+            "rosetta: ended by SIGINT",
+        ]
 
 
 def test_released_they_end_it_as_any_program() -> None:
     program = "from rosetta.health import stop; import time; stop.take(); stop.release(); print('ready', flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
@@ -101,6 +121,13 @@ def test_what_is_still_to_be_written_is(tmp_path: Path) -> None:
     batches = "type('Batches', (), {'shard': 0, 'shards': 1, 'batch': 1})()"
     program = f"import numpy; from rosetta.data.batchlog import BatchLog; from rosetta.health import stop; BatchLog({batches}).note(3, {{'a': numpy.zeros((1, 2))}}); stop.end('over')"
     log = tmp_path / "hashes"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "ROSETTA_BATCH_LOG": str(log)}, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "ROSETTA_BATCH_LOG": str(log)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 75, done.stderr
     assert '"step": 3' in log.read_text()

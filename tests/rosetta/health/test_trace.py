@@ -12,7 +12,15 @@ from rosetta.health import trace
 
 
 def _op(name: str, microseconds: float) -> dict[str, Any]:
-    return {"ph": "X", "pid": 1, "tid": 2, "ts": 0, "dur": microseconds, "name": name, "args": {"hlo_op": name, "hlo_module": "jit_step"}}
+    return {
+        "ph": "X",
+        "pid": 1,
+        "tid": 2,
+        "ts": 0,
+        "dur": microseconds,
+        "name": name,
+        "args": {"hlo_op": name, "hlo_module": "jit_step"},
+    }
 
 
 def test_the_longest_come_first_and_ten_are_told() -> None:
@@ -25,7 +33,9 @@ def test_the_longest_come_first_and_ten_are_told() -> None:
 
 
 def test_a_trace_of_nothing_says_so() -> None:
-    assert trace.table([{"ph": "X", "dur": 5, "name": "python"}]) == ["profile: it holds no operation of XLA's"]
+    assert trace.table([{"ph": "X", "dur": 5, "name": "python"}]) == [
+        "profile: it holds no operation of XLA's"
+    ]
 
 
 def test_it_is_due_at_its_first_step_and_after_its_last(tmp_path: Any) -> None:
@@ -36,10 +46,14 @@ def test_it_is_due_at_its_first_step_and_after_its_last(tmp_path: Any) -> None:
     assert not trace.Trace(str(tmp_path), None, 0).due(20)
 
 
-def test_one_that_cannot_be_taken_is_said_and_the_run_goes_on(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_cannot_be_taken_is_said_and_the_run_goes_on(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
     (tmp_path / "profile").write_text("no folder")
     made = trace.Trace(str(tmp_path), (20, 25), 0)
     made.turn()
-    assert capsys.readouterr().err.startswith("rosetta: there is no profile of these steps: FileExistsError")
+    assert capsys.readouterr().err.startswith(
+        "rosetta: there is no profile of these steps: FileExistsError"
+    )
     assert not any(made.due(step) for step in range(40))

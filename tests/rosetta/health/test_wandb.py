@@ -47,14 +47,19 @@ def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> No
     assert others == ['["log", {"rosetta/loss": 2.5}, 10]', '["finish"]']
 
 
-def test_a_run_goes_on_without_it_and_no_key_is_printed(told: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_without_it_and_no_key_is_printed(
+    told: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     board = wandb.Board("/runs/large", {wandb.KEY: KEY})
     board.log(13, {"loss": 2.5})
     board.log(20, {"loss": 2.5})
     board.close()
     assert len(told.read_text().splitlines()) == 1
     err = capsys.readouterr().err
-    assert err == "rosetta: Weights & Biases gets nothing any more: ConnectionError: no way to send with ...\n"
+    assert (
+        err
+        == "rosetta: Weights & Biases gets nothing any more: ConnectionError: no way to send with ...\n"
+    )
 
 
 def test_without_a_key_nothing_is_imported(told: Path) -> None:
@@ -64,7 +69,12 @@ def test_without_a_key_nothing_is_imported(told: Path) -> None:
     assert not told.exists()
 
 
-def test_that_it_is_missing_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_it_is_missing_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wandb, "find_spec", lambda _: None)
     wandb.Board("/runs/large", {wandb.KEY: KEY})
-    assert capsys.readouterr().err == "rosetta: WANDB_API_KEY is set, and wandb is not installed: pip install wandb\n"
+    assert (
+        capsys.readouterr().err
+        == "rosetta: WANDB_API_KEY is set, and wandb is not installed: pip install wandb\n"
+    )

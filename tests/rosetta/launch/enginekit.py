@@ -115,8 +115,14 @@ def pod(text: str, secrets: str, path: str) -> None:
     known = json.loads(Path(secrets).read_text())
     inside = {"XLA_FLAGS": "of the image"}
     for each in container["env"]:
-        assert all(isinstance(value, str) for value in each.values() if not isinstance(value, dict)), each
-        inside[each["name"]] = expanded(each["value"], inside) if "value" in each else known[each["valueFrom"]["secretKeyRef"]["key"]]
+        assert all(
+            isinstance(value, str) for value in each.values() if not isinstance(value, dict)
+        ), each
+        inside[each["name"]] = (
+            expanded(each["value"], inside)
+            if "value" in each
+            else known[each["valueFrom"]["secretKeyRef"]["key"]]
+        )
     command = [expanded(word, inside) for word in container["command"]]
     os.execvpe(command[0], command, {"PATH": path, **inside})  # noqa: S606
 
@@ -146,7 +152,12 @@ class Place:
 
     @property
     def entry(self) -> list[str]:
-        return [sys.executable, "-S", str(self.folder / "dump.py"), str(self.folder / "record.json")]
+        return [
+            sys.executable,
+            "-S",
+            str(self.folder / "dump.py"),
+            str(self.folder / "record.json"),
+        ]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -155,19 +166,45 @@ class Place:
 
     def argv(self, program: str) -> list[str]:
         """The words that a stand-in was last given."""
-        return [str(word) for word in json.loads((self.folder / "bin" / f"{program}.argv").read_text())]
+        return [
+            str(word) for word in json.loads((self.folder / "bin" / f"{program}.argv").read_text())
+        ]
 
-    def rosetta(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {"HOME": str(self.folder), "PATH": f"{self.folder}/bin:/usr/bin:/bin", "SECRETS": str(self.folder / "secrets.json"), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    def rosetta(
+        self, *words: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "HOME": str(self.folder),
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin",
+            "SECRETS": str(self.folder / "secrets.json"),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **variables,
+        }
         argv = [sys.executable, "-P", "-m", "rosetta.launch", *words]
-        return subprocess.run(argv, cwd=self.folder, env=environment, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(
+            argv,
+            cwd=self.folder,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
 
 
 def place(folder: Path) -> Place:
     """Set it up."""
     (folder / "bin").mkdir()
     (folder / "dump.py").write_text(DUMP)
-    for name, text in {"docker": DOCKER, "sbatch": SBATCH, "srun": SRUN, "apptainer": APPTAINER, "kubectl": KUBECTL}.items():
+    for name, text in {
+        "docker": DOCKER,
+        "sbatch": SBATCH,
+        "srun": SRUN,
+        "apptainer": APPTAINER,
+        "kubectl": KUBECTL,
+    }.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     return Place(folder)

@@ -60,7 +60,9 @@ def lacking() -> str:
     missing = [name for name in _NEEDED if not _program(name)]
     if missing:
         return f"NOT TESTED: no {', '.join(missing)} here; install them: apt-get install --no-install-recommends slurm-wlm munge util-linux"
-    return "" if os.getuid() == 0 else "NOT TESTED: a Slurm of the tests' own is started by root only"
+    return (
+        "" if os.getuid() == 0 else "NOT TESTED: a Slurm of the tests' own is started by root only"
+    )
 
 
 def _program(name: str) -> str | None:
@@ -87,12 +89,32 @@ class Slurm:
 
     def within(self, *argv: str | Path, cwd: Path | None = None) -> list[str]:
         """Return the command that runs in its namespace, in this folder."""
-        return ["nsenter", f"--target={self.holder.pid}", "--mount", "env", f"--chdir={cwd or self.home}", *map(str, argv)]
+        return [
+            "nsenter",
+            f"--target={self.holder.pid}",
+            "--mount",
+            "env",
+            f"--chdir={cwd or self.home}",
+            *map(str, argv),
+        ]
 
-    def run(self, *argv: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run a client of it, or anything else there, with these variables and no others of Slurm's."""
-        known = dict(env) if env is not None else {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
-        return subprocess.run(self.within(*argv, cwd=cwd), env={**known, "SLURM_CONF": str(self.conf)}, capture_output=True, text=True, check=False, timeout=120)
+        known = (
+            dict(env)
+            if env is not None
+            else {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+        )
+        return subprocess.run(
+            self.within(*argv, cwd=cwd),
+            env={**known, "SLURM_CONF": str(self.conf)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
 
     def said(self, *argv: str) -> str:
         done = self.run(*argv)
@@ -102,18 +124,39 @@ class Slurm:
     def start(self, name: str) -> None:
         """Start a daemon; it is there once it answers, see ready."""
         argv = {
-            "munged": ["munged", "--foreground", "--force", f"--key-file={self.home}/munge.key", f"--socket={self.home}/munge.socket",
-                       f"--pid-file={self.home}/munged.pid", f"--log-file={self.home}/munged.log", f"--seed-file={self.home}/munged.seed"],
+            "munged": [
+                "munged",
+                "--foreground",
+                "--force",
+                f"--key-file={self.home}/munge.key",
+                f"--socket={self.home}/munge.socket",
+                f"--pid-file={self.home}/munged.pid",
+                f"--log-file={self.home}/munged.log",
+                f"--seed-file={self.home}/munged.seed",
+            ],
             "slurmctld": ["slurmctld", "-D", "-f", str(self.conf)],
-        }.get(name, ["slurmd", "-D", "-f", str(self.conf), "-N", name])  # fmt: skip
+        }.get(name, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
         found = _program(argv[0])
         assert found
         with (self.home / f"{name}.said").open("ab") as log:
-            self.daemons[name] = subprocess.Popen(self.within(found, *argv[1:]), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+            self.daemons[name] = subprocess.Popen(
+                self.within(found, *argv[1:]),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def ready(self, seconds: float = 60) -> None:
         """Wait until both nodes take jobs."""
-        wait(lambda: self.run("sinfo", "--noheader", "--Node", "--format=%N %t").stdout.split() == ["n1", "idle", "n2", "idle"], seconds, self.logs)
+        wait(
+            lambda: (
+                self.run("sinfo", "--noheader", "--Node", "--format=%N %t").stdout.split()
+                == ["n1", "idle", "n2", "idle"]
+            ),
+            seconds,
+            self.logs,
+        )
 
     def submit(self, *argv: str | Path, cwd: Path, env: Mapping[str, str]) -> str:
         """Submit; return the job's number. Its output is in cwd/slurm-NUMBER.out."""
@@ -123,14 +166,23 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """Return what `scontrol show job` says of it, by name."""
-        return dict(re.findall(r"(\S+?)=(\S*)", self.said("scontrol", "--oneliner", "show", "job", number)))
+        return dict(
+            re.findall(r"(\S+?)=(\S*)", self.said("scontrol", "--oneliner", "show", "job", number))
+        )
 
     def state(self, number: str) -> str:
         return self.job(number)["JobState"]
 
     def ended(self, number: str, seconds: float = 300) -> dict[str, str]:
         """Return what is said of it once it has ended for good."""
-        wait(lambda: self.state(number) not in {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"}, seconds, lambda: f"{self.job(number)}\n{self.logs()}")
+        wait(
+            lambda: (
+                self.state(number)
+                not in {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"}
+            ),
+            seconds,
+            lambda: f"{self.job(number)}\n{self.logs()}",
+        )
         return self.job(number)
 
     def hurry(self, number: str) -> None:
@@ -138,16 +190,29 @@ class Slurm:
 
         An srun that was killed leaves a process that ends its step by number, and the second start's has the same.
         """
-        wait(lambda: self.state(number) == "PENDING", 120, lambda: str(self.job(number)))  # where it would stay for those two minutes
-        wait(lambda: not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()), 180, self.logs)
+        wait(
+            lambda: self.state(number) == "PENDING", 120, lambda: str(self.job(number))
+        )  # where it would stay for those two minutes
+        wait(
+            lambda: not any(env["SLURM_JOB_ID"] == number for _, env in self.processes()),
+            180,
+            self.logs,
+        )
         self.ready()
-        time.sleep(10)  # given a node in the second in which it came back, Slurm 22.05 forgets that it has given it, and the job waits for ever
+        time.sleep(
+            10
+        )  # given a node in the second in which it came back, Slurm 22.05 forgets that it has given it, and the job waits for ever
         self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def lose(self, node: str) -> None:
         """Lose a node: its slurmd, what slurmd started for steps, and the processes of the steps end, all at once and by force."""
         of_node = [pid for pid, env in self.processes() if env.get("SLURMD_NODENAME") == node]
-        parents = {parent for pid in of_node for parent in _parents(pid) if "slurmstepd" in _command(parent)}
+        parents = {
+            parent
+            for pid in of_node
+            for parent in _parents(pid)
+            if "slurmstepd" in _command(parent)
+        }
         self.daemons[node].kill()
         for pid in {*parents, *of_node}:
             with suppress(ProcessLookupError):
@@ -158,18 +223,32 @@ class Slurm:
         """Yield what runs as a part of a job of this Slurm: number and environment."""
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                pairs = (word.partition("=") for word in (folder / "environ").read_bytes().decode(errors="replace").split("\0"))
+                pairs = (
+                    word.partition("=")
+                    for word in (folder / "environ")
+                    .read_bytes()
+                    .decode(errors="replace")
+                    .split("\0")
+                )
                 env = {name: value for name, _, value in pairs}
                 if env.get("SLURM_CONF") == str(self.conf) and "SLURM_JOB_ID" in env:
                     yield int(folder.name), env
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self.home.glob("*.log")))
+        return "\n".join(
+            f"== {path.name}\n{path.read_text(errors='replace')[-1500:]}"
+            for path in sorted(self.home.glob("*.log"))
+        )
 
     def stop(self) -> None:
         """End all of it, jobs included."""
         with suppress(subprocess.SubprocessError):
-            self.run("scancel", "--signal=KILL", "--full", *self.run("squeue", "--noheader", "--format=%i").stdout.split())
+            self.run(
+                "scancel",
+                "--signal=KILL",
+                "--full",
+                *self.run("squeue", "--noheader", "--format=%i").stdout.split(),
+            )
         for pid, _ in list(self.processes()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -201,7 +280,15 @@ def start() -> Slurm:
     for name in ("state", *(f"spool-{node}" for node in NODES)):
         (home / name).mkdir()
     (home / "slurm.conf").write_text(_CONF.format(home=home, ports=_ports(1 + len(NODES))))
-    argv = ["unshare", "--mount", "--propagation=private", "sh", "-c", 'mount --bind "$0" /etc/hosts && echo there && exec sleep infinity', str(home / "hosts")]
+    argv = [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        'mount --bind "$0" /etc/hosts && echo there && exec sleep infinity',
+        str(home / "hosts"),
+    ]
     holder = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert holder.stdout
     with holder.stdout as said:

@@ -35,25 +35,46 @@ def _device(folder: Path, node: int) -> None:
     (folder / "local_cpulist").write_text(("0-3,8-11\n", "4-7,12-15\n")[node])
 
 
-@pytest.mark.parametrize(("local", "cores"), [("0", {0, 1, 2, 3, 8, 9, 10, 11}), ("7", {4, 5, 6, 7, 12, 13, 14, 15})])
+@pytest.mark.parametrize(
+    ("local", "cores"), [("0", {0, 1, 2, 3, 8, 9, 10, 11}), ("7", {4, 5, 6, 7, 12, 13, 14, 15})]
+)
 def test_a_process_a_gpu(root: Path, local: str, cores: set[int]) -> None:
     found = binding.near(GPUS, {**TASKS, "SLURM_LOCALID": local}, range(16), root)
     assert found.cores == cores
-    assert found.env == {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2"}  # the same for all: the one that is down is left out
-    assert found.line.startswith(f"near GPU {local}: cores {'0-3,8-11' if local == '0' else '4-7,12-15'}, NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2 (ROSETTA_BIND=0 leaves")
+    assert found.env == {
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2"
+    }  # the same for all: the one that is down is left out
+    assert found.line.startswith(
+        f"near GPU {local}: cores {'0-3,8-11' if local == '0' else '4-7,12-15'}, NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2 (ROSETTA_BIND=0 leaves"
+    )
 
 
 def test_part_of_a_node_has_the_network_cards_beside_it(root: Path) -> None:
-    some = {"SLURM_STEP_TASKS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "4,5,6,7", "SLURM_LOCALID": "1"}
+    some = {
+        "SLURM_STEP_TASKS_PER_NODE": "4",
+        "CUDA_VISIBLE_DEVICES": "4,5,6,7",
+        "SLURM_LOCALID": "1",
+    }
     found = binding.near(GPUS, some, range(16), root)
     assert found.line.startswith("near GPU 5: ")
     assert found.env == {"NCCL_IB_HCA": "=mlx5_2"}
-    assert binding.near(GPUS, {**some, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, range(16), root).env == {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}
+    assert binding.near(GPUS, {**some, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, range(16), root).env == {
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1"
+    }
 
 
 def test_one_process_with_gpus_of_both_sockets_has_all_cores(root: Path) -> None:
     assert binding.near(GPUS, {}, range(16), root).cores == frozenset()
-    assert binding.near(GPUS, {"CUDA_VISIBLE_DEVICES": "1,2"}, range(16), root).cores == {0, 1, 2, 3, 8, 9, 10, 11}
+    assert binding.near(GPUS, {"CUDA_VISIBLE_DEVICES": "1,2"}, range(16), root).cores == {
+        0,
+        1,
+        2,
+        3,
+        8,
+        9,
+        10,
+        11,
+    }
 
 
 def test_only_cores_that_it_may_have(root: Path) -> None:
@@ -73,7 +94,11 @@ def test_what_the_user_says_wins(root: Path) -> None:
 
 
 def test_where_nothing_is_known_nothing_is_done(root: Path, tmp_path: Path) -> None:
-    for gpus, environment, place in (([], {}, root), (GPUS, TASKS, root / "nowhere"), (GPUS, {**TASKS, "SLURM_LOCALID": "9"}, tmp_path / "nowhere")):
+    for gpus, environment, place in (
+        ([], {}, root),
+        (GPUS, TASKS, root / "nowhere"),
+        (GPUS, {**TASKS, "SLURM_LOCALID": "9"}, tmp_path / "nowhere"),
+    ):
         found = binding.near(gpus, environment, range(16), place)
         assert (found.cores, found.env, found.line) == (frozenset(), {}, "")
     for gpu in GPUS:
@@ -100,15 +125,25 @@ def test_which_gpus(environment: dict[str, str], numbers: list[int]) -> None:
 
 def test_in_a_jobs_cgroup_the_driver_shows_its_own_only() -> None:
     """Their numbers begin at 0 there, and Slurm's do not."""
-    assert [gpu.number for gpu in binding.chosen(GPUS[:4], {"SLURM_JOB_GPUS": "4,5,6,7"})] == [0, 1, 2, 3]
+    assert [gpu.number for gpu in binding.chosen(GPUS[:4], {"SLURM_JOB_GPUS": "4,5,6,7"})] == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_the_drivers_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, GPU-1a2b, 00000000:1B:00.0'\necho '1, GPU-3c4d, 00010000:07:00.0'\necho 'MIG 1g, ?'\n")
+    program.write_text(
+        "#!/bin/sh\necho '0, GPU-1a2b, 00000000:1B:00.0'\necho '1, GPU-3c4d, 00010000:07:00.0'\necho 'MIG 1g, ?'\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert binding.gpus() == [Gpu(0, "GPU-1a2b", "0000:1b:00.0"), Gpu(1, "GPU-3c4d", "0000:07:00.0")]
+    assert binding.gpus() == [
+        Gpu(0, "GPU-1a2b", "0000:1b:00.0"),
+        Gpu(1, "GPU-3c4d", "0000:07:00.0"),
+    ]
     program.write_text("#!/bin/sh\nexit 9\n")
     assert binding.gpus() == []
     monkeypatch.setenv("PATH", "/nowhere")
@@ -126,6 +161,13 @@ near = binding.near
 binding.near = lambda gpus, environment, allowed: binding.Bound(frozenset([{core}]), near(gpus, environment, allowed, Path({str(root)!r})).env, "a line")
 run.execute(run.Command([{sys.executable!r}, "-c", "import os; print(os.sched_getaffinity(0), os.environ['NCCL_IB_HCA'])"], {{"PATH": "/bin"}}, None, ("first",)))
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == f"{{{core}}} =mlx5_0,mlx5_1\n", done.stderr
     assert done.stderr.startswith("rosetta: first\nrosetta: a line\n+ ")

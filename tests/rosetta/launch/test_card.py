@@ -18,7 +18,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\necho 'NVIDIA A100-SXM4-80GB, 8.0'\n")
+    program.write_text(
+        "#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\necho 'NVIDIA A100-SXM4-80GB, 8.0'\n"
+    )
     program.chmod(0o755)
     return program
 
@@ -73,8 +75,13 @@ def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert card.platform([H100]) == "cuda,cpu"
 
 
-@pytest.mark.parametrize(("hidden", "complaint"), [(None, "no NVIDIA GPU is visible"), ("", "it hides all GPUs"), ("-1", "it hides all GPUs")])
-def test_never_on_the_cpu_unasked(hidden: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("hidden", "complaint"),
+    [(None, "no NVIDIA GPU is visible"), ("", "it hides all GPUs"), ("-1", "it hides all GPUs")],
+)
+def test_never_on_the_cpu_unasked(
+    hidden: str | None, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(card, "present", lambda: False)

@@ -8,7 +8,15 @@ import pytest
 from rosetta.errors import UserError
 from rosetta.launch import description
 
-RUN = description.Run("pax", ("rosetta", "pax", "train"), "GPT5B", mesh={"ici": [1, 8, 1], "dcn": [1, 4, 1]}, nodes=4, mounts=(("/data", "/opt/paxml/datasets"),), env={"A": "a b\n$(c)"})
+RUN = description.Run(
+    "pax",
+    ("rosetta", "pax", "train"),
+    "GPT5B",
+    mesh={"ici": [1, 8, 1], "dcn": [1, 4, 1]},
+    nodes=4,
+    mounts=(("/data", "/opt/paxml/datasets"),),
+    env={"A": "a b\n$(c)"},
+)
 
 
 def test_read_is_the_inverse() -> None:
@@ -25,9 +33,18 @@ def test_processes(per: str, processes: int) -> None:
     assert description.Run("t5x", (), "xl", nodes=4, processes_per_node=per).processes == processes
 
 
-@pytest.mark.parametrize(("change", "what"), [({"schema": 2}, "schema is 2"), ({"nodez": 2}, "no field nodez"), ({"model": None}, "lacks model")])
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"schema": 2}, "schema is 2"),
+        ({"nodez": 2}, "no field nodez"),
+        ({"model": None}, "lacks model"),
+    ],
+)
 def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
-    document = {name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None}
+    document = {
+        name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None
+    }
     with pytest.raises(UserError, match=what):
         description.read(document)
 
@@ -35,13 +52,26 @@ def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"framework": "t6x"}, {"entry": "rosetta pax"}, {"entry": []}, {"model": 5}, {"nodes": "2"}, {"nodes": True}, {"gpus_per_node": 0}, {"processes_per_node": "card"}, {"mesh": []},
-        {"env": {"A_TOKEN": 3, "B_TOKEN": "hidden"}}, {"xla_flags": {"a": [1]}}, {"mounts": ["/a:/b"]}, {"mounts": [["/a"]]},
+        {"framework": "t6x"},
+        {"entry": "rosetta pax"},
+        {"entry": []},
+        {"model": 5},
+        {"nodes": "2"},
+        {"nodes": True},
+        {"gpus_per_node": 0},
+        {"processes_per_node": "card"},
+        {"mesh": []},
+        {"env": {"A_TOKEN": 3, "B_TOKEN": "hidden"}},
+        {"xla_flags": {"a": [1]}},
+        {"mounts": ["/a:/b"]},
+        {"mounts": [["/a"]]},
     ],
-)  # fmt: skip
+)
 def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> None:
     (name,) = change
-    with pytest.raises(UserError, match=f"run description: its {name} is of another kind; give ") as refused:
+    with pytest.raises(
+        UserError, match=f"run description: its {name} is of another kind; give "
+    ) as refused:
         description.read({**RUN.as_json(), **change})
     assert "hidden" not in str(refused.value)
 

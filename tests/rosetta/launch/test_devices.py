@@ -12,17 +12,30 @@ H100 = Card("H100", (9, 0))
 
 @pytest.mark.parametrize(
     ("flags", "on_cpu", "cards", "count"),
-    [("", True, 2, 1), ("--a --xla_force_host_platform_device_count=4 --b", True, 2, 4), ("--xla_force_host_platform_device_count=4", False, 2, 2), ("", False, 0, 1)],
+    [
+        ("", True, 2, 1),
+        ("--a --xla_force_host_platform_device_count=4 --b", True, 2, 4),
+        ("--xla_force_host_platform_device_count=4", False, 2, 2),
+        ("", False, 0, 1),
+    ],
 )
 def test_devices_of_a_process(flags: str, on_cpu: bool, cards: int, count: int) -> None:
     assert devices.devices([H100] * cards, {"XLA_FLAGS": flags}, on_cpu=on_cpu) == count
 
 
 def test_what_cannot_be_asked_is_left_as_it_is() -> None:
-    assert devices.share(SimpleNamespace(gpus=8, processes=1), [], {"A": "b"}, on_cpu=False) == ({"A": "b"}, ())
+    assert devices.share(SimpleNamespace(gpus=8, processes=1), [], {"A": "b"}, on_cpu=False) == (
+        {"A": "b"},
+        (),
+    )
 
 
 def test_cards_named_by_the_user_are_shared_out_in_his_order() -> None:
-    env, notes = devices.share(SimpleNamespace(gpus=2, processes=1), [H100] * 3, {"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b,GPU-c"}, on_cpu=False)
+    env, notes = devices.share(
+        SimpleNamespace(gpus=2, processes=1),
+        [H100] * 3,
+        {"CUDA_VISIBLE_DEVICES": "GPU-a, GPU-b,GPU-c"},
+        on_cpu=False,
+    )
     assert env == {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}
     assert notes == ("2 of 3 GPUs are used (CUDA_VISIBLE_DEVICES=GPU-a,GPU-b)",)

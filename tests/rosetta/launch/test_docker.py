@@ -22,11 +22,26 @@ from tests.rosetta.launch.test_hostile import HOSTILE, SECRETS
 
 IMAGE = "rosetta-test/empty:1"
 ENV = {**{f"NAME_{number}": value for number, value in enumerate(HOSTILE)}, **SECRETS}
-RUN = Run("pax", ("rosetta", *HOSTILE), "Pile126M", gpus_per_node=2, processes_per_node="node", env=ENV, xla_flags={"xla_dump_to": "/a b"})
+RUN = Run(
+    "pax",
+    ("rosetta", *HOSTILE),
+    "Pile126M",
+    gpus_per_node=2,
+    processes_per_node="node",
+    env=ENV,
+    xla_flags={"xla_dump_to": "/a b"},
+)
 
 
 def engine(*words: str, stdin: bytes = b"", env: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    done = subprocess.run(["docker", *words], input=stdin, env={**os.environ, **env}, capture_output=True, check=False, timeout=120)
+    done = subprocess.run(
+        ["docker", *words],
+        input=stdin,
+        env={**os.environ, **env},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -64,20 +79,54 @@ def test_variables_and_words(image: str) -> None:
     assert {name: env.get(name) for name in ENV} == ENV
     assert env["XLA_FLAGS"] == "--xla_dump_to='/a b'"
     host = about["HostConfig"]
-    assert (host["IpcMode"], host["AutoRemove"], host["Init"], about["Config"]["User"]) == ("host", True, True, f"{os.getuid()}:{os.getgid()}")
-    assert {each["Name"]: (each["Soft"], each["Hard"]) for each in host["Ulimits"]} == {"memlock": (-1, -1), "stack": (67108864, 67108864)}
+    assert (host["IpcMode"], host["AutoRemove"], host["Init"], about["Config"]["User"]) == (
+        "host",
+        True,
+        True,
+        f"{os.getuid()}:{os.getgid()}",
+    )
+    assert {each["Name"]: (each["Soft"], each["Hard"]) for each in host["Ulimits"]} == {
+        "memlock": (-1, -1),
+        "stack": (67108864, 67108864),
+    }
 
 
-@pytest.mark.parametrize(("visible", "count", "ids"), [({}, 2, None), ({"CUDA_VISIBLE_DEVICES": "4, 5,6"}, 0, ["4", "5"])])
+@pytest.mark.parametrize(
+    ("visible", "count", "ids"),
+    [({}, 2, None), ({"CUDA_VISIBLE_DEVICES": "4, 5,6"}, 0, ["4", "5"])],
+)
 def test_gpus(image: str, visible: dict[str, str], count: int, ids: list[str] | None) -> None:
-    (asked,) = created(docker.render(RUN, Options(image=image, name="rosetta-test-gpus"), visible))["HostConfig"]["DeviceRequests"]
+    (asked,) = created(docker.render(RUN, Options(image=image, name="rosetta-test-gpus"), visible))[
+        "HostConfig"
+    ]["DeviceRequests"]
     assert (asked["Count"], asked["DeviceIDs"], asked["Capabilities"]) == (count, ids, [["gpu"]])
-    assert not created(docker.render(replace(RUN, env={"JAX_PLATFORMS": "cpu"}), Options(image=image), visible))["HostConfig"]["DeviceRequests"]
+    assert not created(
+        docker.render(replace(RUN, env={"JAX_PLATFORMS": "cpu"}), Options(image=image), visible)
+    )["HostConfig"]["DeviceRequests"]
 
 
 def test_mounts(image: str, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("with space", "quo\"te's", "comma,target=x", "new\nline", "co:lon", "ümläut", "$(touch pwned)")]
+    folders = [
+        tmp_path / name
+        for name in (
+            "with space",
+            "quo\"te's",
+            "comma,target=x",
+            "new\nline",
+            "co:lon",
+            "ümläut",
+            "$(touch pwned)",
+        )
+    ]
     for folder in folders:
         folder.mkdir()
-    about = created(docker.render(replace(RUN, mounts=tuple((str(folder), f"/in/{folder.name}") for folder in folders)), Options(image=image), {}))
-    assert [(each["Type"], each["Source"], each["Target"]) for each in about["HostConfig"]["Mounts"]] == [("bind", str(folder), f"/in/{folder.name}") for folder in folders]
+    about = created(
+        docker.render(
+            replace(RUN, mounts=tuple((str(folder), f"/in/{folder.name}") for folder in folders)),
+            Options(image=image),
+            {},
+        )
+    )
+    assert [
+        (each["Type"], each["Source"], each["Target"]) for each in about["HostConfig"]["Mounts"]
+    ] == [("bind", str(folder), f"/in/{folder.name}") for folder in folders]

@@ -13,11 +13,20 @@ from rosetta.launch.description import Run
 from rosetta.presets import files, schema
 from tests.rosetta.launch import enginekit
 
-T5X = Run("t5x", ("rosetta", "t5x", "pretrain"), "small", mounts=(("/data/runs", "/shared"), ("pvc:texts", "/texts/")))
+T5X = Run(
+    "t5x",
+    ("rosetta", "t5x", "pretrain"),
+    "small",
+    mounts=(("/data/runs", "/shared"), ("pvc:texts", "/texts/")),
+)
 PAX = replace(T5X, framework="pax", entry=("rosetta", "pax", "train"))
 ALL = ("docker", "pyxis", "apptainer", "jobset")
 PAGE = (enginekit.ROOT / "docs/launch.md").read_text(encoding="utf-8")
-ON = {"docker": ("run", "--on=docker", "--image=i"), "slurm": ("submit", "--on=slurm"), "jobset": ("submit", "--on=jobset", "--image=i")}
+ON = {
+    "docker": ("run", "--on=docker", "--image=i"),
+    "slurm": ("submit", "--on=slurm"),
+    "jobset": ("submit", "--on=jobset", "--image=i"),
+}
 
 
 @pytest.fixture
@@ -26,19 +35,35 @@ def place(tmp_path: Path) -> enginekit.Place:
 
 
 @pytest.mark.parametrize("run", [T5X, PAX])
-@pytest.mark.parametrize("folder", ["/shared", "/shared/a/b", "/shared/../shared/a", "/texts/x", "gs://bucket/a"])
+@pytest.mark.parametrize(
+    "folder", ["/shared", "/shared/a/b", "/shared/../shared/a", "/texts/x", "gs://bucket/a"]
+)
 def test_a_folder_that_stays(run: Run, folder: str) -> None:
     for on in ALL:
-        assert elsewhere.folders(replace(run, env={elsewhere.OUTPUT[run.framework]: folder}), on) == ()
+        assert (
+            elsewhere.folders(replace(run, env={elsewhere.OUTPUT[run.framework]: folder}), on) == ()
+        )
 
 
 @pytest.mark.parametrize(
     ("run", "env", "what"),
     [
-        (T5X, {"MODEL_DIR": "/sharedx/a"}, "MODEL_DIR=/sharedx/a: no mount covers it: it would be lost with the container; give --mount OUTSIDE:/sharedx/a, or a folder below a mount"),
+        (
+            T5X,
+            {"MODEL_DIR": "/sharedx/a"},
+            "MODEL_DIR=/sharedx/a: no mount covers it: it would be lost with the container; give --mount OUTSIDE:/sharedx/a, or a folder below a mount",
+        ),
         (T5X, {"MODEL_DIR": "/shared/../a"}, "MODEL_DIR=/shared/../a: no mount covers it: "),
-        (T5X, {"MODEL_DIR": "shared/a"}, "MODEL_DIR=shared/a: no mount covers it: it would be lost with the container; give MODEL_DIR=/FOLDER, and --mount OUTSIDE:/FOLDER"),
-        (T5X, {}, "MODEL_DIR: it is not given, and no mount covers its default: it would be lost with the container; give MODEL_DIR=/FOLDER, and --mount OUTSIDE:/FOLDER"),
+        (
+            T5X,
+            {"MODEL_DIR": "shared/a"},
+            "MODEL_DIR=shared/a: no mount covers it: it would be lost with the container; give MODEL_DIR=/FOLDER, and --mount OUTSIDE:/FOLDER",
+        ),
+        (
+            T5X,
+            {},
+            "MODEL_DIR: it is not given, and no mount covers its default: it would be lost with the container; give MODEL_DIR=/FOLDER, and --mount OUTSIDE:/FOLDER",
+        ),
         (T5X, {"T5X_WORKSPACE_DIR": "/a"}, "MODEL_DIR=/a: no mount covers it"),
         (PAX, {"MODEL_DIR": "/shared"}, "LOG_DIR: it is not given, "),
         (PAX, {"LOG_DIR": "/a"}, "LOG_DIR=/a: no mount covers it"),
@@ -69,40 +94,82 @@ def test_of_another_entry_nothing_is_known() -> None:
 @pytest.mark.parametrize(
     ("env", "missing"),
     [
-        ({"DATA": "text:/texts/*.txt,/a/*.txt", "EVAL_DATA": "jsonl:b.jsonl", "VOCAB": "/v/sp.model"}, "/a/*.txt (DATA), b.jsonl (EVAL_DATA), /v/sp.model (VOCAB)"),
-        ({"DATA": '{"text:/texts/a": 0.5, "cache:/c": 0.5}', "VOCAB_PATH": "/texts/v"}, "/c (DATA)"),
-        ({"DATA": "tfds:c4/en", "TFDS_DATA_DIR": "/t", "VOCAB": "gs://b/v", "INITIAL_CHECKPOINT_PATH": "/i", "CHECKPOINT_RESTORE_PATH": "gs://b/c"}, "/t (TFDS_DATA_DIR), /i (INITIAL_CHECKPOINT_PATH)"),
+        (
+            {
+                "DATA": "text:/texts/*.txt,/a/*.txt",
+                "EVAL_DATA": "jsonl:b.jsonl",
+                "VOCAB": "/v/sp.model",
+            },
+            "/a/*.txt (DATA), b.jsonl (EVAL_DATA), /v/sp.model (VOCAB)",
+        ),
+        (
+            {"DATA": '{"text:/texts/a": 0.5, "cache:/c": 0.5}', "VOCAB_PATH": "/texts/v"},
+            "/c (DATA)",
+        ),
+        (
+            {
+                "DATA": "tfds:c4/en",
+                "TFDS_DATA_DIR": "/t",
+                "VOCAB": "gs://b/v",
+                "INITIAL_CHECKPOINT_PATH": "/i",
+                "CHECKPOINT_RESTORE_PATH": "gs://b/c",
+            },
+            "/t (TFDS_DATA_DIR), /i (INITIAL_CHECKPOINT_PATH)",
+        ),
         ({"DATA": "hf:owner/name", "VOCAB": "byte", "TFDS_DATA_DIR": "gs://b/t"}, ""),
         ({"DATA": "synthetic", "VOCAB": "ids:100"}, ""),
     ],
 )
 def test_what_it_reads_and_no_mount_brings(env: dict[str, str], missing: str) -> None:
     run = replace(T5X, env={"MODEL_DIR": "/shared/a", **env})
-    wanted = (f"{missing}: no mount covers it: in the container it is what the image has there; give --mount OUTSIDE:INSIDE",) if missing else ()
+    wanted = (
+        (
+            f"{missing}: no mount covers it: in the container it is what the image has there; give --mount OUTSIDE:INSIDE",
+        )
+        if missing
+        else ()
+    )
     for on in ALL:
         assert elsewhere.folders(run, on) == wanted
     assert elsewhere.folders(run, "slurm") == ()
 
 
 @pytest.mark.parametrize("where", ON)
-def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(place: enginekit.Place, where: str) -> None:
+def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(
+    place: enginekit.Place, where: str
+) -> None:
     words = (*ON[where], "gpt-126m", "LOG_DIR=gs://b/l", "--nodes=1", "--dry-run", "--json")
     asks = ("--gpus=8", "--gres=gpu:8", "nvidia.com/gpu")
     done = place.rosetta(*words, "--accelerator=h100", JAX_PLATFORMS="cpu")
-    assert done.stderr == "rosetta: JAX_PLATFORMS=cpu of the environment is not taken along: the run is for a card\n"
+    assert (
+        done.stderr
+        == "rosetta: JAX_PLATFORMS=cpu of the environment is not taken along: the run is for a card\n"
+    )
     assert any(each in done.stdout for each in asks)
     assert '"cpu"' not in done.stdout
     if where == "slurm":  # which hands the rest of the environment on
         assert json.loads(done.stdout)["result"]["env"]["JAX_PLATFORMS"] == ""
     done = place.rosetta(*words, JAX_PLATFORMS="cpu")
-    assert done.stderr == "rosetta: JAX_PLATFORMS=cpu of the environment goes along: there, too, the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it\n"
+    assert (
+        done.stderr
+        == "rosetta: JAX_PLATFORMS=cpu of the environment goes along: there, too, the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it\n"
+    )
     assert not any(each in done.stdout for each in asks)
     done = place.rosetta(*words, "JAX_PLATFORMS=cpu")
     assert (done.returncode, done.stderr) == (0, ""), "a word is meant"
 
 
 def test_lines_hold_no_secret(place: enginekit.Place) -> None:
-    done = place.rosetta("submit", "--on=pyxis", "--image=i", "--accelerator=h100", "gpt-126m", "LOG_DIR=/runs/hunter2-hunter2", "--dry-run", HF_TOKEN="hunter2-hunter2")  # noqa: S106 (none)
+    done = place.rosetta(
+        "submit",
+        "--on=pyxis",
+        "--image=i",
+        "--accelerator=h100",
+        "gpt-126m",
+        "LOG_DIR=/runs/hunter2-hunter2",
+        "--dry-run",
+        HF_TOKEN="hunter2-hunter2",  # noqa: S106 (none)
+    )
     assert "LOG_DIR=/runs/...: no mount covers it" in done.stderr
     assert "hunter2" not in done.stderr + done.stdout
 
@@ -114,7 +181,9 @@ def test_here_the_cpu_is_no_news(place: enginekit.Place) -> None:
 def test_a_job_for_which_nobody_named_a_card(place: enginekit.Place) -> None:
     words = (*ON["slurm"], "t5x-large", "--dry-run")
     (said,) = place.rosetta(*words).stderr.splitlines()
-    assert said.startswith("rosetta: no card is given: the run goes without what presets have for one (env.CUDA_DEVICE_MAX_CONNECTIONS, ")
+    assert said.startswith(
+        "rosetta: no card is given: the run goes without what presets have for one (env.CUDA_DEVICE_MAX_CONNECTIONS, "
+    )
     assert "precision" in said
     assert place.rosetta(*words, "--accelerator=h100").stderr == ""
     (place.folder / "site.yaml").write_text("accelerator: h100\n")
@@ -124,20 +193,39 @@ def test_a_job_for_which_nobody_named_a_card(place: enginekit.Place) -> None:
 def test_docker_is_not_started_with_what_would_be_lost(place: enginekit.Place) -> None:
     done = place.rosetta(*ON["docker"], "t5x-tiny", "MODEL_DIR=/m", "--mount=/d:/e")
     assert done.returncode == 2
-    assert done.stderr == "rosetta: MODEL_DIR=/m: no mount covers it: it would be lost with the container; give --mount OUTSIDE:/m, or a folder below a mount\n"
+    assert (
+        done.stderr
+        == "rosetta: MODEL_DIR=/m: no mount covers it: it would be lost with the container; give --mount OUTSIDE:/m, or a folder below a mount\n"
+    )
     assert not (place.folder / "bin" / "docker.argv").exists()
 
 
 def test_the_examples_of_the_page_lack_nothing(place: enginekit.Place) -> None:
-    lines = [line.partition("|")[0].partition("  #")[0] for block in PAGE.split("```bash\n")[1:] for line in block.partition("```")[0].splitlines() if line.startswith("rosetta ")]
+    lines = [
+        line.partition("|")[0].partition("  #")[0]
+        for block in PAGE.split("```bash\n")[1:]
+        for line in block.partition("```")[0].splitlines()
+        if line.startswith("rosetta ")
+    ]
     assert len(lines) == 5
     for line in lines:
-        done = place.rosetta(*shlex.split(line)[1:], *([] if "--dry-run" in line else ["--dry-run"]))
+        done = place.rosetta(
+            *shlex.split(line)[1:], *([] if "--dry-run" in line else ["--dry-run"])
+        )
         assert (done.returncode, done.stderr) == (0, ""), line
         assert "synthetic" in line or ("DATA=" in line and "VOCAB" in line), line
 
 
 def test_the_page_says_which_presets_bring_nodes() -> None:
-    one = {name for name in files.presets() if name not in schema.FRAMEWORKS and not any(layer.values["nodes"].value > 1 for layer in files.chain(name) if "nodes" in layer.values)}
+    one = {
+        name
+        for name in files.presets()
+        if name not in schema.FRAMEWORKS
+        and not any(
+            layer.values["nodes"].value > 1
+            for layer in files.chain(name)
+            if "nodes" in layer.values
+        )
+    }
     assert one == {"t5x-tiny", "t5x-small"}
     assert "All but `t5x-tiny` and `t5x-small` bring the nodes" in PAGE

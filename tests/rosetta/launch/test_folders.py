@@ -31,7 +31,13 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_checkpoints_of_a_folder(tmp_path: Path) -> None:
     assert folders.steps(str(tmp_path / "nowhere")) == []
-    for name in ("checkpoint_20", "checkpoint_3", "checkpoint_00000007", "checkpoint_30.orbax-checkpoint-tmp", "other"):
+    for name in (
+        "checkpoint_20",
+        "checkpoint_3",
+        "checkpoint_00000007",
+        "checkpoint_30.orbax-checkpoint-tmp",
+        "other",
+    ):
         (tmp_path / name).mkdir()
     assert folders.steps(str(tmp_path)) == [3, 7, 20]
     assert folders.step_of(f"{tmp_path}/checkpoint_3/") == 3

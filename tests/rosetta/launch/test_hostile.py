@@ -12,10 +12,40 @@ from rosetta.launch.description import Run
 from tests.rosetta.launch import enginekit
 
 HOSTILE = (
-    "two words", "  around  ", "quo\"te's", "'", "$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "new\nline\n", "tab\tand\rreturn", "-rf", "--", "--env=A", "", "ümläut ☃ 🎉",
-    "$HOME ${HOME} $$ $ $(NAME_0) $$(NAME_0) $(nothing", "%s %d {} {{x}} !! * ? ~ [a] #", "a=b,c:d;e&f>g<h", "back\\slash \\n \\", "on", "1e5", "0x1f", "null", "2026-11-28", "- a: b", "@file", "x" * 300,
-)  # fmt: skip
-SECRETS = {"WANDB_API_KEY": "s3cr3t $(touch pwned) \"'\n", "HF_TOKEN": "hf_s3cr3t", "MY_PASSWORD": "pa55word", "DATA": "s3://me:cr3d3nt1al@host/data"}
+    "two words",
+    "  around  ",
+    "quo\"te's",
+    "'",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned",
+    "| touch pwned",
+    "new\nline\n",
+    "tab\tand\rreturn",
+    "-rf",
+    "--",
+    "--env=A",
+    "",
+    "ümläut ☃ 🎉",
+    "$HOME ${HOME} $$ $ $(NAME_0) $$(NAME_0) $(nothing",
+    "%s %d {} {{x}} !! * ? ~ [a] #",
+    "a=b,c:d;e&f>g<h",
+    "back\\slash \\n \\",
+    "on",
+    "1e5",
+    "0x1f",
+    "null",
+    "2026-11-28",
+    "- a: b",
+    "@file",
+    "x" * 300,
+)
+SECRETS = {
+    "WANDB_API_KEY": "s3cr3t $(touch pwned) \"'\n",
+    "HF_TOKEN": "hf_s3cr3t",
+    "MY_PASSWORD": "pa55word",
+    "DATA": "s3://me:cr3d3nt1al@host/data",
+}
 SECRET_PARTS = ("s3cr3t", "pa55word", "cr3d3nt1al")
 WHERE = {
     "local": ("run", "--on=local"),
@@ -34,10 +64,22 @@ def place(tmp_path: Path) -> enginekit.Place:
     return enginekit.place(tmp_path)
 
 
-def document(place: enginekit.Place, *, gpus: int = 1, mounts: tuple[tuple[str, str], ...] = ()) -> str:
+def document(
+    place: enginekit.Place, *, gpus: int = 1, mounts: tuple[tuple[str, str], ...] = ()
+) -> str:
     env = {**{f"NAME_{number}": value for number, value in enumerate(HOSTILE)}, **SECRETS}
     flags = {"xla_dump_to": "/a b/$(touch pwned)", "xla_gpu_enable_triton_gemm": False}
-    run = Run("pax", (*place.entry, *HOSTILE), "Pile126M", nodes=1, gpus_per_node=gpus, processes_per_node="node", xla_flags=flags, env=env, mounts=mounts)
+    run = Run(
+        "pax",
+        (*place.entry, *HOSTILE),
+        "Pile126M",
+        nodes=1,
+        gpus_per_node=gpus,
+        processes_per_node="node",
+        xla_flags=flags,
+        env=env,
+        mounts=mounts,
+    )
     assert description.read(json.loads(json.dumps(run.as_json()))) == run
     return json.dumps(run.as_json())
 
@@ -51,9 +93,15 @@ def test_values_arrive_and_secrets_do_not_show(place: enginekit.Place, where: st
     env = place.record["env"]
     assert {name: env.get(name) for name in SECRETS} == SECRETS
     assert [env[f"NAME_{number}"] for number in range(len(HOSTILE))] == list(HOSTILE)
-    assert env["XLA_FLAGS"] == "--xla_dump_to='/a b/$(touch pwned)' --xla_gpu_enable_triton_gemm=false"
+    assert (
+        env["XLA_FLAGS"] == "--xla_dump_to='/a b/$(touch pwned)' --xla_gpu_enable_triton_gemm=false"
+    )
     assert not list(place.folder.rglob("pwned"))
-    words = [word for program in place.folder.glob("bin/*.argv") for word in json.loads(program.read_text())]
+    words = [
+        word
+        for program in place.folder.glob("bin/*.argv")
+        for word in json.loads(program.read_text())
+    ]
     for part in SECRET_PARTS:
         assert part not in done.stdout + done.stderr
         assert not [word for word in words if part in word]
@@ -61,8 +109,12 @@ def test_values_arrive_and_secrets_do_not_show(place: enginekit.Place, where: st
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 @pytest.mark.parametrize("where", WHERE)
-def test_a_dry_run_shows_no_secret_and_starts_nothing(place: enginekit.Place, where: str, more: tuple[str, ...]) -> None:
-    done = place.rosetta(*WHERE[where], "--description=-", "--dry-run", *more, stdin=document(place))
+def test_a_dry_run_shows_no_secret_and_starts_nothing(
+    place: enginekit.Place, where: str, more: tuple[str, ...]
+) -> None:
+    done = place.rosetta(
+        *WHERE[where], "--description=-", "--dry-run", *more, stdin=document(place)
+    )
     assert done.returncode == 0, done.stderr
     assert "NAME_4" in done.stdout
     assert "touch pwned" in done.stdout
@@ -73,31 +125,59 @@ def test_a_dry_run_shows_no_secret_and_starts_nothing(place: enginekit.Place, wh
 
 
 @pytest.mark.parametrize("where", ["docker", "jobset"])
-@pytest.mark.parametrize("mount", ["/with space", "/quo\"te's", "/comma,target=x", "/$(touch pwned)", "/new\nline", "/ümläut"])
+@pytest.mark.parametrize(
+    "mount",
+    ["/with space", "/quo\"te's", "/comma,target=x", "/$(touch pwned)", "/new\nline", "/ümläut"],
+)
 def test_mounts(place: enginekit.Place, where: str, mount: str) -> None:
-    done = place.rosetta(*WHERE[where], "--description=-", stdin=document(place, mounts=((mount, f"/in{mount}"),)))
+    done = place.rosetta(
+        *WHERE[where], "--description=-", stdin=document(place, mounts=((mount, f"/in{mount}"),))
+    )
     assert done.returncode == 0, done.stderr
     assert place.record["argv"] == list(HOSTILE)
 
 
 @pytest.mark.parametrize("where", ["pyxis", "apptainer"])
-@pytest.mark.parametrize("mount", [("/comma,/etc:/etc", "/in"), ("/a", "/b:ro"), ("relative", "/b")])
-def test_mounts_that_a_list_cannot_hold_are_refused(place: enginekit.Place, where: str, mount: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "mount", [("/comma,/etc:/etc", "/in"), ("/a", "/b:ro"), ("relative", "/b")]
+)
+def test_mounts_that_a_list_cannot_hold_are_refused(
+    place: enginekit.Place, where: str, mount: tuple[str, str]
+) -> None:
     done = place.rosetta(*WHERE[where], "--description=-", stdin=document(place, mounts=(mount,)))
     assert done.returncode == 2
     assert "cannot be mounted there; give absolute paths without commas and colons" in done.stderr
     assert not list(place.folder.glob("bin/*.argv"))
 
 
-@pytest.mark.parametrize("option", ["--job-name=a $(touch pwned)", "--partition=-x", "--account=new\nline", "--sbatch=--comment=a 'b' \"c\" `touch pwned`"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--job-name=a $(touch pwned)",
+        "--partition=-x",
+        "--account=new\nline",
+        "--sbatch=--comment=a 'b' \"c\" `touch pwned`",
+    ],
+)
 def test_options_of_a_job(place: enginekit.Place, option: str) -> None:
-    assert place.rosetta(*WHERE["slurm"], option, "--description=-", stdin=document(place)).returncode == 0
+    assert (
+        place.rosetta(*WHERE["slurm"], option, "--description=-", stdin=document(place)).returncode
+        == 0
+    )
     assert option.removeprefix("--sbatch=") in place.argv("sbatch")
     assert not list(place.folder.rglob("pwned"))
 
 
 def test_what_no_environment_can_hold(place: enginekit.Place) -> None:
-    for change, what in (({"env": {"A B": "x"}}, "'A B' is no variable's name"), ({"env": {"A": "\0"}}, "A: it holds a zero byte"), ({"entry": ["a\0"]}, "entry: it holds a zero byte")):
-        done = place.rosetta(*WHERE["docker"], "--description=-", stdin=json.dumps({**json.loads(document(place)), **change}))
+    for change, what in (
+        ({"env": {"A B": "x"}}, "'A B' is no variable's name"),
+        ({"env": {"A": "\0"}}, "A: it holds a zero byte"),
+        ({"entry": ["a\0"]}, "entry: it holds a zero byte"),
+    ):
+        done = place.rosetta(
+            *WHERE["docker"],
+            "--description=-",
+            stdin=json.dumps({**json.loads(document(place)), **change}),
+        )
         assert done.returncode == 2
         assert what in done.stderr

@@ -23,13 +23,22 @@ exit "${STATUS:-0}"
 """
 
 
-def run(folder: Path, *signals: signal.Signals, words: tuple[str, ...] = ("a", "b c"), **variables: str) -> int:
+def run(
+    folder: Path, *signals: signal.Signals, words: tuple[str, ...] = ("a", "b c"), **variables: str
+) -> int:
     (folder / "srun").write_text(SRUN)
     (folder / "scontrol").write_text('#!/bin/sh\necho "$*" > requeued\n')
     for name in ("srun", "scontrol"):
         (folder / name).chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "42", **({} if signals else {"AT_ONCE": "1"}), **variables}
-    started = subprocess.Popen(["bash", str(slurm.SCRIPT), *words], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+    environment = {
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "SLURM_JOB_ID": "42",
+        **({} if signals else {"AT_ONCE": "1"}),
+        **variables,
+    }
+    started = subprocess.Popen(
+        ["bash", str(slurm.SCRIPT), *words], cwd=folder, env=environment, stderr=subprocess.DEVNULL
+    )
     for number in signals:
         until = time.monotonic() + 60
         while not (folder / "ready").exists():
@@ -53,14 +62,27 @@ def test_the_status_is_the_steps(tmp_path: Path, status: int) -> None:
 
 
 @pytest.mark.parametrize("requeue", ["1", "0"])
-def test_after_a_process_was_lost_it_is_started_again_where_that_is_wanted(tmp_path: Path, requeue: str) -> None:
+def test_after_a_process_was_lost_it_is_started_again_where_that_is_wanted(
+    tmp_path: Path, requeue: str
+) -> None:
     assert run(tmp_path, STATUS="200", REQUEUE=requeue) == 200
     assert (tmp_path / "requeued").exists() == (requeue == "1")
 
 
 @pytest.mark.parametrize("slow", ["", "1"])
-@pytest.mark.parametrize(("number", "status", "requeue", "again"), [(signal.SIGUSR1, 75, "1", True), (signal.SIGUSR1, 75, "0", False), (signal.SIGUSR1, 1, "1", False), (signal.SIGUSR1, 0, "1", False), (signal.SIGTERM, 75, "1", False)])
-def test_signals(tmp_path: Path, number: signal.Signals, status: int, requeue: str, slow: str, *, again: bool) -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "requeue", "again"),
+    [
+        (signal.SIGUSR1, 75, "1", True),
+        (signal.SIGUSR1, 75, "0", False),
+        (signal.SIGUSR1, 1, "1", False),
+        (signal.SIGUSR1, 0, "1", False),
+        (signal.SIGTERM, 75, "1", False),
+    ],
+)
+def test_signals(
+    tmp_path: Path, number: signal.Signals, status: int, requeue: str, slow: str, *, again: bool
+) -> None:
     """Passed on; the end of the step is waited for; at the time limit a run that ended early is started again."""
     assert run(tmp_path, number, STATUS=str(status), REQUEUE=requeue, SLOW=slow) == status
     assert (tmp_path / "told").read_text() == f"{number.name[3:]}\n"

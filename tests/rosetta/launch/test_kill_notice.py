@@ -18,7 +18,13 @@ from rosetta.launch import kill_notice
         (143, 3, 4, None),
     ],
 )
-def test_the_kernels_count_tells_who_killed_it(monkeypatch: pytest.MonkeyPatch, code: int, before: int | None, after: int | None, words: str | None) -> None:
+def test_the_kernels_count_tells_who_killed_it(
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    before: int | None,
+    after: int | None,
+    words: str | None,
+) -> None:
     monkeypatch.setattr(kill_notice, "count_oom_kills", lambda: after)
     line = kill_notice.describe_kill("process 3", code, before)
     if words is None:

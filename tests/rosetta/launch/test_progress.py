@@ -29,11 +29,23 @@ def test_what_is_not_known_is_none() -> None:
 
 
 def test_the_line() -> None:
-    assert REPORT.line() == "step 1,200/100,000  loss 3.1416  2.5 steps/s  163,840 tokens/s  MFU 45.6 %  input wait 1.2 %  10 h 58 min left"
+    assert (
+        REPORT.line()
+        == "step 1,200/100,000  loss 3.1416  2.5 steps/s  163,840 tokens/s  MFU 45.6 %  input wait 1.2 %  10 h 58 min left"
+    )
     assert "loss nan" in Report(1, 2, math.nan, 1.0, 1.0, None, 0.0, None).line()
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7500, "2 h 05 min"), (3600 * 76, "3 d 4 h")])
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.2, "0 s"),
+        (59.6, "1 min 00 s"),
+        (3599, "59 min 59 s"),
+        (7500, "2 h 05 min"),
+        (3600 * 76, "3 d 4 h"),
+    ],
+)
 def test_durations(seconds: float, said: str) -> None:
     assert progress.duration(seconds) == said
 
@@ -47,21 +59,46 @@ def test_it_is_appended_and_printed(tmp_path: Path, capsys: pytest.CaptureFixtur
     Reporter(str(folder)).say(REPORT)
     Reporter(str(folder)).say(Report(1300, 100000, math.nan, 2.5, 1.0, None, 0.0, None))
     first, second = _lines(folder)
-    assert first == {"step": 1200, "total": 100000, "loss": 3.14159, "steps_per_second": 2.5, "tokens_per_second": 163840.0, "mfu": 0.456, "input_wait": 0.012, "seconds_left": 39520.0}
+    assert first == {
+        "step": 1200,
+        "total": 100000,
+        "loss": 3.14159,
+        "steps_per_second": 2.5,
+        "tokens_per_second": 163840.0,
+        "mfu": 0.456,
+        "input_wait": 0.012,
+        "seconds_left": 39520.0,
+    }
     assert (second["loss"], second["mfu"]) == ("nan", None)
     assert math.isnan(float(str(second["loss"])))
     assert capsys.readouterr().err.splitlines()[0] == REPORT.line()
 
 
-def test_what_else_is_known_is_written_and_what_people_should_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = progress.report(Work(1, 1, 1, None), 50, None, 10, 4.0, 0.0, 2.0, ({"goodput": 0.5, "host_wait_rank": 3}, ("goodput 50.0 %",)))
+def test_what_else_is_known_is_written_and_what_people_should_read_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = progress.report(
+        Work(1, 1, 1, None),
+        50,
+        None,
+        10,
+        4.0,
+        0.0,
+        2.0,
+        ({"goodput": 0.5, "host_wait_rank": 3}, ("goodput 50.0 %",)),
+    )
     Reporter(str(tmp_path)).say(found)
     (line,) = _lines(tmp_path)
     assert (line["goodput"], line["host_wait_rank"]) == (0.5, 3)
     assert "more" not in line
     assert "said" not in line
     assert capsys.readouterr().err.endswith("  goodput 50.0 %\n")
-    assert found.scalars() == {"loss": 2.0, "input_wait": 0.0, "tokens_per_second": 2.5, "goodput": 0.5}
+    assert found.scalars() == {
+        "loss": 2.0,
+        "input_wait": 0.0,
+        "tokens_per_second": 2.5,
+        "goodput": 0.5,
+    }
 
 
 def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
@@ -72,7 +109,9 @@ def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     assert json.loads(lines[2])["step"] == 1200
 
 
-def test_a_run_goes_on_where_progress_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_goes_on_where_progress_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "progress.jsonl").mkdir()
     reporter = Reporter(str(tmp_path))
     reporter.say(REPORT)

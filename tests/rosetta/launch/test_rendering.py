@@ -18,34 +18,70 @@ from rosetta.launch.rendering import Options, Rendering
 
 GOLDEN = Path(__file__).with_name("golden")
 RUN = Run(
-    "pax", ("rosetta", "pax", "train"), "Synthetic5B", mesh={"ici": [1, 8, 1], "dcn": [4, 1, 1]}, nodes=4, gpus_per_node=8,
-    xla_flags={"xla_gpu_enable_latency_hiding_scheduler": True, "xla_gpu_enable_command_buffer": ""},
-    env={"CONFIG": "Synthetic5B", "NUM_GPUS": "8", "LOG_DIR": "/opt/paxml/workspace/my run", "WANDB_API_KEY": "secret", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    "pax",
+    ("rosetta", "pax", "train"),
+    "Synthetic5B",
+    mesh={"ici": [1, 8, 1], "dcn": [4, 1, 1]},
+    nodes=4,
+    gpus_per_node=8,
+    xla_flags={
+        "xla_gpu_enable_latency_hiding_scheduler": True,
+        "xla_gpu_enable_command_buffer": "",
+    },
+    env={
+        "CONFIG": "Synthetic5B",
+        "NUM_GPUS": "8",
+        "LOG_DIR": "/opt/paxml/workspace/my run",
+        "WANDB_API_KEY": "secret",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    },
     mounts=(("/data/workspace", "/opt/paxml/workspace"),),
-)  # fmt: skip
+)
 ONE = replace(RUN, nodes=1, processes_per_node="node")
-JOB = Options(image="ghcr.io/owner/pax:latest", account="ml", partition="h100", time="04:00:00", requeue=True)
+JOB = Options(
+    image="ghcr.io/owner/pax:latest", account="ml", partition="h100", time="04:00:00", requeue=True
+)
 
 
 def of(name: str) -> Rendering:
     if name == "docker":
         return docker.render(ONE, Options(image=JOB.image), {})
     if name == "docker-gpus":
-        return docker.render(replace(ONE, processes_per_node="gpu", gpus_per_node=2), Options(image=JOB.image, name="mine"), {"CUDA_VISIBLE_DEVICES": "4,5,6"})
-    render = {"slurm": slurm.plain, "pyxis": slurm.pyxis, "apptainer": slurm.apptainer, "jobset": jobset.render}[name]
+        return docker.render(
+            replace(ONE, processes_per_node="gpu", gpus_per_node=2),
+            Options(image=JOB.image, name="mine"),
+            {"CUDA_VISIBLE_DEVICES": "4,5,6"},
+        )
+    render = {
+        "slurm": slurm.plain,
+        "pyxis": slurm.pyxis,
+        "apptainer": slurm.apptainer,
+        "jobset": jobset.render,
+    }[name]
     return render(RUN, JOB)
 
 
 @pytest.mark.parametrize("name", ["docker", "docker-gpus", "slurm", "pyxis", "apptainer", "jobset"])
 def test_golden(name: str) -> None:
-    text = of(name).text().replace(str(slurm.SCRIPT), "job.sh").replace(f"--user={os.getuid()}:{os.getgid()}", "--user=UID:GID")
+    text = (
+        of(name)
+        .text()
+        .replace(str(slurm.SCRIPT), "job.sh")
+        .replace(f"--user={os.getuid()}:{os.getgid()}", "--user=UID:GID")
+    )
     assert text + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def test_the_text_is_what_a_shell_would_be_told() -> None:
     found = docker.render(ONE, Options(image="x"), {})
     words = shlex.split(found.text().replace("\\\n", ""))
-    assert words == [*(f"{name}={'...' if name == 'WANDB_API_KEY' else value}" for name, value in found.env.items()), *found.argv]
+    assert words == [
+        *(
+            f"{name}={'...' if name == 'WANDB_API_KEY' else value}"
+            for name, value in found.env.items()
+        ),
+        *found.argv,
+    ]
 
 
 def test_json_has_the_document() -> None:
@@ -63,8 +99,15 @@ def test_a_secret_in_a_document_is_hidden_too() -> None:
 
 def test_on_the_cpu_no_gpu_is_asked_for() -> None:
     run = replace(RUN, env={"JAX_PLATFORMS": "cpu"})
-    texts = [docker.render(replace(run, nodes=1), JOB, {}).text(), *(render(run, JOB).text() for render in (slurm.plain, slurm.apptainer, jobset.render))]
-    assert not [text for text in texts if "--gpus" in text or "--gres" in text or "--nv" in text or "nvidia.com" in text]
+    texts = [
+        docker.render(replace(run, nodes=1), JOB, {}).text(),
+        *(render(run, JOB).text() for render in (slurm.plain, slurm.apptainer, jobset.render)),
+    ]
+    assert not [
+        text
+        for text in texts
+        if "--gpus" in text or "--gres" in text or "--nv" in text or "nvidia.com" in text
+    ]
 
 
 def test_part_of_a_node() -> None:
@@ -80,20 +123,36 @@ def test_part_of_a_node() -> None:
     ("name", "run", "options", "what"),
     [
         ("docker", RUN, {}, "--on docker: it has 4 nodes; give --nodes 1"),
-        ("docker", ONE, {"image": ""}, "--on docker: it takes an image; name one: --image IMAGE, or CONTAINER=IMAGE"),
+        (
+            "docker",
+            ONE,
+            {"image": ""},
+            "--on docker: it takes an image; name one: --image IMAGE, or CONTAINER=IMAGE",
+        ),
         ("pyxis", RUN, {"image": ""}, "--on pyxis: it takes an image"),
         ("apptainer", RUN, {"image": "--x"}, "--image=--x: not a valid image reference"),
         ("jobset", RUN, {"image": ""}, "--on jobset: it takes an image"),
         ("jobset", RUN, {"name": "My_Run"}, "--job-name=My_Run: Kubernetes takes no such name"),
         ("jobset", replace(RUN, mounts=(("data", "/data"),)), {}, "Kubernetes cannot mount it"),
-        ("docker", replace(ONE, mounts=(("data", "/data"),)), {}, "it is no pair of absolute paths"),
+        (
+            "docker",
+            replace(ONE, mounts=(("data", "/data"),)),
+            {},
+            "it is no pair of absolute paths",
+        ),
         ("slurm", replace(RUN, entry=("-x",)), {}, "it would be read as an option of srun's"),
     ],
 )
 def test_refused(name: str, run: Run, options: dict[str, Any], what: str) -> None:
     given = replace(JOB, **options)
     with pytest.raises(UserError) as refused:
-        {"docker": lambda: docker.render(run, given, {}), "slurm": lambda: slurm.plain(run, given), "pyxis": lambda: slurm.pyxis(run, given), "apptainer": lambda: slurm.apptainer(run, given), "jobset": lambda: jobset.render(run, given)}[name]()
+        {
+            "docker": lambda: docker.render(run, given, {}),
+            "slurm": lambda: slurm.plain(run, given),
+            "pyxis": lambda: slurm.pyxis(run, given),
+            "apptainer": lambda: slurm.apptainer(run, given),
+            "jobset": lambda: jobset.render(run, given),
+        }[name]()
     assert what in str(refused.value)
 
 

@@ -26,7 +26,9 @@ def test_the_interpreter() -> None:
 def test_what_is_compiled_is_kept_where_it_can_be_and_nobody_chose(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert run.compiled(home, 1) == {"JAX_COMPILATION_CACHE_DIR": f"{tmp_path}/.rosetta/compiled"}
-    assert run.compiled({**home, "ROSETTA_HOME": "/r"}, 1) == {"JAX_COMPILATION_CACHE_DIR": "/r/compiled"}
+    assert run.compiled({**home, "ROSETTA_HOME": "/r"}, 1) == {
+        "JAX_COMPILATION_CACHE_DIR": "/r/compiled"
+    }
     assert run.compiled(home, 2) == {}
     assert run.compiled({"HOME": "/nowhere"}, 1) == {}
     for name in run.CACHE:
@@ -34,23 +36,48 @@ def test_what_is_compiled_is_kept_where_it_can_be_and_nobody_chose(tmp_path: Pat
 
 
 def test_several_runs_are_shown_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    both = [run.Command([name], {"XLA_FLAGS": "x", "TOKEN": "secret"}, None, ()) for name in ("a", "b")]
-    assert run.script("x", ["--dry-run", "w"], lambda given: both if given == ["w"] else [], "docs/x.md") == 0
+    both = [
+        run.Command([name], {"XLA_FLAGS": "x", "TOKEN": "secret"}, None, ()) for name in ("a", "b")
+    ]
+    assert (
+        run.script(
+            "x", ["--dry-run", "w"], lambda given: both if given == ["w"] else [], "docs/x.md"
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert out.index('"a"') < out.index('"b"')
     assert "secret" not in out
     assert run.script("x", ["--other"], lambda _: both, "docs/x.md") == 2
-    assert "there is no --other; its one option is --dry-run; docs/x.md of rosetta has" in capsys.readouterr().err
+    assert (
+        "there is no --other; its one option is --dry-run; docs/x.md of rosetta has"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_dry_run_says_the_environment_that_was_decided_as_a_shell_would_be_told() -> None:
-    wanted = run.Command(["trainer", "--a=b c"], {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "HF_TOKEN": "k3y-k3y", "DATA": "s3://me:pw@host/data"}, None, ("said k3y-k3y",))
-    assert run.text(wanted) == "said ...\nXLA_FLAGS='--xla_a=1 --xla_b=2' \\\n  DATA=s3://...@host/data \\\n  trainer '--a=b c'"
+    wanted = run.Command(
+        ["trainer", "--a=b c"],
+        {"XLA_FLAGS": "--xla_a=1 --xla_b=2", "HF_TOKEN": "k3y-k3y", "DATA": "s3://me:pw@host/data"},
+        None,
+        ("said k3y-k3y",),
+    )
+    assert (
+        run.text(wanted)
+        == "said ...\nXLA_FLAGS='--xla_a=1 --xla_b=2' \\\n  DATA=s3://...@host/data \\\n  trainer '--a=b c'"
+    )
 
 
 def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     around = {"WANDB_API_KEY": "k3y-k3y", "DATA": "s3://me:pw@host/data"}
-    found = [run.Command(["trainer", "--key=k3y-k3y", "--at=s3://me:pw@host/x"], around, None, ("reads s3://me:pw@host/data", "with k3y-k3y"))]
+    found = [
+        run.Command(
+            ["trainer", "--key=k3y-k3y", "--at=s3://me:pw@host/x"],
+            around,
+            None,
+            ("reads s3://me:pw@host/data", "with k3y-k3y"),
+        )
+    ]
     assert run.script("x", ["--dry-run"], lambda _: found, "docs/x.md") == 0
     out = capsys.readouterr().out
     assert '"s3://...@host/data"' in out
@@ -60,7 +87,14 @@ def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_secrets_are_not_said_when_it_starts(tmp_path: Path) -> None:
     code = "from rosetta.launch import run\nrun.execute(run.Command(['sh', '-c', ': $1', 'sh', 's3://me:pw@host/k3y-k3y'], {'PATH': '/usr/bin:/bin', 'HF_TOKEN': 'k3y-k3y'}, None, ('reads s3://me:pw@host/k3y-k3y',)))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     assert done.stderr == "rosetta: reads s3://...@host/...\n+ sh -c ': $1' sh s3://...@host/...\n"
 
@@ -83,7 +117,14 @@ def test_what_a_terminal_sends_to_all_is_one_signal_to_what_we_pass_it_on_to() -
     """Ctrl-C reaches the shell, us and the trainer: that one writes its checkpoint, and what was to come after it does not."""
     code = f"import os, sys\nfrom rosetta.launch import run\nenv = dict(os.environ)\nrun.one_after_the_other([run.Command([sys.executable, '-c', each], env, None, ()) for each in ({HEEDS!r}, 'print(0)')])"
     argv = ["bash", "-c", 'exec "$@"', "x", sys.executable, "-P", "-c", code]
-    process = subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        argv,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGINT)
@@ -91,5 +132,6 @@ def test_what_a_terminal_sends_to_all_is_one_signal_to_what_we_pass_it_on_to() -
     assert process.returncode == 75, err
     assert out == ""
     assert [line for line in err.splitlines() if not line.startswith("+ ")][-2:] == [
-        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once", "rosetta: ended by SIGINT",
-    ]  # fmt: skip
+        "rosetta: SIGINT: it ends after the running step, with a checkpoint; a second signal ends it at once",
+        "rosetta: ended by SIGINT",
+    ]

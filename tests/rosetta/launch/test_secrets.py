@@ -7,7 +7,10 @@ from rosetta.launch.secrets import Mask, secret
 AROUND = {"WANDB_API_KEY": "k3y k3y", "A_TOKEN": "t0ken", "SHORT_KEY": "ab", "PLAIN": "plain"}
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET", "DB_PASSWORD", "TOKEN", "hf_token", "api-key"])
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET", "DB_PASSWORD", "TOKEN", "hf_token", "api-key"],
+)
 def test_by_name(name: str) -> None:
     assert secret(name)
 
@@ -40,5 +43,12 @@ def test_words(word: str, shown: str) -> None:
 
 
 def test_documents_and_variables() -> None:
-    assert Mask(AROUND).variables(AROUND) == {"WANDB_API_KEY": "...", "A_TOKEN": "...", "SHORT_KEY": "...", "PLAIN": "plain"}
-    assert Mask(AROUND).document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {"a": ["...", 1, None, {"b": "..."}]}
+    assert Mask(AROUND).variables(AROUND) == {
+        "WANDB_API_KEY": "...",
+        "A_TOKEN": "...",
+        "SHORT_KEY": "...",
+        "PLAIN": "plain",
+    }
+    assert Mask(AROUND).document({"a": ["t0ken", 1, None, {"b": "t0ken"}]}) == {
+        "a": ["...", 1, None, {"b": "..."}]
+    }

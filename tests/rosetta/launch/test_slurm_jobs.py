@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from tests.rosetta.launch.slurmkit import Slurm
 
 ROOT = Path(__file__).resolve().parents[3]
-T5X = {"example_slurm_pretrain_pile": "multiprocess_pretrain_pile.sh", "example_slurm_ft_frompile": "multiprocess_ft_frompile.sh"}
+T5X = {
+    "example_slurm_pretrain_pile": "multiprocess_pretrain_pile.sh",
+    "example_slurm_ft_frompile": "multiprocess_ft_frompile.sh",
+}
 PAX = {
     "example_slurm_pile": "run_pile_multinode.sh",
     "example_slurm_llama": "run_llama_boolq.sh",
@@ -69,15 +72,25 @@ class Job:
 
     def started(self, start: int = 0) -> dict[int, dict[str, Any]]:
         """Return what each process saw, by rank."""
-        found = {path: path.stem.split("-")[1] for path in (self.work / "record").glob(f"{start}-*.json")}
-        return {int(rank): json.loads(path.read_text()) for path, rank in found.items() if path.stat().st_size}
+        found = {
+            path: path.stem.split("-")[1] for path in (self.work / "record").glob(f"{start}-*.json")
+        }
+        return {
+            int(rank): json.loads(path.read_text())
+            for path, rank in found.items()
+            if path.stat().st_size
+        }
 
     def counts(self) -> list[int]:
         return [int(path.read_text()) for path in sorted((self.work / "record").glob("count-?"))]
 
     def reach(self, step: int, processes: int = 2) -> None:
         """Wait until all processes have done so many steps."""
-        slurmkit.wait(lambda: len(self.counts()) == processes and min(self.counts()) >= step, 60, lambda: f"{self.counts()} {self.said()}")
+        slurmkit.wait(
+            lambda: len(self.counts()) == processes and min(self.counts()) >= step,
+            60,
+            lambda: f"{self.counts()} {self.said()}",
+        )
 
     def said(self) -> str:
         path = self.work / f"slurm-{self.number}.out"
@@ -87,7 +100,9 @@ class Job:
         assert self.slurm.run("scancel", *words, self.number).returncode == 0
 
 
-def submit(slurm: Slurm, work: Path, name: str, *words: str, options: str = "-N2", **settings: str) -> Job:
+def submit(
+    slurm: Slurm, work: Path, name: str, *words: str, options: str = "-N2", **settings: str
+) -> Job:
     """Submit scripts/NAME.sub from a folder in which the stand-in is on PATH."""
     (work / "bin").mkdir(exist_ok=True)
     (work / "record").mkdir(exist_ok=True)
@@ -95,8 +110,23 @@ def submit(slurm: Slurm, work: Path, name: str, *words: str, options: str = "-N2
     door = work / "bin" / JOBS[name]
     door.write_text(f'#!/bin/bash\nexec {sys.executable} {work}/trainer.py "$@"\n')
     door.chmod(0o755)
-    env = {"PATH": f"{work}/bin:{os.environ['PATH']}", "HOME": str(work), "RECORD": str(work / "record"), "DATA": "synthetic", "CONFIG": "Synthetic5B", "GPUS_PER_NODE": "1"}
-    number = slurm.submit("-J", f"job-{work.name}-{len(list(work.iterdir()))}", *options.split(), ROOT / "scripts" / f"{name}.sub", *words, cwd=work, env={**env, **settings})
+    env = {
+        "PATH": f"{work}/bin:{os.environ['PATH']}",
+        "HOME": str(work),
+        "RECORD": str(work / "record"),
+        "DATA": "synthetic",
+        "CONFIG": "Synthetic5B",
+        "GPUS_PER_NODE": "1",
+    }
+    number = slurm.submit(
+        "-J",
+        f"job-{work.name}-{len(list(work.iterdir()))}",
+        *options.split(),
+        ROOT / "scripts" / f"{name}.sub",
+        *words,
+        cwd=work,
+        env={**env, **settings},
+    )
     return Job(slurm, number, work)
 
 
@@ -105,14 +135,23 @@ def test_each_runs_its_processes_on_two_nodes(slurm: Slurm, tmp_path: Path, name
     job = submit(slurm, tmp_path, name, "2", BASE_TFDS_DATA_DIR="/d", MINE="a b $(c) 'd'")
     assert slurm.ended(job.number)["JobState"] == "COMPLETED", job.said()
     seen = {rank: process["env"] for rank, process in job.started().items()}
-    assert [(seen[rank]["SLURMD_NODENAME"], seen[rank]["SLURM_LOCALID"]) for rank in range(4)] == [("n1", "0"), ("n1", "1"), ("n2", "0"), ("n2", "1")]
+    assert [(seen[rank]["SLURMD_NODENAME"], seen[rank]["SLURM_LOCALID"]) for rank in range(4)] == [
+        ("n1", "0"),
+        ("n1", "1"),
+        ("n2", "0"),
+        ("n2", "1"),
+    ]
     for env in seen.values():
         assert env["NUM_GPUS"] == ("4" if name in T5X else "2")
-        assert env["T5X_WORKSPACE_DIR" if name in T5X else "LOG_DIR"].startswith(f"{tmp_path}/workspace")
+        assert env["T5X_WORKSPACE_DIR" if name in T5X else "LOG_DIR"].startswith(
+            f"{tmp_path}/workspace"
+        )
         assert env["TFDS_DATA_DIR"] == "/d"
         assert env["MINE"] == "a b $(c) 'd'"
     outputs = tmp_path / "workspace" / "outputs" / (f"job-{job.number}" if name in T5X else "")
-    assert {path.name: path.read_text() for path in outputs.glob("*.txt")} == {f"output-{job.number}-{rank}.txt": "done\n" for rank in range(4)}
+    assert {path.name: path.read_text() for path in outputs.glob("*.txt")} == {
+        f"output-{job.number}-{rank}.txt": "done\n" for rank in range(4)
+    }
     assert f"2 node(s) x 2 GPUs, start 0; output in {outputs}".rstrip("/") in job.said()
 
 
@@ -125,10 +164,14 @@ def test_half_of_a_nodes_gpus(slurm: Slurm, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_sbatch_takes_each_as_it_is(slurm: Slurm, tmp_path: Path, name: str) -> None:
     script = ROOT / "scripts" / f"{name}.sub"
-    done = slurm.run("sbatch", "--test-only", "-N2", "-A", "mine", "-J", "x", "-t", "10", script, cwd=tmp_path)
+    done = slurm.run(
+        "sbatch", "--test-only", "-N2", "-A", "mine", "-J", "x", "-t", "10", script, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "to start at" in done.stderr
-    assert slurm.run("sbatch", "--test-only", "-N3", script, cwd=tmp_path).returncode != 0, "there are only two nodes"
+    assert slurm.run("sbatch", "--test-only", "-N3", script, cwd=tmp_path).returncode != 0, (
+        "there are only two nodes"
+    )
 
 
 def test_a_status_of_its_own_is_the_jobs(slurm: Slurm, tmp_path: Path) -> None:
@@ -146,17 +189,29 @@ def test_after_a_process_was_lost_it_is_started_again(slurm: Slurm, tmp_path: Pa
 
 
 @pytest.mark.parametrize("signal", ["USR1", "TERM"])
-def test_a_signal_to_the_processes_ends_in_a_checkpoint(slurm: Slurm, tmp_path: Path, signal: str) -> None:
+def test_a_signal_to_the_processes_ends_in_a_checkpoint(
+    slurm: Slurm, tmp_path: Path, signal: str
+) -> None:
     job = submit(slurm, tmp_path, "example_slurm_pretrain_pile", STEPS="100000")
     job.reach(5)
     job.signal(f"--signal={signal}")
     ended = slurm.ended(job.number)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "75:0", "0"), job.said()
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "75:0", "0"), (
+        job.said()
+    )
     assert "requeued" not in job.said()
 
 
-def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(slurm: Slurm, tmp_path: Path) -> None:
-    job = submit(slurm, tmp_path, "example_slurm_pile", options="-N2 --time=2 --signal=B:USR1@115", STEPS="800")
+def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(
+    slurm: Slurm, tmp_path: Path
+) -> None:
+    job = submit(
+        slurm,
+        tmp_path,
+        "example_slurm_pile",
+        options="-N2 --time=2 --signal=B:USR1@115",
+        STEPS="800",
+    )
     job.reach(5)
     slurmkit.wait(lambda: "requeued" in job.said(), 150, job.said)
     reached = min(job.counts())
@@ -167,12 +222,18 @@ def test_the_time_limits_signal_requeues_and_the_next_start_goes_on(slurm: Slurm
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
     assert job.counts() == [800, 800]
     assert "the time limit is near: requeued" in job.said()
-    assert "start 0; output in" in job.said(), "the second start does not overwrite what the first one said"
+    assert "start 0; output in" in job.said(), (
+        "the second start does not overwrite what the first one said"
+    )
     assert "start 1; output in" in job.said()
 
 
-@pytest.mark.parametrize(("settings", "state"), [({"REQUEUE": "0"}, "FAILED"), ({"SIGNALS": "0"}, "COMPLETED")])
-def test_the_batch_scripts_usr1_is_the_time_limits(slurm: Slurm, tmp_path: Path, settings: dict[str, str], state: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "state"), [({"REQUEUE": "0"}, "FAILED"), ({"SIGNALS": "0"}, "COMPLETED")]
+)
+def test_the_batch_scripts_usr1_is_the_time_limits(
+    slurm: Slurm, tmp_path: Path, settings: dict[str, str], state: str
+) -> None:
     """It is not requeued unasked; it is, where the processes knew no signal yet, and died of it."""
     job = submit(slurm, tmp_path, "launch_base_config", STEPS="300", **settings)
     job.reach(5)
@@ -181,7 +242,10 @@ def test_the_batch_scripts_usr1_is_the_time_limits(slurm: Slurm, tmp_path: Path,
         slurmkit.wait(lambda: "requeued" in job.said(), 60, job.said)
         slurm.hurry(job.number)
     ended = slurm.ended(job.number)
-    assert (ended["JobState"], ended["Restarts"]) == (state, "1" if state == "COMPLETED" else "0"), job.said()
+    assert (ended["JobState"], ended["Restarts"]) == (
+        state,
+        "1" if state == "COMPLETED" else "0",
+    ), job.said()
 
 
 def test_a_cancelled_job_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
@@ -194,12 +258,16 @@ def test_a_cancelled_job_is_not_requeued(slurm: Slurm, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-def test_a_lost_node_requeues_and_the_next_start_goes_on(slurm: Slurm, tmp_path: Path, node: str) -> None:
+def test_a_lost_node_requeues_and_the_next_start_goes_on(
+    slurm: Slurm, tmp_path: Path, node: str
+) -> None:
     """n1 has the batch script as well: with it Slurm itself requeues; of n2 the batch script finds that it answers no more."""
     job = submit(slurm, tmp_path, "example_slurm_ft_frompile", STEPS="400")
     job.reach(5)
     slurm.lose(node)
-    slurmkit.wait(lambda: slurm.state(job.number) == "PENDING", 180, lambda: f"{job.said()}\n{slurm.logs()}")
+    slurmkit.wait(
+        lambda: slurm.state(job.number) == "PENDING", 180, lambda: f"{job.said()}\n{slurm.logs()}"
+    )
     reached = min(job.counts())
     assert reached < 400
     slurm.start(node)
@@ -207,29 +275,72 @@ def test_a_lost_node_requeues_and_the_next_start_goes_on(slurm: Slurm, tmp_path:
     ended = slurm.ended(job.number)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), job.said()
     assert job.counts() == [400, 400]
-    assert {rank: process["env"]["SLURMD_NODENAME"] for rank, process in job.started(1).items()} == {0: "n1", 1: "n2"}
+    assert {
+        rank: process["env"]["SLURMD_NODENAME"] for rank, process in job.started(1).items()
+    } == {0: "n1", 1: "n2"}
 
 
 def test_a_container_gets_every_variable_by_name(slurm: Slurm, tmp_path: Path) -> None:
     """Without pyxis srun knows none of its options: a recorder stands in for srun."""
     (tmp_path / "bin").mkdir()
     recorder = tmp_path / "bin" / "srun"
-    recorder.write_text(f'#!{sys.executable}\nimport json, os, sys\nopen("{tmp_path}/srun.json", "w").write(json.dumps([sys.argv[1:], dict(os.environ)]))\n')
+    recorder.write_text(
+        f'#!{sys.executable}\nimport json, os, sys\nopen("{tmp_path}/srun.json", "w").write(json.dumps([sys.argv[1:], dict(os.environ)]))\n'
+    )
     recorder.chmod(0o755)
-    given = {name: "x" for name in (*pax_settings.VARIABLES, "NCCL_DEBUG", "WANDB_API_KEY", "MY_OWN", "HF_TOKEN") if name not in {"NUM_GPUS", "USE_MULTIPROCESS", "LOG_DIR", "TFDS_DATA_DIR", "VOCAB_PATH"}}
-    theirs = {"LD_LIBRARY_PATH": "/x", "PIP_CONSTRAINT": "/x", "NVIDIA_VISIBLE_DEVICES": "0", "PYTHONPATH": "/x", "LC_ALL": "C"}
-    folders = {"BASE_WORKSPACE_DIR": "w", "BASE_TFDS_DATA_DIR": "/d", "BASE_VOCAB_PATH": "/v/c4.model", "MOUNTS": "/c:/c"}
-    job = submit(slurm, tmp_path, "launch_base_script", CONTAINER="ghcr.io#o/pax:latest", **given, **theirs, **folders)
+    given = {
+        name: "x"
+        for name in (*pax_settings.VARIABLES, "NCCL_DEBUG", "WANDB_API_KEY", "MY_OWN", "HF_TOKEN")
+        if name not in {"NUM_GPUS", "USE_MULTIPROCESS", "LOG_DIR", "TFDS_DATA_DIR", "VOCAB_PATH"}
+    }
+    theirs = {
+        "LD_LIBRARY_PATH": "/x",
+        "PIP_CONSTRAINT": "/x",
+        "NVIDIA_VISIBLE_DEVICES": "0",
+        "PYTHONPATH": "/x",
+        "LC_ALL": "C",
+    }
+    folders = {
+        "BASE_WORKSPACE_DIR": "w",
+        "BASE_TFDS_DATA_DIR": "/d",
+        "BASE_VOCAB_PATH": "/v/c4.model",
+        "MOUNTS": "/c:/c",
+    }
+    job = submit(
+        slurm,
+        tmp_path,
+        "launch_base_script",
+        CONTAINER="ghcr.io#o/pax:latest",
+        **given,
+        **theirs,
+        **folders,
+    )
     assert slurm.ended(job.number)["JobState"] == "COMPLETED", job.said()
     argv, env = json.loads((tmp_path / "srun.json").read_text())
-    named = next(word for word in argv if word.startswith("--container-env=")).removeprefix("--container-env=").split(",")
-    assert set(named) >= {*given, "NUM_GPUS", "USE_MULTIPROCESS", "LOG_DIR", "TFDS_DATA_DIR", "VOCAB_PATH"}
+    named = (
+        next(word for word in argv if word.startswith("--container-env="))
+        .removeprefix("--container-env=")
+        .split(",")
+    )
+    assert set(named) >= {
+        *given,
+        "NUM_GPUS",
+        "USE_MULTIPROCESS",
+        "LOG_DIR",
+        "TFDS_DATA_DIR",
+        "VOCAB_PATH",
+    }
     assert not {*theirs, "PATH", "HOME", "PWD", "SLURM_JOB_ID", "CONTAINER", *folders} & set(named)
     assert "--container-image=ghcr.io#o/pax:latest" in argv
-    assert f"--container-mounts={tmp_path}/w:/opt/paxml/workspace,/d:/opt/paxml/datasets,/v/c4.model:/opt/paxml/vocab,/c:/c" in argv
+    assert (
+        f"--container-mounts={tmp_path}/w:/opt/paxml/workspace,/d:/opt/paxml/datasets,/v/c4.model:/opt/paxml/vocab,/c:/c"
+        in argv
+    )
     assert argv[-2:] == ["bash", "run_base_config_multinode.sh"]
     assert env["LOG_DIR"] == "/opt/paxml/workspace/log_dir"
-    assert not any(word.partition("=")[2] == "x" for word in argv), "values are in the environment only"
+    assert not any(word.partition("=")[2] == "x" for word in argv), (
+        "values are in the environment only"
+    )
 
 
 def test_all_are_the_same_after_their_heads() -> None:
@@ -239,7 +350,14 @@ def test_all_are_the_same_after_their_heads() -> None:
     for name, text in texts.items():
         assert f"\nSCRIPT={JOBS[name]}\n" in text
         subprocess.run(["bash", "-n", str(ROOT / "scripts" / f"{name}.sub")], check=True)
-    options = [{line for line in text.splitlines() if line.startswith("#SBATCH") and "job-name" not in line and "singleton" not in line} for text in texts.values()]
+    options = [
+        {
+            line
+            for line in text.splitlines()
+            if line.startswith("#SBATCH") and "job-name" not in line and "singleton" not in line
+        }
+        for text in texts.values()
+    ]
     assert all(each == options[0] for each in options)
     assert texts["launch_base_config"] == texts["launch_base_script"]
 

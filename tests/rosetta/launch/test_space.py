@@ -16,23 +16,44 @@ GB = 10**9
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
-    monkeypatch.setattr(system, "room", lambda _: None if free is None else system.Room(10**15, free, 1000))
+    monkeypatch.setattr(
+        system, "room", lambda _: None if free is None else system.Room(10**15, free, 1000)
+    )
 
 
-@pytest.mark.parametrize(("saves", "keep", "there", "times"), [(5, None, 0, 5), (5, 2, 0, 3), (5, 2, 1, 2), (5, 2, 2, 1), (5, 2, 9, 1), (1, 2, 0, 1), (0, 2, 0, 0), (5, 0, 0, 1)])
+@pytest.mark.parametrize(
+    ("saves", "keep", "there", "times"),
+    [
+        (5, None, 0, 5),
+        (5, 2, 0, 3),
+        (5, 2, 1, 2),
+        (5, 2, 2, 1),
+        (5, 2, 9, 1),
+        (1, 2, 0, 1),
+        (0, 2, 0, 0),
+        (5, 0, 0, 1),
+    ],
+)
 def test_how_many_are_there_at_a_time(saves: int, keep: int | None, there: int, times: int) -> None:
     assert space.at_once(saves, keep, there) == times
 
 
-def test_a_run_whose_checkpoints_do_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_whose_checkpoints_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = str(tmp_path / "new" / "run")
     disk(monkeypatch, 30 * GB)
     assert space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
     (line,) = space.check(folder, 10 * GB, 4, "MODEL_DIR")
-    assert line.startswith(f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0 GB), and 30.0 GB are free")
+    assert line.startswith(
+        f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0 GB), and 30.0 GB are free"
+    )
     with pytest.raises(UserError) as refused:
         space.check(folder, 31 * GB, 1, "MODEL_DIR")
-    assert str(refused.value) == f"MODEL_DIR={folder}: a checkpoint takes at least 31.0 GB, and 30.0 GB are free; make room, or name another MODEL_DIR"
+    assert (
+        str(refused.value)
+        == f"MODEL_DIR={folder}: a checkpoint takes at least 31.0 GB, and 30.0 GB are free; make room, or name another MODEL_DIR"
+    )
 
 
 def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -52,23 +73,67 @@ def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_scripts_ask(place: gpukit.Place) -> None:
     """On a file system of some megabytes that every machine has: none of these would fit."""
-    small = next((path for path in (Path("/run"), Path("/dev/shm")) if (room := system.room(path)) and 0 < room.free < 100 * GB), None)
+    small = next(
+        (
+            path
+            for path in (Path("/run"), Path("/dev/shm"))
+            if (room := system.room(path)) and 0 < room.free < 100 * GB
+        ),
+        None,
+    )
     if small is None:
         pytest.skip("no small file system")
-    words = ("singlenode_pretrain_pile.sh", "xxl", "bfloat16", "1", "8", "", f"{small}/rosetta-none")
+    words = (
+        "singlenode_pretrain_pile.sh",
+        "xxl",
+        "bfloat16",
+        "1",
+        "8",
+        "",
+        f"{small}/rosetta-none",
+    )
     ran = place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="")
     assert (ran.rc, ran.argv) == (2, [])
     assert f"MODEL_DIR={small}/rosetta-none: a checkpoint takes at least 13" in ran.err
-    assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", CHECKPOINT_DISABLE="true", ROSETTA_DOCTOR="").rc == 0
+    assert (
+        place.run(
+            *words,
+            VOCAB="ids:32128",
+            DATA="synthetic",
+            CHECKPOINT_DISABLE="true",
+            ROSETTA_DOCTOR="",
+        ).rc
+        == 0
+    )
     assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="0").rc == 0
     pax = paxkit.Place(place.tree, place.work)
-    ran = pax.run("run_base_config_multinode.sh", "Synthetic175B", "bfloat16", "1", f"{small}/rosetta-none", ICI_MESH_SHAPE="[1,1,1]", DCN_MESH_SHAPE="[1,1,1]", ROSETTA_DOCTOR="")
+    ran = pax.run(
+        "run_base_config_multinode.sh",
+        "Synthetic175B",
+        "bfloat16",
+        "1",
+        f"{small}/rosetta-none",
+        ICI_MESH_SHAPE="[1,1,1]",
+        DCN_MESH_SHAPE="[1,1,1]",
+        ROSETTA_DOCTOR="",
+    )
     assert (ran.rc, ran.argv) == (2, []), ran.err
     assert f"LOG_DIR={small}/rosetta-none: a checkpoint takes at least 2" in ran.err
 
 
 def test_a_dry_run_says_what_a_start_would_stop_for(place: gpukit.Place) -> None:
     slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "ROSETTA_DOCTOR": "1"}
-    ran = place.run("multiprocess_pretrain_pile.sh", "--dry-run", T5_SIZE="tiny", BSIZE_PER_GPU="8", MODEL_DIR="model", **slurm, **place.cards("NVIDIA H100 80GB HBM3, 9.0"))
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh",
+        "--dry-run",
+        T5_SIZE="tiny",
+        BSIZE_PER_GPU="8",
+        MODEL_DIR="model",
+        **slurm,
+        **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
+    )
     assert ran.rc == 0, ran.err
-    assert any("2 processes run on this node, and each sees 1 GPU(s)" in line for line in json.loads(ran.out)["said"])
+    assert any(
+        "2 processes run on this node, and each sees 1 GPU(s)" in line
+        for line in json.loads(ran.out)["said"]
+    )

@@ -46,5 +46,7 @@ def test_tensorflow_comes_without_what_it_does_not_need() -> None:
     jaxkit.need("tensorflow")
     code = "import sys; from rosetta.launch import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "[]"

@@ -6,7 +6,19 @@ from rosetta.errors import UserError
 from rosetta.launch import words
 
 
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), (" yes ", True), ("on", True), ("0", False), ("False", False), ("no", False), ("off", False)])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", True),
+        ("TRUE", True),
+        (" yes ", True),
+        ("on", True),
+        ("0", False),
+        ("False", False),
+        ("no", False),
+        ("off", False),
+    ],
+)
 def test_yes_and_no(text: str, value: bool) -> None:
     assert words.flag("X", text) is value
     assert words.on({"X": text}, "X", default=not value) is value
@@ -43,7 +55,12 @@ def test_what_divides_all() -> None:
 def test_settings() -> None:
     known = ("T5_SIZE", "MODEL_DIR")
     assert words.setting("MODEL_DIR=a=b", known, "here", "X=1") == ("MODEL_DIR", "a=b")
-    for word, said in (("T5_SZIE=x", "it has no variable T5_SZIE; did you mean T5_SIZE?"), ("QQQ=x", "it takes T5_SIZE MODEL_DIR"), ("t5_size=x", "'t5_size=x' is no setting; write NAME=VALUE, as in X=1"), ("T5_SIZE", "is no setting")):
+    for word, said in (
+        ("T5_SZIE=x", "it has no variable T5_SZIE; did you mean T5_SIZE?"),
+        ("QQQ=x", "it takes T5_SIZE MODEL_DIR"),
+        ("t5_size=x", "'t5_size=x' is no setting; write NAME=VALUE, as in X=1"),
+        ("T5_SIZE", "is no setting"),
+    ):
         with pytest.raises(UserError, match=r"^here: ") as refused:
             words.setting(word, known, "here", "X=1")
         assert said in str(refused.value)
@@ -58,7 +75,9 @@ def test_decimal_numbers(text: str, number: float) -> None:
     assert words.parse_decimal(text) == words.parse_decimal(text, exponent=True) == number
 
 
-@pytest.mark.parametrize("text", ["", "٣", "²", "1_0", "0x10", "-1", "nan", "inf", "1e", "1,5", " 1", "1\n", "9" * 400])
+@pytest.mark.parametrize(
+    "text", ["", "٣", "²", "1_0", "0x10", "-1", "nan", "inf", "1e", "1,5", " 1", "1\n", "9" * 400]
+)
 def test_what_only_python_reads_as_a_number_is_not_decimal(text: str) -> None:
     assert words.parse_decimal(text) is None
     assert words.parse_decimal(text, exponent=True) is None

@@ -10,7 +10,28 @@ from rosetta.launch import yamltext
 from tests.rosetta.launch.test_hostile import HOSTILE
 
 
-@pytest.mark.parametrize("text", ["1e5", "0o7", "1_000", "on", "Yes", "n", "null", "NaN", "2026-11-28", "1:30", "~", "-", "", "@x", "a: b", "#a", "é"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e5",
+        "0o7",
+        "1_000",
+        "on",
+        "Yes",
+        "n",
+        "null",
+        "NaN",
+        "2026-11-28",
+        "1:30",
+        "~",
+        "-",
+        "",
+        "@x",
+        "a: b",
+        "#a",
+        "é",
+    ],
+)
 def test_what_a_reader_might_take_for_something_else_is_quoted(text: str) -> None:
     written = yamltext.written({"name": text})
     assert written.startswith('name: "')
@@ -18,7 +39,10 @@ def test_what_a_reader_might_take_for_something_else_is_quoted(text: str) -> Non
 
 
 def test_plain_words_and_numbers_are_not() -> None:
-    assert yamltext.written({"kind": "JobSet", "count": 8, "on": True}) == 'kind: JobSet\ncount: 8\n"on": true\n'
+    assert (
+        yamltext.written({"kind": "JobSet", "count": 8, "on": True})
+        == 'kind: JobSet\ncount: 8\n"on": true\n'
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -17,7 +17,10 @@ import numpy as np
 from rosetta.nn import attention
 
 BATCH, QUERIES, KEYS, HEADS, DEPTH = 3, 6, 8, 2, 8
-ROWS, COLUMNS = jnp.arange(QUERIES) < jnp.asarray([[6], [4], [1]]), jnp.arange(KEYS) < jnp.asarray([[8], [3], [5]])
+ROWS, COLUMNS = (
+    jnp.arange(QUERIES) < jnp.asarray([[6], [4], [1]]),
+    jnp.arange(KEYS) < jnp.asarray([[8], [3], [5]]),
+)
 
 
 def _inputs(keys: int = KEYS) -> tuple[Any, Any, Any, Any]:
@@ -28,14 +31,30 @@ def _inputs(keys: int = KEYS) -> tuple[Any, Any, Any, Any]:
         (BATCH, keys, HEADS, DEPTH),
         (1, HEADS, QUERIES, keys),
     )
-    query, key, value, relative = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+    query, key, value, relative = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes
+    )
     return query, key, value, relative
 
 
-def _plain(mask: attention.Mask, query: Any, key: Any, value: Any, relative: Any, *, transposed: bool = False) -> Any:
+def _plain(
+    mask: attention.Mask,
+    query: Any,
+    key: Any,
+    value: Any,
+    relative: Any,
+    *,
+    transposed: bool = False,
+) -> Any:
     bias = mask.bias(QUERIES, key.shape[0 if transposed else 1], relative, jnp.float32)
     return attention.plain(
-        query, key, value, bias=bias, float32_logits=False, drop=lambda weights: weights, transposed=transposed
+        query,
+        key,
+        value,
+        bias=bias,
+        float32_logits=False,
+        drop=lambda weights: weights,
+        transposed=transposed,
     )
 
 
@@ -43,24 +62,37 @@ def _plain(mask: attention.Mask, query: Any, key: Any, value: Any, relative: Any
 @pytest.mark.parametrize(
     "mask",
     [
-        attention.Mask(), attention.Mask(keys=COLUMNS), attention.Mask(queries=ROWS), attention.Mask(queries=ROWS, keys=COLUMNS),
-        attention.Mask(queries=ROWS, keys=ROWS, causal=True), attention.Mask(causal=True),
+        attention.Mask(),
+        attention.Mask(keys=COLUMNS),
+        attention.Mask(queries=ROWS),
+        attention.Mask(queries=ROWS, keys=COLUMNS),
+        attention.Mask(queries=ROWS, keys=ROWS, causal=True),
+        attention.Mask(causal=True),
     ],
     ids=["nothing", "keys", "queries", "both", "both, causal", "causal"],
-)  # fmt: skip
+)
 def test_fused(mask: attention.Mask, biased: bool) -> None:
     query, key, value, relative = _inputs(QUERIES if mask.causal else KEYS)
     there = jnp.ones((BATCH, QUERIES), bool) if mask.queries is None else mask.queries
-    weights = jnp.asarray(np.random.default_rng(1).normal(size=query.shape), jnp.float32) * there[:, :, None, None]
+    weights = (
+        jnp.asarray(np.random.default_rng(1).normal(size=query.shape), jnp.float32)
+        * there[:, :, None, None]
+    )
 
     def both(of: Any) -> Any:
         def loss(query: Any, key: Any, value: Any, relative: Any) -> Any:
             found = of(query, key, value, relative if biased else None)
             return jnp.sum(found * weights), found * there[:, :, None, None]
 
-        return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(query, key, value, relative)
+        return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(
+            query, key, value, relative
+        )
 
-    found = both(lambda *given: attention.fused(*given[:3], relative=given[3], mask=mask, implementation="xla"))
+    found = both(
+        lambda *given: attention.fused(
+            *given[:3], relative=given[3], mask=mask, implementation="xla"
+        )
+    )
     expected = both(lambda *given: _plain(mask, *given))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
@@ -80,15 +112,22 @@ def test_by_hand() -> None:
     """One head, NumPy and loops: no scale, a softmax over the keys a query may see."""
     query, key, value, relative = (np.asarray(each) for each in _inputs())
     mask = attention.Mask(
-        keys=COLUMNS, query_segments=jnp.ones((BATCH, QUERIES), int), key_segments=jnp.asarray([[1, 2] * 4] * BATCH)
+        keys=COLUMNS,
+        query_segments=jnp.ones((BATCH, QUERIES), int),
+        key_segments=jnp.asarray([[1, 2] * 4] * BATCH),
     )
     found = _plain(mask, *(jnp.asarray(each) for each in (query, key, value, relative)))
     for row in range(BATCH):
         seen = [j for j in range(KEYS) if COLUMNS[row, j] and j % 2 == 0]
         for i in range(QUERIES):
-            weights = np.exp([query[row, i, 1] @ key[row, j, 1] + relative[0, 1, i, j] for j in seen])
+            weights = np.exp(
+                [query[row, i, 1] @ key[row, j, 1] + relative[0, 1, i, j] for j in seen]
+            )
             np.testing.assert_allclose(
-                found[row, i, 1], (weights / weights.sum()) @ value[row, seen, 1], rtol=1e-5, atol=1e-6
+                found[row, i, 1],
+                (weights / weights.sum()) @ value[row, seen, 1],
+                rtol=1e-5,
+                atol=1e-6,
             )
 
 
@@ -98,7 +137,9 @@ def test_a_row_that_sees_nothing_is_still_a_number(dtype: str) -> None:
     mask = attention.Mask(queries=ROWS, keys=COLUMNS)
     bias = mask.bias(QUERIES, KEYS, relative, dtype)
     assert bias.dtype == dtype
-    found = attention.plain(query, key, value, bias=bias, float32_logits=False, drop=lambda weights: weights)
+    found = attention.plain(
+        query, key, value, bias=bias, float32_logits=False, drop=lambda weights: weights
+    )
     assert bool(jnp.isfinite(found).all())
     changed = attention.plain(
         query,
@@ -114,11 +155,18 @@ def test_a_row_that_sees_nothing_is_still_a_number(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"dropout": True}, "dropout"), ({"dtype": "float32"}, "float32"), ({"head_dim": 136}, "136"), ({"head_dim": 12}, "12"), ({"queries": 15}, "odd"), ({"keys": 15}, "odd"),
-        ({"mask": attention.Mask(query_segments=1, key_segments=1)}, "packed"), ({"mask": attention.Mask(visible=1)}, "neither"), ({"float32_logits": True}, "float32_attention"),
+        ({"dropout": True}, "dropout"),
+        ({"dtype": "float32"}, "float32"),
+        ({"head_dim": 136}, "136"),
+        ({"head_dim": 12}, "12"),
+        ({"queries": 15}, "odd"),
+        ({"keys": 15}, "odd"),
+        ({"mask": attention.Mask(query_segments=1, key_segments=1)}, "packed"),
+        ({"mask": attention.Mask(visible=1)}, "neither"),
+        ({"float32_logits": True}, "float32_attention"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
-)  # fmt: skip
+)
 def test_what_cudnn_cannot_do_has_a_reason(change: dict[str, Any], reason: str) -> None:
     able: dict[str, Any] = {
         "dtype": "bfloat16",

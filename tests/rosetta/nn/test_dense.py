@@ -71,14 +71,17 @@ def test_one_product_is_each_of_them(widths: list[int]) -> None:
         return sum(jnp.sum(jnp.sin(each)) for each in found), found
 
     (_, found), gradients = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(x, kernels)
-    expected = jax.grad(lambda x, kernels: sum(jnp.sum(jnp.sin(x @ kernel)) for kernel in kernels), argnums=(0, 1))(
-        x, kernels
-    )
+    expected = jax.grad(
+        lambda x, kernels: sum(jnp.sum(jnp.sin(x @ kernel)) for kernel in kernels), argnums=(0, 1)
+    )(x, kernels)
     for one, kernel in zip(found, kernels, strict=True):
         np.testing.assert_allclose(one, x @ kernel, rtol=1e-5, atol=1e-6)
     for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-    assert sum(each.primitive.name == "dot_general" for each in jax.make_jaxpr(total)(x, kernels).eqns) == 1
+    assert (
+        sum(each.primitive.name == "dot_general" for each in jax.make_jaxpr(total)(x, kernels).eqns)
+        == 1
+    )
 
 
 @pytest.mark.parametrize("by", ["off", "xla"])
@@ -91,8 +94,15 @@ def test_tensor_parallel_parts_stay_where_they_are(by: str) -> None:
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
     }
     done = subprocess.run(
-        [sys.executable, "-c", ON_TWO, by], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", ON_TWO, by],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(r"all-reduce(-start)?\(", done.stdout)
-    assert not re.findall(r"(?:all-to-all|collective-permute|all-gather|reduce-scatter)(?:-start)?\(", done.stdout)
+    assert not re.findall(
+        r"(?:all-to-all|collective-permute|all-gather|reduce-scatter)(?:-start)?\(", done.stdout
+    )

@@ -28,7 +28,9 @@ def masks() -> dict[str, Any]:
 
 
 def test_each_place_has_a_mask_of_its_width(masks: dict[str, Any]) -> None:
-    assert {name: mask.shape for name, mask in masks.items()} == {name: (BATCH, width) for name, width in WIDTHS.items()}
+    assert {name: mask.shape for name, mask in masks.items()} == {
+        name: (BATCH, width) for name, width in WIDTHS.items()
+    }
     assert {mask.dtype for mask in masks.values()} == {np.dtype(bool)}
 
 

@@ -17,11 +17,16 @@ from rosetta.nn import logits
 
 def _inputs() -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
-    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 6, 8), (8, 20), (2, 6, 20)))
+    return tuple(
+        jnp.asarray(rng.normal(size=shape), jnp.float32)
+        for shape in ((2, 6, 8), (8, 20), (2, 6, 20))
+    )
 
 
 def _gradients(of: Any, hidden: Any, kernel: Any, weights: Any) -> Any:
-    return jax.grad(lambda hidden, kernel: jnp.sum(of(hidden, kernel) * weights), argnums=(0, 1))(hidden, kernel)
+    return jax.grad(lambda hidden, kernel: jnp.sum(of(hidden, kernel) * weights), argnums=(0, 1))(
+        hidden, kernel
+    )
 
 
 def test_in_float32_it_is_the_product() -> None:
@@ -34,9 +39,9 @@ def test_in_float32_it_is_the_product() -> None:
 
 def test_all_three_products_have_narrow_factors() -> None:
     hidden, kernel, weights = _inputs()
-    jaxpr = jax.make_jaxpr(lambda *given: _gradients(lambda *two: logits.product(*two, "bfloat16"), *given))(
-        hidden, kernel, weights
-    )
+    jaxpr = jax.make_jaxpr(
+        lambda *given: _gradients(lambda *two: logits.product(*two, "bfloat16"), *given)
+    )(hidden, kernel, weights)
     products = [each for each in jaxpr.jaxpr.eqns if each.primitive.name == "dot_general"]
     assert len(products) == 3
     for each in products:

@@ -37,7 +37,12 @@ def test_spread(queries: int, keys: int) -> None:
 def test_the_gradient_counts_the_entries_of_a_bucket() -> None:
     module = relative.RelativeBias(heads=2)
     variables = module.init(jax.random.key(0), 6, 6, bidirectional=True)
-    gradient = jax.grad(lambda params: module.apply({"params": params}, 6, 6, bidirectional=True).sum())(variables["params"])
+    gradient = jax.grad(
+        lambda params: module.apply({"params": params}, 6, 6, bidirectional=True).sum()
+    )(variables["params"])
     distance = np.arange(6)[None] - np.arange(6)[:, None]
-    counts = np.bincount(relative.bucket(distance, bidirectional=True, buckets=32, farthest=128).ravel(), minlength=32)
+    counts = np.bincount(
+        relative.bucket(distance, bidirectional=True, buckets=32, farthest=128).ravel(),
+        minlength=32,
+    )
     np.testing.assert_array_equal(gradient["rel_embedding"], np.stack([counts, counts]))

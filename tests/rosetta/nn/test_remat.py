@@ -30,7 +30,9 @@ def _flops(jaxpr: Any, times: int = 1) -> dict[str, int]:
             found["attention" if batch else "projections"] += size * times
         for inner in jaxprs_in_params(each.params):
             repeated = each.params["length"] if each.primitive.name == "scan" else 1
-            found = {name: found[name] + more for name, more in _flops(inner, times * repeated).items()}
+            found = {
+                name: found[name] + more for name, more in _flops(inner, times * repeated).items()
+            }
     return found
 
 
@@ -40,9 +42,9 @@ def _step(**switches: Any) -> dict[str, int]:
     variables = jax.eval_shape(lambda: t5kit.variables(settings, given))
     trained = {kind: tree for kind, tree in variables.items() if kind in ("params", fp8.COLLECTION)}
     return _flops(
-        jax.make_jaxpr(jax.grad(lambda variables: t5kit.loss(t5kit.call(module, variables, given), given)))(
-            trained
-        ).jaxpr
+        jax.make_jaxpr(
+            jax.grad(lambda variables: t5kit.loss(t5kit.call(module, variables, given), given))
+        )(trained).jaxpr
     )
 
 

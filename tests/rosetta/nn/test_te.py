@@ -51,7 +51,9 @@ def _narrow(x: Any, scale: Any, kind: Any) -> Any:
 
 
 def _next(history: Any, seen: Any) -> Any:
-    return jnp.roll(history.at[0].set(jnp.max(jnp.abs(seen)).astype(jnp.float32)), -1).at[0].set(0.0)
+    return (
+        jnp.roll(history.at[0].set(jnp.max(jnp.abs(seen)).astype(jnp.float32)), -1).at[0].set(0.0)
+    )
 
 
 @jax.custom_vjp
@@ -61,7 +63,9 @@ def _dense(x: Any, kernel: Any, quantizers: _Set) -> Any:
 
 def _dense_forward(x: Any, kernel: Any, quantizers: _Set) -> Any:
     of_x, of_kernel, _ = quantizers.scales
-    y = jnp.tensordot(_narrow(x, of_x, jnp.float8_e4m3fn), _narrow(kernel, of_kernel, jnp.float8_e4m3fn), 1) / (of_x * of_kernel)
+    y = jnp.tensordot(
+        _narrow(x, of_x, jnp.float8_e4m3fn), _narrow(kernel, of_kernel, jnp.float8_e4m3fn), 1
+    ) / (of_x * of_kernel)
     return y.astype(x.dtype), (x, kernel, quantizers)
 
 
@@ -71,10 +75,21 @@ def _dense_backward(kept: Any, gradient: Any) -> Any:
     narrow = _narrow(gradient, of_gradient, jnp.float8_e5m2)
     rows, columns = tuple(range(x.ndim - 1)), tuple(range(1, kernel.ndim))
     over = tuple(range(x.ndim - 1, gradient.ndim))
-    into_x = jnp.tensordot(narrow, _narrow(kernel, of_kernel, jnp.float8_e4m3fn), (over, columns)) / (of_gradient * of_kernel)
-    into_kernel = jnp.tensordot(_narrow(x, of_x, jnp.float8_e4m3fn), narrow, (rows, rows)) / (of_x * of_gradient)
-    histories = tuple(_next(history, seen) for history, seen in zip(quantizers.histories, (x, kernel, gradient), strict=True))
-    return into_x.astype(x.dtype), into_kernel.astype(x.dtype).astype(kernel.dtype), _Set(quantizers.scales, histories)
+    into_x = jnp.tensordot(
+        narrow, _narrow(kernel, of_kernel, jnp.float8_e4m3fn), (over, columns)
+    ) / (of_gradient * of_kernel)
+    into_kernel = jnp.tensordot(_narrow(x, of_x, jnp.float8_e4m3fn), narrow, (rows, rows)) / (
+        of_x * of_gradient
+    )
+    histories = tuple(
+        _next(history, seen)
+        for history, seen in zip(quantizers.histories, (x, kernel, gradient), strict=True)
+    )
+    return (
+        into_x.astype(x.dtype),
+        into_kernel.astype(x.dtype).astype(kernel.dtype),
+        _Set(quantizers.scales, histories),
+    )
 
 
 _dense.defvjp(_dense_forward, _dense_backward)
@@ -93,20 +108,41 @@ class _Attention(nn.Module):
     scale_factor: float
     transpose_batch_sequence: bool
 
-    def __call__(self, query: Any, key: Any, value: Any, described: Any, bias: Any, *, deterministic: bool) -> Any:
+    def __call__(
+        self, query: Any, key: Any, value: Any, described: Any, bias: Any, *, deterministic: bool
+    ) -> Any:
         if self.head_dim > 128:
-            warnings.warn("Falling back to the unfused attention backend as\nfused attention does not support this", stacklevel=1)
+            warnings.warn(
+                "Falling back to the unfused attention backend as\nfused attention does not support this",
+                stacklevel=1,
+            )
         assert (self.attn_bias_type == "no_bias") == (bias is None)
         assert self.scale_factor == 1.0
         assert deterministic or self.attention_dropout > 0
         along = 0 if self.transpose_batch_sequence else 1
-        counts = [jnp.arange(each.shape[along])[None] < count[:, None] for each, count in zip((query, key), described, strict=True)]
-        seen = Mask(queries=counts[0], keys=counts[1]) if "padding" in self.attn_mask_type else Mask()
+        counts = [
+            jnp.arange(each.shape[along])[None] < count[:, None]
+            for each, count in zip((query, key), described, strict=True)
+        ]
+        seen = (
+            Mask(queries=counts[0], keys=counts[1]) if "padding" in self.attn_mask_type else Mask()
+        )
         seen = Mask(queries=seen.queries, keys=seen.keys, causal="causal" in self.attn_mask_type)
         bias = seen.bias(query.shape[along], key.shape[along], bias, query.dtype)
         assert key.shape[-2] == value.shape[-2] == self.num_gqa_groups
-        key, value = (jnp.repeat(each, self.num_attention_heads // self.num_gqa_groups, axis=-2) for each in (key, value))
-        return attention.plain(query, key, value, bias=bias, float32_logits=True, drop=lambda weights: weights, transposed=self.transpose_batch_sequence)
+        key, value = (
+            jnp.repeat(each, self.num_attention_heads // self.num_gqa_groups, axis=-2)
+            for each in (key, value)
+        )
+        return attention.plain(
+            query,
+            key,
+            value,
+            bias=bias,
+            float32_logits=True,
+            drop=lambda weights: weights,
+            transposed=self.transpose_batch_sequence,
+        )
 
 
 @pytest.fixture
@@ -128,7 +164,9 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
     def create_set(*, fp8_recipe: Any, quantize_meta_set: Any) -> _Set:
         assert fp8_recipe == "delayed"
         metas = [quantize_meta_set[name] for name in ("x", "kernel", "grad")]
-        return _Set(tuple(meta["scale"] for meta in metas), tuple(meta["amax_history"] for meta in metas))
+        return _Set(
+            tuple(meta["scale"] for meta in metas), tuple(meta["amax_history"] for meta in metas)
+        )
 
     def size(axis: str) -> int:
         assert axis in axes
@@ -142,10 +180,22 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
     parts: dict[str, dict[str, Any]] = {
         "dense": {"dense": dense},
         "flax": {"DotProductAttention": _Attention},
-        "quantize": {"QuantizeMeta": dict, "QuantizeMetaSet": dict, "QuantizerFactory": types.SimpleNamespace(create_set=create_set), "helper": algorithm},
+        "quantize": {
+            "QuantizeMeta": dict,
+            "QuantizeMetaSet": dict,
+            "QuantizerFactory": types.SimpleNamespace(create_set=create_set),
+            "helper": algorithm,
+        },
         "quantize.helper": vars(algorithm),
-        "sharding": {"is_mesh_available": lambda: True, "get_mesh_axis_size": size, "MeshResource": dict, "global_shard_guard": guard},
-        "attention": {"SequenceDescriptor": types.SimpleNamespace(from_seqlens=lambda counts: counts)},
+        "sharding": {
+            "is_mesh_available": lambda: True,
+            "get_mesh_axis_size": size,
+            "MeshResource": dict,
+            "global_shard_guard": guard,
+        },
+        "attention": {
+            "SequenceDescriptor": types.SimpleNamespace(from_seqlens=lambda counts: counts)
+        },
     }
     root = types.ModuleType("transformer_engine.jax")
     for name, members in parts.items():
@@ -156,9 +206,15 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
             setattr(root, name, module)
     recipes: Any = types.ModuleType("transformer_engine.common.recipe")
     recipes.DelayedScaling = lambda: "delayed"
-    for name, module in (("transformer_engine", types.ModuleType("transformer_engine")), ("transformer_engine.jax", root), (recipes.__name__, recipes)):
+    for name, module in (
+        ("transformer_engine", types.ModuleType("transformer_engine")),
+        ("transformer_engine.jax", root),
+        (recipes.__name__, recipes),
+    ):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setitem(sys.modules, "transformer_engine.common", types.ModuleType("transformer_engine.common"))
+    monkeypatch.setitem(
+        sys.modules, "transformer_engine.common", types.ModuleType("transformer_engine.common")
+    )
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
     monkeypatch.setattr(route, "_said", set())
     return asked
@@ -167,9 +223,15 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
 def _state(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     found = {}
-    for tensor, size, edge in (("input", 4.0, 448.0), ("kernel", 0.5, 448.0), ("output_grad", 1e-2, 57344.0)):
+    for tensor, size, edge in (
+        ("input", 4.0, 448.0),
+        ("kernel", 0.5, 448.0),
+        ("output_grad", 1e-2, 57344.0),
+    ):
         found[f"{tensor}_scale"] = jnp.full((1,), size / edge, jnp.float32)
-        found[f"{tensor}_amax_history"] = jnp.asarray(size * rng.uniform(0.5, 1.0, fp8.HISTORY), jnp.float32)
+        found[f"{tensor}_amax_history"] = jnp.asarray(
+            size * rng.uniform(0.5, 1.0, fp8.HISTORY), jnp.float32
+        )
     return found
 
 
@@ -178,8 +240,12 @@ def _graded(multiply: Any, count: int) -> Any:
     rng = np.random.default_rng(3)
     x = jnp.asarray(rng.normal(size=(2, 16, 64)), jnp.float32)
     kernels = [jnp.asarray(0.1 * rng.normal(size=(64, 32)), jnp.float32) for _ in range(count)]
-    gradients = tuple(jnp.asarray(1e-3 * rng.normal(size=(2, 16, 32)), jnp.float32) for _ in range(count))
-    outputs, back = jax.vjp(lambda *args: multiply(*args, jnp.float32), x, kernels, [_state(1) for _ in range(count)])
+    gradients = tuple(
+        jnp.asarray(1e-3 * rng.normal(size=(2, 16, 32)), jnp.float32) for _ in range(count)
+    )
+    outputs, back = jax.vjp(
+        lambda *args: multiply(*args, jnp.float32), x, kernels, [_state(1) for _ in range(count)]
+    )
     return outputs, back(gradients)
 
 
@@ -188,19 +254,26 @@ def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
     assert (64, 32) in engine
     assert {"dp_resource": "data"} in engine  # of the mesh's axes, the one that there is
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one))))
+        np.testing.assert_allclose(
+            np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one)))
+        )
 
 
 @pytest.mark.parametrize(
     ("there", "told"),
     [
         ({"data", "model"}, {"dp_resource": "data", "tp_resource": "model"}),
-        ({"replica", "data", "model"}, {"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "model"}),
+        (
+            {"replica", "data", "model"},
+            {"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "model"},
+        ),
         (set(), {}),
     ],
     ids=["two", "three", "none"],
 )
-def test_it_is_told_what_the_axes_are(engine: Any, axes: set[str], there: set[str], told: dict[str, str]) -> None:
+def test_it_is_told_what_the_axes_are(
+    engine: Any, axes: set[str], there: set[str], told: dict[str, str]
+) -> None:
     axes.clear()
     axes |= there
     _graded(te.contract, 1)
@@ -208,23 +281,38 @@ def test_it_is_told_what_the_axes_are(engine: Any, axes: set[str], there: set[st
 
 
 def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
-    (outputs, (into_x, into_kernels, ours)), (found, (of_x, of_kernels, theirs)) = _graded(fp8.contract, 3), _graded(te.contract, 3)
+    (outputs, (into_x, into_kernels, ours)), (found, (of_x, of_kernels, theirs)) = (
+        _graded(fp8.contract, 3),
+        _graded(te.contract, 3),
+    )
     assert (64, 3, 32) in engine
-    for one, other in zip(jax.tree.leaves((outputs, into_x, into_kernels)), jax.tree.leaves((found, of_x, of_kernels)), strict=True):
-        np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one))))
+    for one, other in zip(
+        jax.tree.leaves((outputs, into_x, into_kernels)),
+        jax.tree.leaves((found, of_x, of_kernels)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(
+            np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6 * float(jnp.max(jnp.abs(one)))
+        )
     for tensor in fp8.TENSORS:
         largest = max(float(state[f"{tensor}_amax_history"][0]) for state in ours)
         for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(other[f"{tensor}_amax_history"], np.full(fp8.HISTORY, largest), rtol=1e-6)
+            np.testing.assert_allclose(
+                other[f"{tensor}_amax_history"], np.full(fp8.HISTORY, largest), rtol=1e-6
+            )
             np.testing.assert_allclose(other[f"{tensor}_scale"], one[f"{tensor}_scale"], rtol=1e-6)
 
 
-def test_what_it_cannot_take_is_multiplied_by_xla_and_said(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_cannot_take_is_multiplied_by_xla_and_said(
+    engine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, kernel = jnp.ones((1, 3, 64), jnp.float32), jnp.ones((64, 32), jnp.float32)
     (found,) = te.contract(x, [kernel], [_state(1)], jnp.float32)
     np.testing.assert_array_equal(found, fp8.contract(x, [kernel], [_state(1)], jnp.float32)[0])
     assert not [each for each in engine if isinstance(each, tuple)]
-    assert "FP8 by XLA instead of Transformer Engine: a product of 3 rows" in capsys.readouterr().err
+    assert (
+        "FP8 by XLA instead of Transformer Engine: a product of 3 rows" in capsys.readouterr().err
+    )
 
 
 def test_a_projection_goes_where_it_is_told(engine: Any) -> None:
@@ -233,10 +321,17 @@ def test_a_projection_goes_where_it_is_told(engine: Any) -> None:
 
         @nn.compact
         def __call__(self, x: Any) -> Any:
-            return contract(x, [Kernel(64, 32, ("embed", "mlp"), nn.initializers.ones, fp8=self.by, name="wi")()], jnp.float32)[0]
+            return contract(
+                x,
+                [Kernel(64, 32, ("embed", "mlp"), nn.initializers.ones, fp8=self.by, name="wi")()],
+                jnp.float32,
+            )[0]
 
     x = jnp.ones((2, 16, 64), jnp.float32)
-    trees = {by: jax.tree.map(jnp.shape, Projection(by).init(jax.random.key(0), x)[fp8.COLLECTION]) for by in ("xla", "te")}
+    trees = {
+        by: jax.tree.map(jnp.shape, Projection(by).init(jax.random.key(0), x)[fp8.COLLECTION])
+        for by in ("xla", "te")
+    }
     assert trees["xla"] == trees["te"]  # a checkpoint does not know who computed
     before = len(engine)
     Projection("xla").init(jax.random.key(0), x)
@@ -249,37 +344,61 @@ class _Attending(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any, mask: Mask) -> Any:
-        how: dict[str, Any] = {"dropout_rate": 0.1, "deterministic": self.deterministic, "transposed": self.transposed}
+        how: dict[str, Any] = {
+            "dropout_rate": 0.1,
+            "deterministic": self.deterministic,
+            "transposed": self.transposed,
+        }
         return te.attention(query, key, value, relative=relative, mask=mask, **how)
 
 
 def _attended(depth: int = 16) -> tuple[Any, Any, Any, Any]:
     rng = np.random.default_rng(5)
-    query, key, value = (jnp.asarray(rng.normal(size=(2, length, 2, depth)), jnp.bfloat16) for length in (8, 6, 6))
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(2, length, 2, depth)), jnp.bfloat16) for length in (8, 6, 6)
+    )
     return query, key, value, jnp.asarray(rng.normal(size=(1, 2, 8, 6)), jnp.bfloat16)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
-def test_attention_is_asked_for_what_the_mask_says(engine: Any, causal: bool, padded: bool, transposed: bool) -> None:
+def test_attention_is_asked_for_what_the_mask_says(
+    engine: Any, causal: bool, padded: bool, transposed: bool
+) -> None:
     del engine
     query, key, value, relative = _attended()
     real = jnp.arange(6)[None] < jnp.array([[6], [4]])
     mask = Mask(keys=real if padded else None, causal=causal)
-    expected = attention.plain(query, key, value, bias=mask.bias(8, 6, relative, query.dtype), float32_logits=True, drop=lambda weights: weights)
+    expected = attention.plain(
+        query,
+        key,
+        value,
+        bias=mask.bias(8, 6, relative, query.dtype),
+        float32_logits=True,
+        drop=lambda weights: weights,
+    )
 
     def turned(x: Any) -> Any:
         return jnp.swapaxes(x, 0, 1) if transposed else x
 
-    found = turned(_Attending(transposed).apply({}, *(turned(each) for each in (query, key, value)), relative, mask))
+    found = turned(
+        _Attending(transposed).apply(
+            {}, *(turned(each) for each in (query, key, value)), relative, mask
+        )
+    )
     np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
 
 
-def test_attention_without_a_fused_kernel_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_without_a_fused_kernel_is_refused(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del engine
     arguments = _attended(depth=256)
-    with pytest.raises(UserError, match="no fused attention for 8 queries, 6 keys, heads of 256, causal; set it to cudnn or xla"):
+    with pytest.raises(
+        UserError,
+        match="no fused attention for 8 queries, 6 keys, heads of 256, causal; set it to cudnn or xla",
+    ):
         _Attending().apply({}, *arguments, Mask(causal=True))
     monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
     with pytest.raises(UserError, match="NVTE_FUSED_ATTN: is 0"):
@@ -295,7 +414,9 @@ def test_attention_without_a_fused_kernel_is_refused(engine: Any, monkeypatch: p
         ("bfloat16", Mask(visible=1), "xla", "neither padding nor causal"),
     ],
 )
-def test_who_attends(engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str) -> None:
+def test_who_attends(
+    engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str
+) -> None:
     del engine
     assert te.choose_attention(dtype=dtype, mask=mask, dropout=False) == chosen
     said = capsys.readouterr().err
@@ -306,16 +427,26 @@ def test_who_attends(engine: Any, capsys: pytest.CaptureFixture[str], dtype: str
 
 
 _SMALL: dict[str, Any] = {
-    "vocab_size": 32, "emb_dim": 32, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "head_dim": 16, "mlp_dim": 64,
-    "mlp_activations": ("gelu", "linear"), "dropout_rate": 0.0, "dtype": "bfloat16",
-}  # fmt: skip
+    "vocab_size": 32,
+    "emb_dim": 32,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "head_dim": 16,
+    "mlp_dim": 64,
+    "mlp_activations": ("gelu", "linear"),
+    "dropout_rate": 0.0,
+    "dtype": "bfloat16",
+}
 
 
 def _logits(**switches: Any) -> Any:
     rng = np.random.default_rng(2)
     tokens = jnp.asarray(rng.integers(1, 32, (4, 8)), jnp.int32)
     made = network.Transformer(T5Config(**{**_SMALL, **switches}))
-    variables = network.Transformer(T5Config(**_SMALL)).init(jax.random.key(0), tokens, tokens, tokens, enable_dropout=False)
+    variables = network.Transformer(T5Config(**_SMALL)).init(
+        jax.random.key(0), tokens, tokens, tokens, enable_dropout=False
+    )
     return made.apply({"params": variables["params"]}, tokens, tokens, tokens, enable_dropout=False)
 
 
@@ -338,10 +469,14 @@ def test_the_networks_attention_is_the_same_by_it(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("switches", [{"fp8": "te"}, {"attention": "te"}])
-def test_without_it_the_switches_are_refused(monkeypatch: pytest.MonkeyPatch, switches: Any) -> None:
+def test_without_it_the_switches_are_refused(
+    monkeypatch: pytest.MonkeyPatch, switches: Any
+) -> None:
     monkeypatch.setattr(package, "version", lambda: None)
     monkeypatch.setattr(package, "reason", lambda: "not asked for when this environment was built")
-    with pytest.raises(UserError, match="Transformer Engine: not in this environment: not asked for"):
+    with pytest.raises(
+        UserError, match="Transformer Engine: not in this environment: not asked for"
+    ):
         _logits(**switches)
 
 

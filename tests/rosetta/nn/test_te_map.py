@@ -20,7 +20,9 @@ def _leaf(rng: Any, shape: tuple[int, ...], layer_axis: int | None) -> np.ndarra
     return made
 
 
-def _layer(kind: str, gated: bool = True, layer_axis: int | None = None, seed: int = 0) -> dict[str, Any]:
+def _layer(
+    kind: str, gated: bool = True, layer_axis: int | None = None, seed: int = 0
+) -> dict[str, Any]:
     """A layer of upstream's tree with random parameters."""
     rng = np.random.default_rng(seed)
 
@@ -28,23 +30,39 @@ def _layer(kind: str, gated: bool = True, layer_axis: int | None = None, seed: i
         return _leaf(rng, shape, layer_axis)
 
     def attention() -> dict[str, Any]:
-        return {**{name: {"kernel": leaf(D, W)} for name in ("query", "key", "value")}, "out": {"kernel": leaf(W, D)}}
+        return {
+            **{name: {"kernel": leaf(D, W)} for name in ("query", "key", "value")},
+            "out": {"kernel": leaf(W, D)},
+        }
 
     inner = ("wi_0", "wi_1") if gated else ("wi",)
-    found: dict[str, Any] = {"pre_mlp_layer_norm": {"scale": leaf(D)}, "mlp": {**{name: {"kernel": leaf(D, F)} for name in inner}, "wo": {"kernel": leaf(F, D)}}}
+    found: dict[str, Any] = {
+        "pre_mlp_layer_norm": {"scale": leaf(D)},
+        "mlp": {**{name: {"kernel": leaf(D, F)} for name in inner}, "wo": {"kernel": leaf(F, D)}},
+    }
     if kind == "encoder":
         found |= {"attention": attention(), "pre_attention_layer_norm": {"scale": leaf(D)}}
     else:
-        found |= {"self_attention": attention(), "pre_self_attention_layer_norm": {"scale": leaf(D)}}
+        found |= {
+            "self_attention": attention(),
+            "pre_self_attention_layer_norm": {"scale": leaf(D)},
+        }
     if kind == "decoder":
-        found |= {"encoder_decoder_attention": attention(), "pre_cross_attention_layer_norm": {"scale": leaf(D)}}
+        found |= {
+            "encoder_decoder_attention": attention(),
+            "pre_cross_attention_layer_norm": {"scale": leaf(D)},
+        }
     return found
 
 
 def _flat(tree: Any, before: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {before: tree}
-    return {path: leaf for name, child in tree.items() for path, leaf in _flat(child, f"{before}/{name}".strip("/")).items()}
+    return {
+        path: leaf
+        for name, child in tree.items()
+        for path, leaf in _flat(child, f"{before}/{name}".strip("/")).items()
+    }
 
 
 def _assert_same(one: Any, other: Any) -> None:
@@ -72,10 +90,18 @@ def test_a_decoder_layer_fused() -> None:
     }
     qkv = found["self_attention"]["qkv"]
     for index, name in enumerate(("query", "key", "value")):
-        np.testing.assert_array_equal(qkv["kernel"][:, index], layer["self_attention"][name]["kernel"])
-    np.testing.assert_array_equal(found["encoder_decoder_attention"]["kv"]["kernel"][:, 1], layer["encoder_decoder_attention"]["value"]["kernel"])
+        np.testing.assert_array_equal(
+            qkv["kernel"][:, index], layer["self_attention"][name]["kernel"]
+        )
+    np.testing.assert_array_equal(
+        found["encoder_decoder_attention"]["kv"]["kernel"][:, 1],
+        layer["encoder_decoder_attention"]["value"]["kernel"],
+    )
     np.testing.assert_array_equal(qkv["scale"], layer["pre_self_attention_layer_norm"]["scale"])
-    np.testing.assert_array_equal(found["encoder_decoder_attention"]["query"]["scale"], layer["pre_cross_attention_layer_norm"]["scale"])
+    np.testing.assert_array_equal(
+        found["encoder_decoder_attention"]["query"]["scale"],
+        layer["pre_cross_attention_layer_norm"]["scale"],
+    )
     np.testing.assert_array_equal(found["mlp"]["wi_kernel"][:, 1], layer["mlp"]["wi_1"]["kernel"])
 
 
@@ -114,7 +140,11 @@ def test_stacked_layers_are_the_single_ones(layer_axis: int) -> None:
     there = _flat(te_map.layer_to_te(stacked, "decoder", layer_axis=layer_axis))
 
     def single(tree: Any) -> Any:
-        return {name: single(child) for name, child in tree.items()} if isinstance(tree, dict) else np.take(tree, 1, layer_axis)
+        return (
+            {name: single(child) for name, child in tree.items()}
+            if isinstance(tree, dict)
+            else np.take(tree, 1, layer_axis)
+        )
 
     for path, leaf in _flat(te_map.layer_to_te(single(stacked), "decoder")).items():
         np.testing.assert_array_equal(np.take(there[path], 1, layer_axis), leaf, err_msg=path)
@@ -126,11 +156,18 @@ def test_whole_trees_and_moments(decoder: str) -> None:
 
     def tree(seed: int) -> dict[str, Any]:
         rng = np.random.default_rng(seed)
-        found: dict[str, Any] = {"decoder": {"relpos_bias": {"rel_embedding": _leaf(rng, (2, 32), None)}}}
-        found["decoder"] |= {f"layers_{index}": _layer(decoder, seed=seed + index) for index in range(2)}
+        found: dict[str, Any] = {
+            "decoder": {"relpos_bias": {"rel_embedding": _leaf(rng, (2, 32), None)}}
+        }
+        found["decoder"] |= {
+            f"layers_{index}": _layer(decoder, seed=seed + index) for index in range(2)
+        }
         if decoder == "decoder":
             found |= {"token_embedder": {"embedding": _leaf(rng, (12, D), None)}}
-            found["encoder"] = {"layers_0": _layer("encoder", seed=seed), "encoder_norm": {"scale": _leaf(rng, (D,), None)}}
+            found["encoder"] = {
+                "layers_0": _layer("encoder", seed=seed),
+                "encoder_norm": {"scale": _leaf(rng, (D,), None)},
+            }
         return found
 
     state = {"param_states": tree(1), "target": tree(2)}
@@ -158,7 +195,11 @@ def _broken(path: str, leaf: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "leaf", "says"),
     [
-        ("encoder/layers_0/attention/key/kernel", np.zeros((D, W + 1)), "has 9 where encoder/layers_0/attention/query/kernel has 8"),
+        (
+            "encoder/layers_0/attention/key/kernel",
+            np.zeros((D, W + 1)),
+            "has 9 where encoder/layers_0/attention/query/kernel has 8",
+        ),
         ("encoder/layers_0/pre_mlp_layer_norm/scale", np.zeros((D + 1,)), "has 7 where"),
         ("encoder/layers_0/mlp/wo/kernel", np.zeros((D, F)), "where"),
         ("encoder/layers_0/mlp/wi_1/kernel", np.zeros((D,)), "Adafactor's factored moments"),
@@ -177,14 +218,24 @@ def test_what_does_not_fit_is_named(path: str, leaf: Any, says: str) -> None:
 def test_what_does_not_fit_on_the_way_back_is_named() -> None:
     there = te_map.to_te({"encoder": {"layers_0": _layer("encoder")}})
     there["encoder"]["layers_0"]["attention"]["qkv"]["kernel"] = np.zeros((D, 2, W))
-    with pytest.raises(UserError, match="encoder/layers_0/attention/qkv/kernel: has 2 where Transformer Engine's layout has 3"):
+    with pytest.raises(
+        UserError,
+        match="encoder/layers_0/attention/qkv/kernel: has 2 where Transformer Engine's layout has 3",
+    ):
         te_map.from_te(there)
     with pytest.raises(UserError, match="encoder/layers_0/mlp/wi_kernel: is missing"):
         te_map.from_te({"encoder": {"layers_0": _layer("encoder")}})
 
 
 def test_what_its_layer_cannot_compute() -> None:
-    sizes: dict[str, Any] = {"emb_dim": 768, "num_heads": 12, "head_dim": 64, "mlp_activations": ("gelu", "linear")}
+    sizes: dict[str, Any] = {
+        "emb_dim": 768,
+        "num_heads": 12,
+        "head_dim": 64,
+        "mlp_activations": ("gelu", "linear"),
+    }
     assert te_map.unfit(**sizes) == ""
-    assert "6 heads of 64" in te_map.unfit(**{**sizes, "emb_dim": 512, "num_heads": 6})  # T5 1.1 small
+    assert "6 heads of 64" in te_map.unfit(
+        **{**sizes, "emb_dim": 512, "num_heads": 6}
+    )  # T5 1.1 small
     assert "order" in te_map.unfit(**{**sizes, "mlp_activations": ("linear", "gelu")})

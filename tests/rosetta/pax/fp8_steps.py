@@ -12,13 +12,20 @@ from rosetta.nn import fp8
 from tests.rosetta.pax import stepkit
 
 LEARNING = 200  # steps
-FP8: dict[str, Any] = {"USE_FP8": True, "LEARNING_RATE": 1e-3}  # Adam's first steps are as large whatever the gradient: small, so that rounding stays so
+FP8: dict[str, Any] = {
+    "USE_FP8": True,
+    "LEARNING_RATE": 1e-3,
+}  # Adam's first steps are as large whatever the gradient: small, so that rounding stays so
 STEPS: dict[str, Any] = {
     "2 microbatches": {"NUM_MICROBATCHES": 2},
     "4 microbatches": {"NUM_MICROBATCHES": 4},
     "4 devices": {"ICI_MESH_SHAPE": (1, 2, 2)},
     "repeated": {"USE_REPEATED_LAYER": True},
-    "repeated, 4 devices, 2 microbatches": {"USE_REPEATED_LAYER": True, "ICI_MESH_SHAPE": (1, 4, 1), "NUM_MICROBATCHES": 2},
+    "repeated, 4 devices, 2 microbatches": {
+        "USE_REPEATED_LAYER": True,
+        "ICI_MESH_SHAPE": (1, 4, 1),
+        "NUM_MICROBATCHES": 2,
+    },
 }
 
 
@@ -29,14 +36,20 @@ def repeated(params: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, leaf in params.items():
         if name.startswith(first):
             rest = name.removeprefix(first)
-            made[f"lm/transformer/repeat/sub/x_layers_0/{rest}"] = np.stack([leaf, params[f"lm/transformer/x_layers_1/{rest}"]])
+            made[f"lm/transformer/repeat/sub/x_layers_0/{rest}"] = np.stack(
+                [leaf, params[f"lm/transformer/x_layers_1/{rest}"]]
+            )
     return made
 
 
 def told(state: dict[str, np.ndarray]) -> dict[str, Any]:
     """All scales, and of histories the newest two values and whether the rest is still empty."""
     return {
-        name: leaf.tolist() if leaf.shape[-1] == 1 else [leaf[..., :2].tolist(), float(np.abs(leaf[..., 2:]).max())] for name, leaf in state.items() if leaf.shape[-1] in (1, fp8.HISTORY)
+        name: leaf.tolist()
+        if leaf.shape[-1] == 1
+        else [leaf[..., :2].tolist(), float(np.abs(leaf[..., 2:]).max())]
+        for name, leaf in state.items()
+        if leaf.shape[-1] in (1, fp8.HISTORY)
     }
 
 
@@ -46,15 +59,32 @@ def main(what: str) -> None:
         plain = stepkit.Run(stepkit.experiment("gpt", **FP8))
         start = plain.params
         losses = plain.steps(2)
-        found["plain"] = {"losses": losses, "state": told(plain.fp8), "summaries": {name: float(value) for name, value in plain.summaries.items() if value.ndim == 0}}
+        found["plain"] = {
+            "losses": losses,
+            "state": told(plain.fp8),
+            "summaries": {
+                name: float(value) for name, value in plain.summaries.items() if value.ndim == 0
+            },
+        }
         found["stacked"] = told(repeated(plain.fp8))
         found["norm"] = float(np.sqrt(sum(np.sum(leaf**2) for leaf in start.values())))
         for name, how in STEPS.items():
-            run = stepkit.Run(stepkit.experiment("gpt", **FP8, **how), start=repeated(start) if "USE_REPEATED_LAYER" in how else start)
+            run = stepkit.Run(
+                stepkit.experiment("gpt", **FP8, **how),
+                start=repeated(start) if "USE_REPEATED_LAYER" in how else start,
+            )
             found[name] = {"losses": run.steps(2), "state": told(run.fp8)}
     else:
         for kind in (False, True):
-            run = stepkit.Run(stepkit.experiment("gpt", USE_FP8=kind, USE_REPEATED_LAYER=True, FPROP_DTYPE="bfloat16", LEARNING_RATE=3e-3))
+            run = stepkit.Run(
+                stepkit.experiment(
+                    "gpt",
+                    USE_FP8=kind,
+                    USE_REPEATED_LAYER=True,
+                    FPROP_DTYPE="bfloat16",
+                    LEARNING_RATE=3e-3,
+                )
+            )
             found["fp8" if kind else "bfloat16"] = run.steps(LEARNING)
     print(json.dumps(found))
 

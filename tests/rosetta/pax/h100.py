@@ -20,11 +20,29 @@ from rosetta.pax import attention, einsum, experts
 BATCH, LENGTH, WIDE = 2, 256, 512
 _HEADS: dict[str, Any] = {"input_dim": WIDE, "hidden_dim": WIDE, "num_heads": 8, "dim_per_head": 64}
 _FP8 = pax_fiddle.Config(einsum.Einsum)
-_EXPERTS = pax_fiddle.Config(transformers.TransformerFeedForwardMoe, input_dims=WIDE, hidden_dims=1024, num_experts=4, num_groups=2, moe_load_balance_loss_weight=0.01)
+_EXPERTS = pax_fiddle.Config(
+    transformers.TransformerFeedForwardMoe,
+    input_dims=WIDE,
+    hidden_dims=1024,
+    num_experts=4,
+    num_groups=2,
+    moe_load_balance_loss_weight=0.01,
+)
 LAYERS: dict[str, Any] = {
-    "attention": pax_fiddle.Config(attention.DotProductAttention, **_HEADS, combine_qkv=True, internal_enable_per_dim_scale=False),
+    "attention": pax_fiddle.Config(
+        attention.DotProductAttention,
+        **_HEADS,
+        combine_qkv=True,
+        internal_enable_per_dim_scale=False,
+    ),
     "groups": pax_fiddle.Config(attention.MultiQueryAttention, **_HEADS, num_kv_heads=2),
-    "combined": pax_fiddle.Config(attentions.CombinedQKVProjectionLayer, input_dim=WIDE, num_heads=8, dim_per_head=64, einsum_tpl=_FP8),
+    "combined": pax_fiddle.Config(
+        attentions.CombinedQKVProjectionLayer,
+        input_dim=WIDE,
+        num_heads=8,
+        dim_per_head=64,
+        einsum_tpl=_FP8,
+    ),
     "experts": experts.in_fp8(_EXPERTS, "xla"),
 }
 
@@ -33,23 +51,45 @@ def calls(made: Any, device: Any) -> list[str]:
     """What a layer's forward and backward pass calls: the library's name, and the end of the operation's."""
     layer = base_layer.instantiate(made.clone().set(name="it", fprop_dtype=jnp.bfloat16))
     attends = hasattr(layer, "atten_dropout_prob")
-    given = [jax.ShapeDtypeStruct((BATCH, LENGTH, WIDE), jnp.bfloat16), *([jax.ShapeDtypeStruct((1, 1, LENGTH, LENGTH), jnp.bfloat16)] if attends else [])]
+    given = [
+        jax.ShapeDtypeStruct((BATCH, LENGTH, WIDE), jnp.bfloat16),
+        *([jax.ShapeDtypeStruct((1, 1, LENGTH, LENGTH), jnp.bfloat16)] if attends else []),
+    ]
 
     def inputs(x: Any, *mask: Any) -> tuple[Any, ...]:
         return (x, x, x, *mask) if attends else (x,)
 
-    variables = jax.eval_shape(lambda *given: layer.init(jax.random.key(0), *inputs(*given)), *given)
+    variables = jax.eval_shape(
+        lambda *given: layer.init(jax.random.key(0), *inputs(*given)), *given
+    )
 
     def loss(params: Any, *given: Any) -> Any:
-        found = layer.apply({"params": params}, *inputs(*given), mutable=["summaries", "aux_loss"])[0]
+        found = layer.apply({"params": params}, *inputs(*given), mutable=["summaries", "aux_loss"])[
+            0
+        ]
         return sum(jnp.sum(each.astype(jnp.float32) ** 2) for each in jax.tree.leaves(found))
 
     where = jax.sharding.SingleDeviceSharding(device)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), (variables["params"], *given))
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        (variables["params"], *given),
+    )
     text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*shapes).compile().as_text()
-    return [f"{library} {name}" for library, name in re.findall(r'custom_call_target="(__c[^"]*)".*?op_name="([^"]*)"', text)]
+    return [
+        f"{library} {name}"
+        for library, name in re.findall(
+            r'custom_call_target="(__c[^"]*)".*?op_name="([^"]*)"', text
+        )
+    ]
 
 
 if __name__ == "__main__":
     with jax.default_device(jax.devices("cpu")[0]):
-        print(json.dumps({name: calls(made, target.devices("h100", 1, 1)[0]) for name, made in LAYERS.items()}))
+        print(
+            json.dumps(
+                {
+                    name: calls(made, target.devices("h100", 1, 1)[0])
+                    for name, made in LAYERS.items()
+                }
+            )
+        )

@@ -46,9 +46,22 @@ class Place(gpukit.Place):
         record = self.work / "record.json"
         record.unlink(missing_ok=True)
         usual = {"VOCAB_PATH": "byte", "VOCAB": "", "TFDS_DATA_DIR": ""}
-        done = subprocess.run(argv, cwd=self.work, env=self.env(**{**usual, **settings}), capture_output=True, text=True, check=False)
-        lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-        notes = tuple(gpukit.Ran(done.returncode, "", "", line["argv"], line["env"]) for line in lines)
+        done = subprocess.run(
+            argv,
+            cwd=self.work,
+            env=self.env(**{**usual, **settings}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = (
+            [json.loads(line) for line in record.read_text().splitlines()]
+            if record.exists()
+            else []
+        )
+        notes = tuple(
+            gpukit.Ran(done.returncode, "", "", line["argv"], line["env"]) for line in lines
+        )
         last = notes[-1] if notes else gpukit.Ran(0, "", "", [], {})
         return Ran(done.returncode, done.stdout, done.stderr, last.argv, last.env, notes)
 

@@ -22,14 +22,29 @@ from rosetta.pax import attention
 BATCH, LENGTH, WIDE = 3, 16, 32
 _SHARED: dict[str, Any] = {"input_dim": WIDE, "hidden_dim": WIDE, "num_heads": 4, "dim_per_head": 8}
 _GPT: dict[str, Any] = {"combine_qkv": True, "internal_enable_per_dim_scale": False}
-_ROTARY: dict[str, Any] = {"use_rotary_position_emb": True, "rotary_position_emb_tpl": pax_fiddle.Config(embedding_softmax.RotaryPositionalEmbedding)}
+_ROTARY: dict[str, Any] = {
+    "use_rotary_position_emb": True,
+    "rotary_position_emb_tpl": pax_fiddle.Config(embedding_softmax.RotaryPositionalEmbedding),
+}
 LAYERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt": (attentions.DotProductAttention, attention.DotProductAttention, _GPT),
     "scaled by a parameter": (attentions.DotProductAttention, attention.DotProductAttention, {}),
-    "scaled logits": (attentions.DotProductAttention, attention.DotProductAttention, {**_GPT, "internal_enable_query_scale": False, "scale_logits_by_head_dims": True}),
+    "scaled logits": (
+        attentions.DotProductAttention,
+        attention.DotProductAttention,
+        {**_GPT, "internal_enable_query_scale": False, "scale_logits_by_head_dims": True},
+    ),
     "llama": (attentions.DotProductAttention, attention.DotProductAttention, {**_GPT, **_ROTARY}),
-    "groups": (multi_query_attention.MultiQueryDotProductAttention, attention.MultiQueryAttention, {"num_kv_heads": 2, **_ROTARY}),
-    "one head of keys": (multi_query_attention.MultiQueryDotProductAttention, attention.MultiQueryAttention, {"num_kv_heads": 1, **_ROTARY}),
+    "groups": (
+        multi_query_attention.MultiQueryDotProductAttention,
+        attention.MultiQueryAttention,
+        {"num_kv_heads": 2, **_ROTARY},
+    ),
+    "one head of keys": (
+        multi_query_attention.MultiQueryDotProductAttention,
+        attention.MultiQueryAttention,
+        {"num_kv_heads": 1, **_ROTARY},
+    ),
 }
 
 
@@ -37,7 +52,9 @@ def _given() -> tuple[Any, Any, Any, Any]:
     """Activations, the mask that praxis makes for causal rows with padding at the end, positions, and which tokens are real."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, LENGTH, WIDE)), jnp.float32)
     paddings = (jnp.arange(LENGTH)[None] >= jnp.array([[LENGTH], [9], [4]])).astype(jnp.float32)
-    mask = attentions.merge_masks(attentions.convert_paddings_to_mask(paddings), attentions.causal_mask(x))
+    mask = attentions.merge_masks(
+        attentions.convert_paddings_to_mask(paddings), attentions.causal_mask(x)
+    )
     return x, mask, jnp.tile(jnp.arange(LENGTH)[None], (BATCH, 1)), paddings == 0
 
 
@@ -46,7 +63,9 @@ def test_it_is_upstreams_attention_where_there_is_no_padding(name: str) -> None:
     upstreams, ours, more = LAYERS[name]
     x, mask, positions, real = _given()
     plain = base_layer.instantiate(pax_fiddle.Config(upstreams, name="it", **_SHARED, **more))
-    fused = base_layer.instantiate(pax_fiddle.Config(ours, name="it", **_SHARED, **more, implementation="xla"))
+    fused = base_layer.instantiate(
+        pax_fiddle.Config(ours, name="it", **_SHARED, **more, implementation="xla")
+    )
     variables = plain.init(jax.random.key(1), x, x, x, mask, positions, positions)
     target = jnp.asarray(np.random.default_rng(1).normal(size=x.shape), jnp.float32)
 
@@ -59,7 +78,9 @@ def test_it_is_upstreams_attention_where_there_is_no_padding(name: str) -> None:
     (_, found), back = graded(fused, variables, x)
     np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-5)
     for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(expected_back), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(other)))))
+        np.testing.assert_allclose(
+            one, other, rtol=1e-4, atol=1e-5 * max(1.0, float(jnp.max(jnp.abs(other))))
+        )
 
 
 _BFLOAT: dict[str, Any] = {**_SHARED, **_GPT, "fprop_dtype": jnp.bfloat16}
@@ -77,26 +98,49 @@ _BFLOAT: dict[str, Any] = {**_SHARED, **_GPT, "fprop_dtype": jnp.bfloat16}
         ({"atten_dropout_prob": 0.1}, "attention dropout"),
     ],
 )
-def test_what_a_kernel_cannot_do_upstreams_layer_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: Any, says: str) -> None:
+def test_what_a_kernel_cannot_do_upstreams_layer_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: Any, says: str
+) -> None:
     monkeypatch.setattr(route, "_said", set())
     x, mask, positions, _ = _given()
     sizes = {**_BFLOAT, **more}
     x = x.astype(sizes["fprop_dtype"])
-    ours = base_layer.instantiate(pax_fiddle.Config(attention.DotProductAttention, name="it", **sizes))
-    plain = base_layer.instantiate(pax_fiddle.Config(attentions.DotProductAttention, name="it", **{name: value for name, value in sizes.items() if name != "packed"}))
+    ours = base_layer.instantiate(
+        pax_fiddle.Config(attention.DotProductAttention, name="it", **sizes)
+    )
+    plain = base_layer.instantiate(
+        pax_fiddle.Config(
+            attentions.DotProductAttention,
+            name="it",
+            **{name: value for name, value in sizes.items() if name != "packed"},
+        )
+    )
     variables = plain.init(jax.random.key(1), x, x, x, mask, positions, positions)
-    found, expected = (layer.apply(variables, x, x, x, mask, rngs={"random": jax.random.key(2)})[0] for layer in (ours, plain))
+    found, expected = (
+        layer.apply(variables, x, x, x, mask, rngs={"random": jax.random.key(2)})[0]
+        for layer in (ours, plain)
+    )
     np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
     assert f"attention by XLA instead of cuDNN: {says}" in capsys.readouterr().err
 
 
-def test_shared_keys_with_packed_rows_go_to_upstreams_layer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shared_keys_with_packed_rows_go_to_upstreams_layer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(route, "_said", set())
     x, mask, positions, _ = _given()
     sizes = {**_SHARED, "num_kv_heads": 2, **_ROTARY}
-    ours = base_layer.instantiate(pax_fiddle.Config(attention.MultiQueryAttention, name="it", **sizes, implementation="xla", packed=True))
-    plain = base_layer.instantiate(pax_fiddle.Config(multi_query_attention.MultiQueryDotProductAttention, name="it", **sizes))
+    ours = base_layer.instantiate(
+        pax_fiddle.Config(
+            attention.MultiQueryAttention, name="it", **sizes, implementation="xla", packed=True
+        )
+    )
+    plain = base_layer.instantiate(
+        pax_fiddle.Config(multi_query_attention.MultiQueryDotProductAttention, name="it", **sizes)
+    )
     variables = plain.init(jax.random.key(1), x, x, x, mask, positions, positions)
-    found, expected = (layer.apply(variables, x, x, x, mask, positions, positions)[0] for layer in (ours, plain))
+    found, expected = (
+        layer.apply(variables, x, x, x, mask, positions, positions)[0] for layer in (ours, plain)
+    )
     np.testing.assert_array_equal(found, expected)
     assert "packed examples" in capsys.readouterr().err

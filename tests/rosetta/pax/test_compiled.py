@@ -23,8 +23,17 @@ ROOT = Path(__file__).resolve().parents[3]
 def calls() -> Any:
     """What each layer calls of the libraries."""
     if not any(find_spec(name) for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")):
-        pytest.skip("NOT CHECKED here: needs an environment for cuda12 or cuda13 (python build.py --distribution pax --accelerator cuda13 --output env:DIR)")
-    done = subprocess.run([sys.executable, "-m", "tests.rosetta.pax.h100"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+        pytest.skip(
+            "NOT CHECKED here: needs an environment for cuda12 or cuda13 (python build.py --distribution pax --accelerator cuda13 --output env:DIR)"
+        )
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rosetta.pax.h100"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -38,5 +47,9 @@ def test_attention_is_cudnns_and_so_is_its_gradient(calls: Any, layer: str) -> N
 @pytest.mark.parametrize(("layer", "products"), [("combined", 1), ("experts", 2)])
 def test_a_product_is_three_in_fp8(calls: Any, layer: str, products: int) -> None:
     """Forward and both gradients, of q, k and v in one and of all experts in one; the router and what dispatches have none."""
-    found = [each.split()[1].split("/")[-2].strip("()").rpartition("(")[2] for each in calls[layer] if each.startswith("__cublas$lt$matmul$f8")]
+    found = [
+        each.split()[1].split("/")[-2].strip("()").rpartition("(")[2]
+        for each in calls[layer]
+        if each.startswith("__cublas$lt$matmul$f8")
+    ]
     assert sorted(found) == sorted(["fprop", "dgrad", "wgrad"] * products)

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 DOCS = datakit.documents(120)
 BYTES = vocabulary.Vocabulary("byte", 0)
 VARIABLES = ("DATA", "EVAL_DATA", "VOCAB_PATH", "TFDS_DATA_DIR")
-BOOLQ = [{"passage": f"Sheep {n} says yes. Sheep {n} says no.", "question": f"is it yes or no {n}", "label": n % 2} for n in range(40)]
+BOOLQ = [
+    {
+        "passage": f"Sheep {n} says yes. Sheep {n} says no.",
+        "question": f"is it yes or no {n}",
+        "label": n % 2,
+    }
+    for n in range(40)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +42,24 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def experiment(mixin: type[Any], **given: Any) -> Any:
     """A mixin with the hyper-parameters it finds in a size."""
-    return type("Experiment", (mixin,), {"task": lambda _: None, "VOCAB_SIZE": 300, "MAX_SEQ_LEN": 32, "PERCORE_BATCH_SIZE": 4, **given})()
+    return type(
+        "Experiment",
+        (mixin,),
+        {
+            "task": lambda _: None,
+            "VOCAB_SIZE": 300,
+            "MAX_SEQ_LEN": 32,
+            "PERCORE_BATCH_SIZE": 4,
+            **given,
+        },
+    )()
 
 
 def pile(tmp_path: Path, **given: Any) -> Any:
-    return experiment(data.PileUnsupervisedDataset, **{"DATA": datakit.text(tmp_path / "t", DOCS), "VOCAB": "byte", **given})
+    return experiment(
+        data.PileUnsupervisedDataset,
+        **{"DATA": datakit.text(tmp_path / "t", DOCS), "VOCAB": "byte", **given},
+    )
 
 
 def lines(path: Path, records: list[dict[str, Any]]) -> str:
@@ -47,19 +67,32 @@ def lines(path: Path, records: list[dict[str, Any]]) -> str:
     return f"jsonl:{path}"
 
 
-def test_variables_stand_in_for_what_is_not_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_stand_in_for_what_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DATA", datakit.text(tmp_path / "a", DOCS))
     monkeypatch.setenv("EVAL_DATA", datakit.text(tmp_path / "b", DOCS))
     monkeypatch.setenv("VOCAB_PATH", "byte")
     train, evaluated = experiment(data.PileUnsupervisedDataset).datasets()
-    assert (train.data, train.vocab, train.batch_size) == (f"text:{tmp_path}/a/*.txt", "byte", 4 * jax.local_device_count())
+    assert (train.data, train.vocab, train.batch_size) == (
+        f"text:{tmp_path}/a/*.txt",
+        "byte",
+        4 * jax.local_device_count(),
+    )
     assert (evaluated.data, evaluated.eval_batches) == (f"text:{tmp_path}/b/*.txt", 1)
-    (only,) = experiment(data.PileUnsupervisedDataset, DATA=f"text:{tmp_path}/b/*.txt", EVAL_DATA=f"text:{tmp_path}/a/*.txt", EVAL_BATCHES=-1).datasets()[:1]
+    (only,) = experiment(
+        data.PileUnsupervisedDataset,
+        DATA=f"text:{tmp_path}/b/*.txt",
+        EVAL_DATA=f"text:{tmp_path}/a/*.txt",
+        EVAL_BATCHES=-1,
+    ).datasets()[:1]
     assert only.data == f"text:{tmp_path}/b/*.txt"
     assert fdl.build(only).get_next().ids.shape == (4 * jax.local_device_count(), 32)
 
 
-def test_synthetic_data_needs_neither_files_nor_a_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synthetic_data_needs_neither_files_nor_a_vocabulary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DATA", "text:/nowhere")
     monkeypatch.setenv("VOCAB_PATH", "/nowhere")
     train, evaluated = experiment(data.SyntheticDataset).datasets()
@@ -69,10 +102,14 @@ def test_synthetic_data_needs_neither_files_nor_a_vocabulary(monkeypatch: pytest
     assert fdl.build(evaluated).get_next().ids.shape == ids.shape
 
 
-def test_a_fraction_of_a_row_a_device_is_the_same_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fraction_of_a_row_a_device_is_the_same_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
     whole, half = pile(tmp_path, PERCORE_BATCH_SIZE=1), pile(tmp_path, PERCORE_BATCH_SIZE=0.5)
-    assert half.get_input_specs_provider_params().batch_size == 4  # paxml fills the rows up to the devices
+    assert (
+        half.get_input_specs_provider_params().batch_size == 4
+    )  # paxml fills the rows up to the devices
     rows = fdl.build(whole.datasets()[0]).get_next().ids
     (config,) = half.datasets()
     assert (config.batch_size, config.num_infeed_hosts) == (2, 1)
@@ -81,7 +118,9 @@ def test_a_fraction_of_a_row_a_device_is_the_same_batch(tmp_path: Path, monkeypa
     assert (source.get_next().ids == rows[2:]).all()
 
 
-def test_the_pile_is_found_where_paxmls_flag_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pile_is_found_where_paxmls_flag_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shards = [[datakit.example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)]
     datakit.tfds(tmp_path / "whole", "the_pile/lm", {"train": shards, "validation": shards[:1]})
     datakit.tfds(tmp_path / "part", "the_pile/lm", {"train": shards})
@@ -95,24 +134,52 @@ def test_the_pile_is_found_where_paxmls_flag_says(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("absl.flags.FLAGS", Flags())
     monkeypatch.setenv("TFDS_DATA_DIR", "/nowhere")
     train, evaluated = experiment(data.PileUnsupervisedDataset, VOCAB="byte").datasets()
-    assert (train.data, train.split, evaluated.data, evaluated.split) == ("tfds:the_pile", "train", "tfds:the_pile", "validation")
+    assert (train.data, train.split, evaluated.data, evaluated.split) == (
+        "tfds:the_pile",
+        "train",
+        "tfds:the_pile",
+        "validation",
+    )
     assert fdl.build(evaluated).get_next().eval_sample_weights.all()
     assert capsys.readouterr().err == ""
     Flags.tfds_data_dir = str(tmp_path / "part")
     for _ in range(2):
-        assert [config.is_training for config in experiment(data.PileUnsupervisedDataset, VOCAB="byte").datasets()] == [True]
-    assert capsys.readouterr().err == "rosetta: data: tfds:the_pile has no split validation: nothing is evaluated\n"
+        assert [
+            config.is_training
+            for config in experiment(data.PileUnsupervisedDataset, VOCAB="byte").datasets()
+        ] == [True]
+    assert (
+        capsys.readouterr().err
+        == "rosetta: data: tfds:the_pile has no split validation: nothing is evaluated\n"
+    )
 
 
 def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> None:
-    (config,) = experiment(data.LambadaDataset, DATA=datakit.text(tmp_path, datakit.sentences(40)), VOCAB="byte", MAX_SEQ_LEN=256).datasets()
-    assert (config.is_training, config.eval_batches, config.eval_loop_num_batches, config.reset_for_eval, config.name) == (False, None, -1, True, "LambadaValidation")
+    (config,) = experiment(
+        data.LambadaDataset,
+        DATA=datakit.text(tmp_path, datakit.sentences(40)),
+        VOCAB="byte",
+        MAX_SEQ_LEN=256,
+    ).datasets()
+    assert (
+        config.is_training,
+        config.eval_batches,
+        config.eval_loop_num_batches,
+        config.reset_for_eval,
+        config.name,
+    ) == (False, None, -1, True, "LambadaValidation")
     assert set(fdl.build(config).get_next().inputs_indicator[:, 0]) == {1}
 
 
-def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = datakit.text(tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ])
-    model = training.train(specs.parts(words), str(tmp_path / "v.model"), size=285, extra_ids=0).name
+def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = datakit.text(
+        tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ]
+    )
+    model = training.train(
+        specs.parts(words), str(tmp_path / "v.model"), size=285, extra_ids=0
+    ).name
     records = lines(tmp_path / "b.jsonl", BOOLQ)
     made = experiment(data.BoolQDataset, DATA=records, VOCAB=model, VOCAB_SIZE=285, MAX_SEQ_LEN=128)
     capsys.readouterr()
@@ -120,7 +187,10 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(tmp_path: Path
     chosen = vocabulary.named(model, 0, causal=True)
     assert (chosen.decode([yes]), chosen.decode([no])) == ("yes", "no")
     train, evaluated = made.datasets()
-    assert capsys.readouterr().err == f"rosetta: data: EVAL_DATA is not set: {records} itself is evaluated\n"
+    assert (
+        capsys.readouterr().err
+        == f"rosetta: data: EVAL_DATA is not set: {records} itself is evaluated\n"
+    )
     for config in (train, evaluated):
         batch = fdl.build(config).get_next()
         assert set(batch.labels[batch.weights > 0].tolist()) <= {yes, no}
@@ -132,12 +202,16 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(tmp_path: Path
 
 def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
     kept = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs="")
-    cache.write(str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches))
+    cache.write(
+        str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches)
+    )
     given = {"DATA": f"cache:{tmp_path}/c", "VOCAB": None}
     assert fdl.build(pile(tmp_path, **given).datasets()[0]).get_next().ids.shape[1] == 32
     with pytest.raises(UserError, match="PACKED_INPUT: packing looks for"):
         pile(tmp_path, **given, PACKED_INPUT=True).datasets()
-    packed = fdl.build(pile(tmp_path, **{**given, "VOCAB": "byte"}, PACKED_INPUT=True).datasets()[0])
+    packed = fdl.build(
+        pile(tmp_path, **{**given, "VOCAB": "byte"}, PACKED_INPUT=True).datasets()[0]
+    )
     assert max(packed.get_next().segment_ids.max() for _ in range(20)) > 1
 
 
@@ -157,7 +231,9 @@ def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
         ({"EVAL_DATA": "synthetic", "EVAL_BATCHES": 0}, "EVAL_BATCHES: it is 0"),
     ],
 )
-def test_what_is_missing_is_one_line_before_anything_is_read(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+def test_what_is_missing_is_one_line_before_anything_is_read(
+    tmp_path: Path, given: dict[str, Any], says: str
+) -> None:
     with pytest.raises(UserError, match=says) as raised:
         pile(tmp_path, **given).datasets()
     assert "\n" not in str(raised.value)

@@ -14,7 +14,9 @@ from rosetta.pax import download
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sources of the same kind on this machine."""
-    lines = "".join(json.dumps({"question": "q", "passage": "p", "label": n % 2 == 0}) + "\n" for n in range(3))
+    lines = "".join(
+        json.dumps({"question": "q", "passage": "p", "label": n % 2 == 0}) + "\n" for n in range(3)
+    )
     (tmp_path / "lambada.jsonl").write_text('{"text": "a b"}\n{"text": "c d"}\n')
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as out:
@@ -24,17 +26,31 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
     fields = ("question", "passage", "label")
     sources = {
-        "lambada": download.Source("tfds:my_lambada/lm", "test", f"file://{tmp_path}/lambada.jsonl", {"lambada/test.jsonl": ("", 2, ("text",))}),
-        "boolq": download.Source(
-            "tfds:super_glue/boolq", "train", f"file://{tmp_path}/BoolQ.zip",
-            {"boolq/train.jsonl": ("BoolQ/train.jsonl", 3, fields), "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3, fields)},
+        "lambada": download.Source(
+            "tfds:my_lambada/lm",
+            "test",
+            f"file://{tmp_path}/lambada.jsonl",
+            {"lambada/test.jsonl": ("", 2, ("text",))},
         ),
-    }  # fmt: skip
+        "boolq": download.Source(
+            "tfds:super_glue/boolq",
+            "train",
+            f"file://{tmp_path}/BoolQ.zip",
+            {
+                "boolq/train.jsonl": ("BoolQ/train.jsonl", 3, fields),
+                "boolq/validation.jsonl": ("BoolQ/val.jsonl", 3, fields),
+            },
+        ),
+    }
     monkeypatch.setattr(download, "SOURCES", sources)
 
 
-@pytest.mark.parametrize(("name", "last"), [("lambada", "lambada/test.jsonl"), ("boolq", "boolq/validation.jsonl")])
-def test_a_set_is_fetched_once(name: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "last"), [("lambada", "lambada/test.jsonl"), ("boolq", "boolq/validation.jsonl")]
+)
+def test_a_set_is_fetched_once(
+    name: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = str(tmp_path / "data")
     assert download.found(name, root) == {}
     assert download.main(name) == 0

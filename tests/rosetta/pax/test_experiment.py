@@ -23,10 +23,22 @@ from rosetta.errors import UserError
 from rosetta.pax import configs, experiment, softmax, switches
 
 SMALL = {
-    "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 256, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 512, "MAX_SEQ_LEN": 32,
-    "ICI_MESH_SHAPE": [1, 1, 1], "DCN_MESH_SHAPE": [1, 1, 1], "PERCORE_BATCH_SIZE": 4,
-}  # fmt: skip
-NAMES = [name for name, kind in vars(configs).items() if isinstance(kind, type) and issubclass(kind, experiment.Experiment)]
+    "NUM_LAYERS": 2,
+    "NUM_HEADS": 4,
+    "MODEL_DIMS": 64,
+    "HIDDEN_DIMS": 256,
+    "DIMS_PER_HEAD": 16,
+    "VOCAB_SIZE": 512,
+    "MAX_SEQ_LEN": 32,
+    "ICI_MESH_SHAPE": [1, 1, 1],
+    "DCN_MESH_SHAPE": [1, 1, 1],
+    "PERCORE_BATCH_SIZE": 4,
+}
+NAMES = [
+    name
+    for name, kind in vars(configs).items()
+    if isinstance(kind, type) and issubclass(kind, experiment.Experiment)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +69,24 @@ def test_the_old_aliases() -> None:
 
 def test_hyper_parameters_reach_the_task() -> None:
     made = _made(
-        "Synthetic126M", MAX_STEPS=7, FPROP_DTYPE="float32", LEARNING_RATE=0.5, ADAM_BETA1=0.0, WEIGHT_DECAY=0.0, LR_COS_WARMUP=3, LR_COS_DECAY_END=9, INIT_STD=0.5,
-        LAYERNORM_EPSILON=0.25, INPUT_DROPOUT_PROB=0.125, CHECKPOINT_EVERY_N_STEPS=11, USE_REPEATED_LAYER=True, CHECKPOINT_POLICY="save_dot_only", ACTIVATION_CLS="SiLU", ICI_MESH_SHAPE=(1, 1, 1), PACKED_INPUT=True,
-    )  # fmt: skip
+        "Synthetic126M",
+        MAX_STEPS=7,
+        FPROP_DTYPE="float32",
+        LEARNING_RATE=0.5,
+        ADAM_BETA1=0.0,
+        WEIGHT_DECAY=0.0,
+        LR_COS_WARMUP=3,
+        LR_COS_DECAY_END=9,
+        INIT_STD=0.5,
+        LAYERNORM_EPSILON=0.25,
+        INPUT_DROPOUT_PROB=0.125,
+        CHECKPOINT_EVERY_N_STEPS=11,
+        USE_REPEATED_LAYER=True,
+        CHECKPOINT_POLICY="save_dot_only",
+        ACTIVATION_CLS="SiLU",
+        ICI_MESH_SHAPE=(1, 1, 1),
+        PACKED_INPUT=True,
+    )
     task = made.task()
     assert task.train.num_train_steps == 7
     assert task.train.save_interval_steps == 11
@@ -71,27 +98,51 @@ def test_hyper_parameters_reach_the_task() -> None:
     assert fdl.get_callable(adam) is optimizers.Adam
     assert (adam.learning_rate, adam.beta1, adam.weight_decay) == (0.5, 0.0, 0.0)
     assert fdl.get_callable(adam.lr_schedule) is schedules.LinearRampupCosineDecay
-    assert (adam.lr_schedule.warmup_steps, adam.lr_schedule.decay_start, adam.lr_schedule.decay_end) == (3, 4, 9)
+    assert (
+        adam.lr_schedule.warmup_steps,
+        adam.lr_schedule.decay_start,
+        adam.lr_schedule.decay_end,
+    ) == (3, 4, 9)
     stack = switches.block(task.model.lm_tpl)
     assert stack.input_dropout_prob == 0.125
     assert stack.transformer_layer_params_tpl.ln_tpl.epsilon == 0.25
-    assert fdl.get_callable(stack.transformer_layer_params_tpl.tr_fflayer_tpl.activation_tpl) is layers.activations.SiLU
-    assert task.model.lm_tpl.stacked_transformer_tpl.checkpoint_policy is layers.AutodiffCheckpointType.SAVE_DOT_ONLY
+    assert (
+        fdl.get_callable(stack.transformer_layer_params_tpl.tr_fflayer_tpl.activation_tpl)
+        is layers.activations.SiLU
+    )
+    assert (
+        task.model.lm_tpl.stacked_transformer_tpl.checkpoint_policy
+        is layers.AutodiffCheckpointType.SAVE_DOT_ONLY
+    )
 
 
-@pytest.mark.parametrize(("kind", "found"), [("constant", schedules.Constant), ("linear_rampup_exponential_decay", schedules.LinearRampupExponentialDecay)])
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("constant", schedules.Constant),
+        ("linear_rampup_exponential_decay", schedules.LinearRampupExponentialDecay),
+    ],
+)
 def test_other_schedules(kind: str, found: Any) -> None:
     assert fdl.get_callable(_made("Synthetic126M", LR_SCHEDULE=kind).schedule()) is found
 
 
 def test_experts_are_grouped_by_the_mesh() -> None:
-    task = _made("SyntheticGLaM64B64E", NUM_EXPERTS=4, ICI_MESH_SHAPE=[2, 4, 8], DCN_MESH_SHAPE=[1, 3, 1], GROUPS_PER_PART=5).task()
+    task = _made(
+        "SyntheticGLaM64B64E",
+        NUM_EXPERTS=4,
+        ICI_MESH_SHAPE=[2, 4, 8],
+        DCN_MESH_SHAPE=[1, 3, 1],
+        GROUPS_PER_PART=5,
+    ).task()
     assert switches.block(task.model.lm_tpl).moe_layer_tpl.num_groups == 5 * 24
     assert task.model.lm_tpl.packed_input is False
 
 
 def test_grouped_queries_have_heads_of_their_own() -> None:
-    layer = switches.block(_made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl).transformer_layer_params_tpl
+    layer = switches.block(
+        _made("SyntheticLLaMA70B", NUM_KV_HEADS=2, USE_REPEATED_LAYER=True).task().model.lm_tpl
+    ).transformer_layer_params_tpl
     assert layer.tr_atten_tpl.num_kv_heads == 2
 
 
@@ -102,37 +153,97 @@ def test_boolq_is_told_the_answers_tokens() -> None:
 
 
 def test_differences_are_those_there_are() -> None:
-    lines = {name: getattr(configs, name)().differences() for name in ("Pile126M", "Pile5B", "Pile175B", "PileGLaM126M64E", "PileGLaM64B64E", "LLaMA7B")}
-    assert lines["Pile126M"] == ["PACKED_INPUT=False, not True as upstream's: the published runs do not pack (--fdl.PACKED_INPUT=True is upstream's)"]
-    assert [line.split("=")[0] for line in lines["Pile5B"]] == ["PACKED_INPUT", "INPUT_DROPOUT_PROB"]
-    assert lines["Pile175B"][1:] == ["VOCAB_SIZE=50257 is 50304 in products, unlike upstream's; checkpoints have 50257"]
-    assert [line.split("=")[0] for line in lines["PileGLaM126M64E"]] == ["PACKED_INPUT", "PERCORE_BATCH_SIZE"]
-    assert [line.split("=")[0] for line in lines["PileGLaM64B64E"]] == ["PACKED_INPUT", "MAX_SEQ_LEN", "GROUPS_PER_PART"]
+    lines = {
+        name: getattr(configs, name)().differences()
+        for name in (
+            "Pile126M",
+            "Pile5B",
+            "Pile175B",
+            "PileGLaM126M64E",
+            "PileGLaM64B64E",
+            "LLaMA7B",
+        )
+    }
+    assert lines["Pile126M"] == [
+        "PACKED_INPUT=False, not True as upstream's: the published runs do not pack (--fdl.PACKED_INPUT=True is upstream's)"
+    ]
+    assert [line.split("=")[0] for line in lines["Pile5B"]] == [
+        "PACKED_INPUT",
+        "INPUT_DROPOUT_PROB",
+    ]
+    assert lines["Pile175B"][1:] == [
+        "VOCAB_SIZE=50257 is 50304 in products, unlike upstream's; checkpoints have 50257"
+    ]
+    assert [line.split("=")[0] for line in lines["PileGLaM126M64E"]] == [
+        "PACKED_INPUT",
+        "PERCORE_BATCH_SIZE",
+    ]
+    assert [line.split("=")[0] for line in lines["PileGLaM64B64E"]] == [
+        "PACKED_INPUT",
+        "MAX_SEQ_LEN",
+        "GROUPS_PER_PART",
+    ]
     assert lines["LLaMA7B"] == []
     assert _made("Pile5B", PACKED_INPUT=True, INPUT_DROPOUT_PROB=0.1).differences() == []
 
 
 def test_what_is_right_says_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     _made("Synthetic126M").validate()
-    assert capsys.readouterr().err.splitlines() == ["rosetta: PACKED_INPUT=False, not True as upstream's: the published runs do not pack (--fdl.PACKED_INPUT=True is upstream's)"]
+    assert capsys.readouterr().err.splitlines() == [
+        "rosetta: PACKED_INPUT=False, not True as upstream's: the published runs do not pack (--fdl.PACKED_INPUT=True is upstream's)"
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "given", "line"),
     [
-        ("Synthetic126M", {"ICI_MESH_SHAPE": [2, 1, 1]}, "ICI_MESH_SHAPE=[2,1,1] x DCN_MESH_SHAPE=[1,1,1]: it is a mesh of 2 devices, and there are 1; "),
-        ("Synthetic126M", {"PERCORE_BATCH_SIZE": 0.5}, "PERCORE_BATCH_SIZE=0.5: times 1 devices it is 0.5 rows; "),
-        ("Synthetic126M", {"NUM_HEADS": 3}, "MODEL_DIMS=64: NUM_HEADS=3 x DIMS_PER_HEAD=16 is 48; "),
+        (
+            "Synthetic126M",
+            {"ICI_MESH_SHAPE": [2, 1, 1]},
+            "ICI_MESH_SHAPE=[2,1,1] x DCN_MESH_SHAPE=[1,1,1]: it is a mesh of 2 devices, and there are 1; ",
+        ),
+        (
+            "Synthetic126M",
+            {"PERCORE_BATCH_SIZE": 0.5},
+            "PERCORE_BATCH_SIZE=0.5: times 1 devices it is 0.5 rows; ",
+        ),
+        (
+            "Synthetic126M",
+            {"NUM_HEADS": 3},
+            "MODEL_DIMS=64: NUM_HEADS=3 x DIMS_PER_HEAD=16 is 48; ",
+        ),
         ("Synthetic126M", {"FPROP_DTYPE": "half"}, "FPROP_DTYPE: it is 'half'; "),
-        ("Synthetic126M", {"CHECKPOINT_POLICY": "nothing"}, "CHECKPOINT_POLICY: it is 'nothing'; choose one of: save_nothing, "),
-        ("Synthetic126M", {"ACTIVATION_CLS": "gelu"}, "ACTIVATION_CLS: it is 'gelu'; choose one of: "),
-        ("SyntheticLLaMA7B", {"USE_MQA": True, "NUM_KV_HEADS": 3}, "NUM_KV_HEADS=3: they do not divide NUM_HEADS=4; "),
-        ("Synthetic126M", {"LORA_RANKS": 3}, "--fdl.LORA_RANKS: there is no such hyper-parameter; did you mean LORA_RANK?"),
+        (
+            "Synthetic126M",
+            {"CHECKPOINT_POLICY": "nothing"},
+            "CHECKPOINT_POLICY: it is 'nothing'; choose one of: save_nothing, ",
+        ),
+        (
+            "Synthetic126M",
+            {"ACTIVATION_CLS": "gelu"},
+            "ACTIVATION_CLS: it is 'gelu'; choose one of: ",
+        ),
+        (
+            "SyntheticLLaMA7B",
+            {"USE_MQA": True, "NUM_KV_HEADS": 3},
+            "NUM_KV_HEADS=3: they do not divide NUM_HEADS=4; ",
+        ),
+        (
+            "Synthetic126M",
+            {"LORA_RANKS": 3},
+            "--fdl.LORA_RANKS: there is no such hyper-parameter; did you mean LORA_RANK?",
+        ),
         ("Synthetic126M", {"USE_LORA": True, "LORA_RANK": 0}, "LORA_RANK: it is 0; "),
-        ("Synthetic126M", {"CHECKPOINT_RESTORE_PATH": "/nowhere"}, "CHECKPOINT_RESTORE_PATH=/nowhere: there is no checkpoint_N; "),
+        (
+            "Synthetic126M",
+            {"CHECKPOINT_RESTORE_PATH": "/nowhere"},
+            "CHECKPOINT_RESTORE_PATH=/nowhere: there is no checkpoint_N; ",
+        ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_status_2(name: str, given: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_one_line_and_status_2(
+    name: str, given: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         _made(name, **given).validate()
     assert caught.value.code == 2
@@ -145,7 +256,9 @@ def test_the_old_line_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment.Experiment, "MODEL_CLASS", models.LanguageModel)
     with pytest.raises(UserError) as caught:
         _made("Lambada126M").task()
-    assert str(caught.value).startswith("Lambada126M: the accuracy of lambada is not in Praxis 1.4.0")
+    assert str(caught.value).startswith(
+        "Lambada126M: the accuracy of lambada is not in Praxis 1.4.0"
+    )
 
 
 def test_the_old_line_only_repeats_glams_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,17 +272,29 @@ def test_the_old_line_only_repeats_glams_layers(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(praxis_glam, "GlamUniTransformerLmHParams", old)
     with pytest.raises(UserError) as caught:
         _made("SyntheticGLaM126M64E", NUM_EXPERTS=4).task()
-    assert str(caught.value).startswith("USE_REPEATED_LAYER=False: Praxis 1.4.0 only has GLaM with layers that repeat")
+    assert str(caught.value).startswith(
+        "USE_REPEATED_LAYER=False: Praxis 1.4.0 only has GLaM with layers that repeat"
+    )
     _made("SyntheticGLaM64B64E", NUM_EXPERTS=4).task()
 
 
 def test_a_checkpoint_is_read_as_that_of_a_plain_model(tmp_path: Any) -> None:
     (tmp_path / "checkpoints/checkpoint_00000004").mkdir(parents=True)
     for given in ({}, {"USE_LORA": True}):
-        task = _made("SyntheticLLaMA7B", CHECKPOINT_RESTORE_PATH=str(tmp_path), CHECKPOINT_IGNORE_RULES=["mine"], **given).task()
+        task = _made(
+            "SyntheticLLaMA7B",
+            CHECKPOINT_RESTORE_PATH=str(tmp_path),
+            CHECKPOINT_IGNORE_RULES=["mine"],
+            **given,
+        ).task()
         ((folder, rules),) = task.train.init_from_checkpoint_rules.items()
         assert folder == str(tmp_path / "checkpoints")
-        assert all(word in pattern for word, pattern in zip(["lora", "amax_history", "mine"], rules.ignore_rules, strict=True))
+        assert all(
+            word in pattern
+            for word, pattern in zip(
+                ["lora", "amax_history", "mine"], rules.ignore_rules, strict=True
+            )
+        )
         plain = _made("SyntheticLLaMA7B").task()
         assert rules.task_p.model == plain.model
         assert (task.model == plain.model) is not bool(given)

@@ -22,9 +22,15 @@ from rosetta.nn import fp8
 from rosetta.pax import einsum, experts
 
 _SIZES: dict[str, Any] = {
-    "name": "it", "input_dims": 32, "hidden_dims": 48, "num_experts": 4, "num_groups": 2, "unadjusted_expert_capacity_factor": 2.0, "moe_load_balance_loss_weight": 0.01,
+    "name": "it",
+    "input_dims": 32,
+    "hidden_dims": 48,
+    "num_experts": 4,
+    "num_groups": 2,
+    "unadjusted_expert_capacity_factor": 2.0,
+    "moe_load_balance_loss_weight": 0.01,
     "activation_tpl": pax_fiddle.Config(activations.GELU),
-}  # fmt: skip
+}
 _MUTABLE = ["summaries", "aux_loss"]
 
 
@@ -33,7 +39,9 @@ def _run(made: Any) -> tuple[Any, Any, Any]:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 8, 32)), jnp.float32)
     paddings = (jnp.arange(8)[None] >= jnp.array([[8], [8], [5], [3]])).astype(jnp.float32)
     layer = base_layer.instantiate(made)
-    plain = base_layer.instantiate(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES))
+    plain = base_layer.instantiate(
+        pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES)
+    )
     variables = layer.init(jax.random.key(1), x, paddings)
     shared = plain.init(jax.random.key(1), x, paddings)["params"]
     variables = {**variables, "params": {**variables["params"], **shared}}
@@ -42,32 +50,61 @@ def _run(made: Any) -> tuple[Any, Any, Any]:
         made, more = layer.apply({**variables, "params": params}, x, paddings, mutable=_MUTABLE)
         return jnp.sum(made**2), (made, more["aux_loss"])
 
-    (_, (found, balance)), back = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(variables["params"], x)
+    (_, (found, balance)), back = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(
+        variables["params"], x
+    )
     return found, jax.tree.leaves(balance), back
 
 
 def test_with_plain_products_it_is_upstreams_layer() -> None:
-    ours = _run(pax_fiddle.Config(experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)))
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(_run(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES))), strict=True):
+    ours = _run(
+        pax_fiddle.Config(
+            experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)
+        )
+    )
+    for one, other in zip(
+        jax.tree.leaves(ours),
+        jax.tree.leaves(_run(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES))),
+        strict=True,
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_in_fp8_it_is_near_and_routes_alike() -> None:
     (found, balance, (of_params, of_x)), (expected, exact, (_, exact_x)) = (
-        _run(experts.in_fp8(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES), "xla")),
+        _run(
+            experts.in_fp8(
+                pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES), "xla"
+            )
+        ),
         _run(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES)),
     )
     np.testing.assert_allclose(balance, exact, rtol=1e-6)  # the router is not in FP8
     assert 0 < np.linalg.norm(found - expected) / np.linalg.norm(expected) < 0.05
     assert 0 < np.linalg.norm(of_x - exact_x) / np.linalg.norm(exact_x) < 0.1
-    state = {name: leaf for name, leaf in flatten_dict(of_params, sep="/").items() if name.endswith(einsum.NAMES)}
+    state = {
+        name: leaf
+        for name, leaf in flatten_dict(of_params, sep="/").items()
+        if name.endswith(einsum.NAMES)
+    }
     assert {name.rpartition("/")[0] for name in state} == {"ffn1_product", "ffn2_product"}
     assert {leaf.shape for leaf in state.values()} == {(1,), (fp8.HISTORY,)}  # one for all experts
     assert all(float(leaf.max()) > 0 for leaf in state.values())
 
 
-@pytest.mark.parametrize("more", [{"use_gated_activation": True}, {"gating_func": "expert_choice"}, {"moe_gating_embedding_level": "sentence"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"use_gated_activation": True},
+        {"gating_func": "expert_choice"},
+        {"moe_gating_embedding_level": "sentence"},
+    ],
+)
 def test_other_experts_are_refused(more: Any) -> None:
-    layer = base_layer.instantiate(experts.in_fp8(pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES, **more), "xla"))
+    layer = base_layer.instantiate(
+        experts.in_fp8(
+            pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES, **more), "xla"
+        )
+    )
     with pytest.raises(UserError, match="experts that are not gated and top-2 routing by tokens"):
         layer.init(jax.random.key(1), jnp.ones((4, 8, 32)))

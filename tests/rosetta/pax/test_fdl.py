@@ -8,7 +8,16 @@ from rosetta.pax import fdl
 
 @pytest.mark.parametrize(
     ("text", "literal"),
-    [("float32", '"float32"'), ('"float32"', '"float32"'), ("'a'", '"a"'), ("[1, 8, 1]", "[1,8,1]"), ("1e-4", "1e-4"), ("True", "True"), ("None", "None"), ('say "hi"', '"say \\"hi\\""')],
+    [
+        ("float32", '"float32"'),
+        ('"float32"', '"float32"'),
+        ("'a'", '"a"'),
+        ("[1, 8, 1]", "[1,8,1]"),
+        ("1e-4", "1e-4"),
+        ("True", "True"),
+        ("None", "None"),
+        ('say "hi"', '"say \\"hi\\""'),
+    ],
 )
 def test_what_is_no_literal_is_a_string(text: str, literal: str) -> None:
     assert fdl.literal(text) == literal
@@ -17,14 +26,19 @@ def test_what_is_no_literal_is_a_string(text: str, literal: str) -> None:
 
 def test_words_may_have_spaces_and_the_last_of_a_name_wins() -> None:
     text = '--fdl.ICI_MESH_SHAPE=[1, 8, 1] --eval_on_test\n  --mode eval --fdl.PRECISE="a b"  --x=a b --fdl.ICI_MESH_SHAPE=[8,1,1]'
-    assert fdl.split(text) == ({"ICI_MESH_SHAPE": "[8,1,1]", "PRECISE": '"a b"'}, ["--eval_on_test", "--mode", "eval", "--x=a b"])
+    assert fdl.split(text) == (
+        {"ICI_MESH_SHAPE": "[8,1,1]", "PRECISE": '"a b"'},
+        ["--eval_on_test", "--mode", "eval", "--x=a b"],
+    )
 
 
 def test_nothing_is_nothing() -> None:
     assert fdl.split("  ") == ({}, [])
 
 
-@pytest.mark.parametrize("text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1", "--fld.NUM_LAYERS=2"])
+@pytest.mark.parametrize(
+    "text", ["NUM_LAYERS=2", "--fdl.NUM_LAYERS", "stray --fdl.A=1", "--fld.NUM_LAYERS=2"]
+)
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"is no option; write --fdl\.NAME=VALUE"):
         fdl.split(text)

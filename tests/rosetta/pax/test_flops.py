@@ -7,7 +7,16 @@ import pytest
 from rosetta.pax import flops
 from tests.rosetta import jaxkit
 
-SMALL = flops.Shape(layers=2, model_dims=8, hidden_dims=32, heads=2, kv_heads=2, head_dim=4, kernels=2, vocabulary=10)
+SMALL = flops.Shape(
+    layers=2,
+    model_dims=8,
+    hidden_dims=32,
+    heads=2,
+    kv_heads=2,
+    head_dim=4,
+    kernels=2,
+    vocabulary=10,
+)
 
 
 def test_a_token_by_hand() -> None:
@@ -21,7 +30,9 @@ def test_a_token_by_hand() -> None:
 
 def test_fewer_heads_of_keys_and_values() -> None:
     shared = dataclasses.replace(SMALL, kv_heads=1)
-    assert flops.forward(SMALL, 1, 1)[0] - flops.forward(shared, 1, 1)[0] == 2 * 2 * (2 * 8 * 4)  # two layers, k and v, half as wide
+    assert flops.forward(SMALL, 1, 1)[0] - flops.forward(shared, 1, 1)[0] == 2 * 2 * (
+        2 * 8 * 4
+    )  # two layers, k and v, half as wide
 
 
 def test_experts_by_hand() -> None:
@@ -37,7 +48,16 @@ def test_weights_that_are_frozen_get_no_gradient() -> None:
 
 
 def test_six_times_the_parameters_in_the_large() -> None:
-    big = flops.Shape(layers=96, model_dims=12288, hidden_dims=4 * 12288, heads=96, kv_heads=96, head_dim=128, kernels=2, vocabulary=50257)
+    big = flops.Shape(
+        layers=96,
+        model_dims=12288,
+        hidden_dims=4 * 12288,
+        heads=96,
+        kv_heads=96,
+        head_dim=128,
+        kernels=2,
+        vocabulary=50257,
+    )
     assert flops.train(big, 2048, 1) / 2048 == pytest.approx(6 * 174.6e9, rel=0.05)
 
 
@@ -49,12 +69,54 @@ class TestExperiments:
     @pytest.mark.parametrize(
         ("name", "shape"),
         [
-            ("Synthetic126M", {"layers": 12, "model_dims": 768, "hidden_dims": 3072, "heads": 12, "kv_heads": 12, "head_dim": 64, "kernels": 2, "vocabulary": 50304, "moe_layers": 0}),
+            (
+                "Synthetic126M",
+                {
+                    "layers": 12,
+                    "model_dims": 768,
+                    "hidden_dims": 3072,
+                    "heads": 12,
+                    "kv_heads": 12,
+                    "head_dim": 64,
+                    "kernels": 2,
+                    "vocabulary": 50304,
+                    "moe_layers": 0,
+                },
+            ),
             ("Synthetic5B", {"layers": 24, "model_dims": 4096, "heads": 32, "head_dim": 128}),
             ("Synthetic175B", {"layers": 96, "vocabulary": 50257}),
-            ("SyntheticLLaMA70B", {"layers": 80, "kv_heads": 8, "heads": 64, "kernels": 3, "hidden_dims": 28672, "frozen": False}),
-            ("SyntheticGLaM126M64E", {"layers": 12, "moe_layers": 6, "experts": 64, "moe_hidden_dims": 3072, "kernels": 3, "head_dim": 64}),
-            ("SyntheticGLaM64B64E", {"layers": 64, "moe_layers": 32, "experts": 64, "moe_hidden_dims": 32768, "head_dim": 128}),
+            (
+                "SyntheticLLaMA70B",
+                {
+                    "layers": 80,
+                    "kv_heads": 8,
+                    "heads": 64,
+                    "kernels": 3,
+                    "hidden_dims": 28672,
+                    "frozen": False,
+                },
+            ),
+            (
+                "SyntheticGLaM126M64E",
+                {
+                    "layers": 12,
+                    "moe_layers": 6,
+                    "experts": 64,
+                    "moe_hidden_dims": 3072,
+                    "kernels": 3,
+                    "head_dim": 64,
+                },
+            ),
+            (
+                "SyntheticGLaM64B64E",
+                {
+                    "layers": 64,
+                    "moe_layers": 32,
+                    "experts": 64,
+                    "moe_hidden_dims": 32768,
+                    "head_dim": 128,
+                },
+            ),
         ],
     )
     def test_sizes_are_read_off_the_task(self, name: str, shape: dict[str, int]) -> None:

@@ -13,7 +13,16 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_nearest_class_states_it_with_its_line() -> None:
     found = hyperread.read("Synthetic5B")
-    assert {name: hyperread.value(found, name) for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "ICI_MESH_SHAPE", "USE_LORA")} == {"NUM_LAYERS": 24, "VOCAB_SIZE": 50304, "MAX_STEPS": 100, "ICI_MESH_SHAPE": (1, 8, 1), "USE_LORA": False}
+    assert {
+        name: hyperread.value(found, name)
+        for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "ICI_MESH_SHAPE", "USE_LORA")
+    } == {
+        "NUM_LAYERS": 24,
+        "VOCAB_SIZE": 50304,
+        "MAX_STEPS": 100,
+        "ICI_MESH_SHAPE": (1, 8, 1),
+        "USE_LORA": False,
+    }
     for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "USE_LORA"):
         file, _, line = found[name].place.partition(":")
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip().startswith(name)
@@ -44,4 +53,6 @@ def test_what_is_read_is_what_the_class_has(config: str) -> None:
 
 
 def test_every_name_is_an_experiments() -> None:
-    assert {"NUM_LAYERS", "NUM_KV_HEADS", "NUM_EXPERTS", "LORA_RANK", "DATA"} <= set(hyperread.names())
+    assert {"NUM_LAYERS", "NUM_KV_HEADS", "NUM_EXPERTS", "LORA_RANK", "DATA"} <= set(
+        hyperread.names()
+    )

@@ -22,9 +22,24 @@ from tests.rosetta.pax import stepkit
 
 # Features need not be heads times depth.
 _LAYERS: dict[str, tuple[Any, dict[str, Any], tuple[int, ...], Any]] = {
-    "linear": (linears.Linear, {"input_dims": 32, "output_dims": 48}, (2, 6, 32), lora_layers.LoraLinear),
-    "into heads": (attentions.AttentionProjection, {"input_dim": 32, "num_heads": 4, "dim_per_head": 6}, (2, 6, 32), lora_layers.LoraAttentionProjection),
-    "a step into heads": (attentions.AttentionProjection, {"input_dim": 32, "num_heads": 4, "dim_per_head": 6}, (2, 32), lora_layers.LoraAttentionProjection),
+    "linear": (
+        linears.Linear,
+        {"input_dims": 32, "output_dims": 48},
+        (2, 6, 32),
+        lora_layers.LoraLinear,
+    ),
+    "into heads": (
+        attentions.AttentionProjection,
+        {"input_dim": 32, "num_heads": 4, "dim_per_head": 6},
+        (2, 6, 32),
+        lora_layers.LoraAttentionProjection,
+    ),
+    "a step into heads": (
+        attentions.AttentionProjection,
+        {"input_dim": 32, "num_heads": 4, "dim_per_head": 6},
+        (2, 32),
+        lora_layers.LoraAttentionProjection,
+    ),
     "out of heads": (
         attentions.AttentionProjection,
         {"input_dim": 32, "num_heads": 4, "dim_per_head": 6, "is_output_projection": True},
@@ -33,12 +48,30 @@ _LAYERS: dict[str, tuple[Any, dict[str, Any], tuple[int, ...], Any]] = {
     ),
     "out of heads as GLaM": (
         attentions.AttentionProjection,
-        {"input_dim": 32, "num_heads": 4, "dim_per_head": 6, "is_output_projection": True, "use_nhd_shape": True, "attention_combine_dims": True, "use_bias": False},
+        {
+            "input_dim": 32,
+            "num_heads": 4,
+            "dim_per_head": 6,
+            "is_output_projection": True,
+            "use_nhd_shape": True,
+            "attention_combine_dims": True,
+            "use_bias": False,
+        },
         (2, 6, 4, 6),
         None,
     ),
-    "combined": (attentions.CombinedQKVProjectionLayer, {"input_dim": 32, "num_heads": 4, "dim_per_head": 6}, (2, 6, 32), lora_layers.LoraCombinedQKVProjection),
-    "one head": (multi_query_attention.OneHeadedAttentionProjection, {"input_dim": 32, "output_dim": 6}, (2, 6, 32), None),
+    "combined": (
+        attentions.CombinedQKVProjectionLayer,
+        {"input_dim": 32, "num_heads": 4, "dim_per_head": 6},
+        (2, 6, 32),
+        lora_layers.LoraCombinedQKVProjection,
+    ),
+    "one head": (
+        multi_query_attention.OneHeadedAttentionProjection,
+        {"input_dim": 32, "output_dim": 6},
+        (2, 6, 32),
+        None,
+    ),
 }
 
 
@@ -47,7 +80,9 @@ def _made(kind: Any, sizes: dict[str, Any], x: Any, **more: Any) -> tuple[Any, A
     layer = base_layer.instantiate(pax_fiddle.Config(kind, name="it", **sizes, **more))
     drawn = np.random.default_rng(0)
     shapes = jax.eval_shape(layer.init, jax.random.key(0), x)
-    return layer, jax.tree.map(lambda leaf: jnp.asarray(drawn.normal(size=leaf.shape), jnp.float32), shapes)
+    return layer, jax.tree.map(
+        lambda leaf: jnp.asarray(drawn.normal(size=leaf.shape), jnp.float32), shapes
+    )
 
 
 @pytest.mark.parametrize("name", _LAYERS)
@@ -57,7 +92,9 @@ def test_a_layer_computes_what_its_merged_weights_do(name: str) -> None:
     layer, variables = _made(lora.ADAPTED[kind], sizes, x, rank=3)
     plain, _ = _made(kind, sizes, x)
     merged = lora.merge(variables)
-    assert jax.tree.structure(merged) == jax.tree.structure(jax.eval_shape(plain.init, jax.random.key(0), x))
+    assert jax.tree.structure(merged) == jax.tree.structure(
+        jax.eval_shape(plain.init, jax.random.key(0), x)
+    )
     found = layer.apply(variables, x)
     expected = [plain.apply(merged, x)]
     if upstreams:
@@ -66,26 +103,48 @@ def test_a_layer_computes_what_its_merged_weights_do(name: str) -> None:
         expected.append(theirs.apply(variables, x))
     for each in expected:
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(each), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * float(jnp.max(jnp.abs(other))))
+            np.testing.assert_allclose(
+                one, other, rtol=1e-5, atol=1e-5 * float(jnp.max(jnp.abs(other)))
+            )
 
 
 def test_layers_that_repeat_are_merged_each() -> None:
     drawn = np.random.default_rng(0)
-    stacked = {"it": {"w": drawn.normal(size=(2, 3, 8, 4, 6)), "lora_a": drawn.normal(size=(2, 3, 8, 5)), "lora_b": drawn.normal(size=(2, 3, 24, 5)), "b": np.ones(3)}}
+    stacked = {
+        "it": {
+            "w": drawn.normal(size=(2, 3, 8, 4, 6)),
+            "lora_a": drawn.normal(size=(2, 3, 8, 5)),
+            "lora_b": drawn.normal(size=(2, 3, 24, 5)),
+            "b": np.ones(3),
+        }
+    }
     merged = lora.merge(stacked)
     assert sorted(merged["it"]) == ["b", "w"]
     for layer in range(2):
         one = lora.merge({name: leaf[layer] for name, leaf in stacked["it"].items() if name != "b"})
         np.testing.assert_allclose(merged["it"]["w"][layer], one["w"], rtol=1e-6)
-    np.testing.assert_allclose(merged["it"]["w"][1, 2].reshape(8, 24), stacked["it"]["w"][1, 2].reshape(8, 24) + stacked["it"]["lora_a"][1, 2] @ stacked["it"]["lora_b"][1, 2].T, rtol=1e-5)
+    np.testing.assert_allclose(
+        merged["it"]["w"][1, 2].reshape(8, 24),
+        stacked["it"]["w"][1, 2].reshape(8, 24)
+        + stacked["it"]["lora_a"][1, 2] @ stacked["it"]["lora_b"][1, 2].T,
+        rtol=1e-5,
+    )
 
 
 def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
-    run = stepkit.Run(stepkit.experiment("gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True))
+    run = stepkit.Run(
+        stepkit.experiment("gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True)
+    )
     params, state = run.params, run.fp8
     adapted = [name for name in params if "lora" in name]
-    assert len(adapted) == 2 * 7  # query, key, value and post; both halves of the gated layer and the one after it
-    moments = [path for path, leaf in jax.tree_util.tree_leaves_with_path(run.state.opt_states) if leaf.size > 2]
+    assert (
+        len(adapted) == 2 * 7
+    )  # query, key, value and post; both halves of the gated layer and the one after it
+    moments = [
+        path
+        for path, leaf in jax.tree_util.tree_leaves_with_path(run.state.opt_states)
+        if leaf.size > 2
+    ]
     assert len(moments) == 2 * len(adapted)
     losses = run.steps(2)
     assert losses[1] < losses[0]
@@ -96,7 +155,9 @@ def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
 
 
 def test_a_model_predicts_what_its_merged_weights_do() -> None:
-    run = stepkit.Run(stepkit.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True))
+    run = stepkit.Run(
+        stepkit.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
+    )
     run.steps(2)
     plain = stepkit.Run(stepkit.experiment("llama", USE_REPEATED_LAYER=True))
     before = plain.logits(stepkit.batch(9))

@@ -17,18 +17,34 @@ from tests.rosetta import jaxkit
 def paxml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Paxml whose base class has one hyper-parameter of its own."""
     (tmp_path / "tasks" / "lm").mkdir(parents=True)
-    (tmp_path / "tasks" / "lm" / "model_params.py").write_text("class TransformerLmSpmdAdafactor:\n  SUMMARY_INTERVAL_STEPS = 100\n  PLAIN: int\nclass Another:\n  NUM_LAYER = 8\n")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]))
+    (tmp_path / "tasks" / "lm" / "model_params.py").write_text(
+        "class TransformerLmSpmdAdafactor:\n  SUMMARY_INTERVAL_STEPS = 100\n  PLAIN: int\nclass Another:\n  NUM_LAYER = 8\n"
+    )
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)]),
+    )
 
 
 @pytest.mark.usefixtures("paxml")
 @pytest.mark.parametrize("config", ["Synthetic5B", "rosetta.pax.configs.Synthetic5B"])
 def test_a_misspelt_name_is_told_with_the_nearest(config: str) -> None:
-    preflight.hyper(config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"])
-    for name, near in (("NUM_LAYRES", "NUM_LAYERS"), ("NUM_LAYER", "NUM_LAYERS"), ("SUMMARY_INTERVAL_STEP", "SUMMARY_INTERVAL_STEPS"), ("num_layers", "NUM_LAYERS")):
+    preflight.hyper(
+        config, ["NUM_LAYERS", "SUMMARY_INTERVAL_STEPS", "PLAIN", "USE_FP8", "train_programs"]
+    )
+    for name, near in (
+        ("NUM_LAYRES", "NUM_LAYERS"),
+        ("NUM_LAYER", "NUM_LAYERS"),
+        ("SUMMARY_INTERVAL_STEP", "SUMMARY_INTERVAL_STEPS"),
+        ("num_layers", "NUM_LAYERS"),
+    ):
         with pytest.raises(UserError) as refused:
             preflight.hyper(config, ["MAX_STEPS", name])
-        assert str(refused.value) == f"--fdl.{name}: there is no such hyper-parameter; did you mean {near}?"
+        assert (
+            str(refused.value)
+            == f"--fdl.{name}: there is no such hyper-parameter; did you mean {near}?"
+        )
 
 
 @pytest.mark.usefixtures("paxml")
@@ -46,4 +62,11 @@ def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
     from rosetta.pax import configs
 
     for config in preflight.names():
-        preflight.hyper(config, [name for name in dir(getattr(configs, config)) if name.isupper() and name != "DIFFERENCES"])
+        preflight.hyper(
+            config,
+            [
+                name
+                for name in dir(getattr(configs, config))
+                if name.isupper() and name != "DIFFERENCES"
+            ],
+        )

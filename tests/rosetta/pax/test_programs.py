@@ -35,7 +35,9 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
 
     def run(self: Any, state: Any, step: int) -> Any:
         self._train_input.get_next_padded()
-        return SimpleNamespace(state=state, loss=jax.numpy.float32(step + 1), new_train_step=step + 1)
+        return SimpleNamespace(
+            state=state, loss=jax.numpy.float32(step + 1), new_train_step=step + 1
+        )
 
     def setup(self: Any, task: Any, train_input: Any, partitioner: Any, _: Any) -> None:
         self._task, self._train_input, self._partitioner = task, train_input, partitioner
@@ -48,7 +50,10 @@ def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.TrainPr
     monkeypatch.setattr(programs.TrainProgram, "_scalars", lambda *_: None)
     monkeypatch.setattr(flops, "of_task", lambda _: flops.Shape(2, 8, 32, 2, 2, 4, 2, 10))
     made = programs.TrainProgram()
-    task = SimpleNamespace(train=SimpleNamespace(num_train_steps=13, summary_interval_steps=5), model=SimpleNamespace(fprop_dtype=jax.numpy.bfloat16))
+    task = SimpleNamespace(
+        train=SimpleNamespace(num_train_steps=13, summary_interval_steps=5),
+        model=SimpleNamespace(fprop_dtype=jax.numpy.bfloat16),
+    )
     made.setup(task, Source(), SimpleNamespace(global_mesh=None), tmp_path)
     return made
 
@@ -63,9 +68,15 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
 
 
-def test_a_report_a_period_and_one_at_the_end(program: programs.TrainProgram, tmp_path: Path) -> None:
+def test_a_report_a_period_and_one_at_the_end(
+    program: programs.TrainProgram, tmp_path: Path
+) -> None:
     _train(program, 0, 13)
-    assert [(line["step"], line["total"], line["loss"]) for line in _lines(tmp_path)] == [(5, 13, 3.0), (10, 13, 8.0), (13, 13, 12.0)]
+    assert [(line["step"], line["total"], line["loss"]) for line in _lines(tmp_path)] == [
+        (5, 13, 3.0),
+        (10, 13, 8.0),
+        (13, 13, 12.0),
+    ]
     assert all(0 <= line["input_wait"] <= 1 for line in _lines(tmp_path))
 
 
@@ -74,7 +85,9 @@ def test_going_on_keeps_to_the_periods(program: programs.TrainProgram, tmp_path:
     assert [(line["step"], line["loss"]) for line in _lines(tmp_path)] == [(10, 9.5), (13, 12.0)]
 
 
-def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(
+    program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, int]] = []
     report = progress.report
 
@@ -87,14 +100,20 @@ def test_the_step_that_compiles_is_in_the_loss_and_in_no_rate(program: programs.
     assert seen == [(5, 4), (10, 5), (13, 3)]
 
 
-def test_tokens_are_those_of_the_global_batch(program: programs.TrainProgram, tmp_path: Path) -> None:
+def test_tokens_are_those_of_the_global_batch(
+    program: programs.TrainProgram, tmp_path: Path
+) -> None:
     _train(program, 0, 5)
     (line,) = _lines(tmp_path)
     assert line["tokens_per_second"] == pytest.approx(8 * 16 * line["steps_per_second"])
 
 
-@pytest.mark.parametrize(("collection", "kind"), [("params", "bfloat16"), ("_overwrite_with_gradient", "fp8")])
-def test_the_peak_is_that_of_the_precision_in_use(program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch, collection: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("collection", "kind"), [("params", "bfloat16"), ("_overwrite_with_gradient", "fp8")]
+)
+def test_the_peak_is_that_of_the_precision_in_use(
+    program: programs.TrainProgram, monkeypatch: pytest.MonkeyPatch, collection: str, kind: str
+) -> None:
     asked = []
     monkeypatch.setattr(programs, "peak_flops", lambda _, dtype: asked.append(dtype))
     program.run(None, 0)
@@ -103,7 +122,11 @@ def test_the_peak_is_that_of_the_precision_in_use(program: programs.TrainProgram
     assert (work.tokens, work.flops) == (128, flops.train(flops.of_task(None), 16, 8))
 
 
-def test_errors_of_reports_end_no_training(program: programs.TrainProgram, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_reports_end_no_training(
+    program: programs.TrainProgram,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "report", lambda *_: 1 / 0)
     _train(program, 0, 13)
     assert "rosetta: progress: ZeroDivisionError" in capsys.readouterr().err
@@ -117,9 +140,17 @@ def test_an_input_is_what_it_was_but_timed() -> None:
 
 
 def test_an_evaluation_has_loss_and_accuracy_first() -> None:
-    assert programs.evaluation(7, "BoolQ", {"boolq_acc": 0.5, "avg_xent": 2.0, "num_predictions": 3.0}) == {
-        "step": 7, "data": "BoolQ", "loss": 2.0, "accuracy": 0.5, "boolq_acc": 0.5, "avg_xent": 2.0, "num_predictions": 3.0,
-    }  # fmt: skip
+    assert programs.evaluation(
+        7, "BoolQ", {"boolq_acc": 0.5, "avg_xent": 2.0, "num_predictions": 3.0}
+    ) == {
+        "step": 7,
+        "data": "BoolQ",
+        "loss": 2.0,
+        "accuracy": 0.5,
+        "boolq_acc": 0.5,
+        "avg_xent": 2.0,
+        "num_predictions": 3.0,
+    }
     assert "accuracy" not in programs.evaluation(7, "Pile", {"avg_xent": 2.0})
 
 
@@ -128,14 +159,26 @@ def test_what_is_per_example_keeps_its_examples(monkeypatch: pytest.MonkeyPatch)
     from praxis import py_utils
 
     mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
-    labels = jax.device_put(np.ones((4, 3)), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
-    step = trainer_lib.StepFnOutput(loss=None, weighted_scalars={}, per_example_out=py_utils.NestedMap(labels=labels), summary_tensors={})
+    labels = jax.device_put(
+        np.ones((4, 3)), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    )
+    step = trainer_lib.StepFnOutput(
+        loss=None,
+        weighted_scalars={},
+        per_example_out=py_utils.NestedMap(labels=labels),
+        summary_tensors={},
+    )
     monkeypatch.setattr(upstream.SingleTaskEvalProgram, "eval_step", lambda *_, **__: step)
     found = programs.EvalProgram(None).eval_step(None)
-    assert py_utils.maybe_unreplicate_for_fully_replicated(found).per_example_out.labels.shape == (4, 3)
+    assert py_utils.maybe_unreplicate_for_fully_replicated(found).per_example_out.labels.shape == (
+        4,
+        3,
+    )
 
 
-def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(program: programs.TrainProgram) -> None:
+def test_a_run_that_is_to_end_early_ends_as_at_its_last_step(
+    program: programs.TrainProgram,
+) -> None:
     assert program.should_run(None, 3)
     program._health._stop.ask("SIGTERM")
     assert not program.should_run(None, 4)

@@ -34,14 +34,28 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_its_checkpoints_or_one_of_them(run: Path) -> None:
     folder = str(run / "checkpoints")
-    assert restore.found(str(run)) == restore.found(f"{run}/") == restore.found(folder) == restore.found(f"{folder}/") == (folder, None)
+    assert (
+        restore.found(str(run))
+        == restore.found(f"{run}/")
+        == restore.found(folder)
+        == restore.found(f"{folder}/")
+        == (folder, None)
+    )
     assert restore.found(f"{folder}/checkpoint_00000100") == (folder, 100)
     assert restore.found("gs://bucket/run/checkpoints") == ("gs://bucket/run/checkpoints", None)
-    assert restore.found("gs://bucket/run/checkpoints/checkpoint_00000007") == ("gs://bucket/run/checkpoints", 7)
+    assert restore.found("gs://bucket/run/checkpoints/checkpoint_00000007") == (
+        "gs://bucket/run/checkpoints",
+        7,
+    )
 
 
 def test_where_there_is_none_is_one_line(run: Path, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "gone", run / "checkpoints/checkpoint_00000300", run / "checkpoints/checkpoint_00000300.tmp"):
+    for path in (
+        tmp_path,
+        tmp_path / "gone",
+        run / "checkpoints/checkpoint_00000300",
+        run / "checkpoints/checkpoint_00000300.tmp",
+    ):
         with pytest.raises(UserError, match="there is no checkpoint_N") as caught:
             restore.found(str(path))
         assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={path}"
@@ -49,9 +63,17 @@ def test_where_there_is_none_is_one_line(run: Path, tmp_path: Path) -> None:
 
 def _made(name: str, **given: Any) -> Any:
     small = {
-        "NUM_LAYERS": 2, "NUM_HEADS": 4, "MODEL_DIMS": 64, "HIDDEN_DIMS": 128, "DIMS_PER_HEAD": 16, "VOCAB_SIZE": 500, "MAX_SEQ_LEN": 32,
-        "ICI_MESH_SHAPE": [1, 1, 1], "DCN_MESH_SHAPE": [1, 1, 1], "PERCORE_BATCH_SIZE": 4,
-    }  # fmt: skip
+        "NUM_LAYERS": 2,
+        "NUM_HEADS": 4,
+        "MODEL_DIMS": 64,
+        "HIDDEN_DIMS": 128,
+        "DIMS_PER_HEAD": 16,
+        "VOCAB_SIZE": 500,
+        "MAX_SEQ_LEN": 32,
+        "ICI_MESH_SHAPE": [1, 1, 1],
+        "DCN_MESH_SHAPE": [1, 1, 1],
+        "PERCORE_BATCH_SIZE": 4,
+    }
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
     made = getattr(configs, name)()
@@ -63,32 +85,45 @@ def _made(name: str, **given: Any) -> Any:
 def _saved(checkpoint: Path, experiment: Any) -> Path:
     """Paxml's own metadata of an experiment's model, in a checkpoint that has nothing else."""
     task = pax_fiddle.instantiate(experiment.task())
-    specs = trainer_lib.get_train_input_specs_for_model_init(task, pax_fiddle.instantiate(experiment.get_input_specs_provider_params()))
+    specs = trainer_lib.get_train_input_specs_for_model_init(
+        task, pax_fiddle.instantiate(experiment.get_input_specs_provider_params())
+    )
     state = trainer_lib.create_train_state_metadata(task, specs)
-    found = checkpoint_metadata.PaxMetadata.from_padded_and_unpadded(state.padded_global_shapes, state.unpadded_global_shapes, version=1.1).to_dict()
+    found = checkpoint_metadata.PaxMetadata.from_padded_and_unpadded(
+        state.padded_global_shapes, state.unpadded_global_shapes, version=1.1
+    ).to_dict()
     (checkpoint / "metadata").mkdir(parents=True)
     (checkpoint / "metadata" / "metadata").write_text(json.dumps(found))
     return checkpoint
 
 
-_current = pytest.mark.skipif(not hasattr(jax.tree_util, "register_dataclass"), reason="NOT CHECKED on this line: pax-1.4 has neither switches nor GLaM with layers in a row")
+_current = pytest.mark.skipif(
+    not hasattr(jax.tree_util, "register_dataclass"),
+    reason="NOT CHECKED on this line: pax-1.4 has neither switches nor GLaM with layers in a row",
+)
 _FAMILIES = [
     pytest.param("Synthetic126M", {"USE_REPEATED_LAYER": False}),
     pytest.param("Synthetic175B", {"DIMS_PER_HEAD": None}),
     pytest.param("SyntheticLLaMA7B", {}),
     pytest.param("SyntheticLLaMA70B", {"NUM_KV_HEADS": 2}),
     pytest.param("SyntheticGLaM64B64E", {"NUM_EXPERTS": 4, "GROUPS_PER_PART": 1}),
-    pytest.param("SyntheticGLaM126M64E", {"NUM_EXPERTS": 4, "USE_REPEATED_LAYER": False}, marks=_current),
+    pytest.param(
+        "SyntheticGLaM126M64E", {"NUM_EXPERTS": 4, "USE_REPEATED_LAYER": False}, marks=_current
+    ),
     pytest.param("Synthetic126M", {"USE_FP8": True, "USE_LORA": True}, marks=_current),
 ]
 
 
 @pytest.mark.parametrize(("name", "given"), _FAMILIES)
-def test_a_model_goes_on_from_its_own_checkpoint(tmp_path: Path, name: str, given: dict[str, Any]) -> None:
+def test_a_model_goes_on_from_its_own_checkpoint(
+    tmp_path: Path, name: str, given: dict[str, Any]
+) -> None:
     """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
     made = _made(name, **given)
     checkpoint = _saved(tmp_path / "checkpoint_00000002", made)
-    assert restore.variables(made.task(), made.get_input_specs_provider_params()) == stored.shapes(str(checkpoint))
+    assert restore.variables(made.task(), made.get_input_specs_provider_params()) == stored.shapes(
+        str(checkpoint)
+    )
     restore.check(made, str(tmp_path), trains=True)
 
 
@@ -97,7 +132,10 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     checkpoint = _saved(tmp_path / "run" / "checkpoints" / "checkpoint_00000002", wide)
     folder = str(checkpoint.parent)
     small = _made("Synthetic126M", USE_REPEATED_LAYER=False)
-    with pytest.raises(UserError, match=r"final_ln.bias in the shape \[128\], the model needs \[64\], and 25 more differ \(25 in shape\)") as caught:
+    with pytest.raises(
+        UserError,
+        match=r"final_ln.bias in the shape \[128\], the model needs \[64\], and 25 more differ \(25 in shape\)",
+    ) as caught:
         restore.check(small, folder, trains=True)
     assert (caught.value.where, "another folder" in caught.value.do) == (str(checkpoint), True)
     with pytest.raises(UserError) as caught:
@@ -107,11 +145,25 @@ def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="CHECKPOINT_IGNORE_RULES") as caught:
         restore.check(small, str(tmp_path / "new"), trains=True)
     assert caught.value.where == f"CHECKPOINT_RESTORE_PATH={checkpoint}"
-    restore.check(small, str(tmp_path / "new"), trains=False)  # an evaluation does not begin with it
+    restore.check(
+        small, str(tmp_path / "new"), trains=False
+    )  # an evaluation does not begin with it
     small.CHECKPOINT_IGNORE_RULES = [".*"]
     restore.check(small, str(tmp_path / "new"), trains=True)
-    with pytest.raises(UserError, match=r"x_layers_1.*the model has none, and 11 more differ \(11 additional\)"):
-        restore.check(_made("Synthetic126M", MODEL_DIMS=128, DIMS_PER_HEAD=32, USE_REPEATED_LAYER=False, NUM_LAYERS=1), folder, trains=True)
+    with pytest.raises(
+        UserError, match=r"x_layers_1.*the model has none, and 11 more differ \(11 additional\)"
+    ):
+        restore.check(
+            _made(
+                "Synthetic126M",
+                MODEL_DIMS=128,
+                DIMS_PER_HEAD=32,
+                USE_REPEATED_LAYER=False,
+                NUM_LAYERS=1,
+            ),
+            folder,
+            trains=True,
+        )
 
 
 @_current
@@ -137,6 +189,17 @@ def test_shorter_rows_take_the_first_positions_and_longer_ones_are_refused(tmp_p
     for length in (16, 64):
         made = _made("Synthetic126M", MAX_SEQ_LEN=length)
         begun = _made("Synthetic126M", MAX_SEQ_LEN=length, CHECKPOINT_RESTORE_PATH=str(checkpoint))
-        for experiment, folder, trains, refused in ((begun, "new", True, length > 32), (made, "run", False, length > 32), (made, "run", True, True)):
-            with pytest.raises(UserError, match=rf"position_emb.emb_var in the shape \[32, 64\], the model needs \[{length}, 64\];") if refused else contextlib.nullcontext():
+        for experiment, folder, trains, refused in (
+            (begun, "new", True, length > 32),
+            (made, "run", False, length > 32),
+            (made, "run", True, True),
+        ):
+            with (
+                pytest.raises(
+                    UserError,
+                    match=rf"position_emb.emb_var in the shape \[32, 64\], the model needs \[{length}, 64\];",
+                )
+                if refused
+                else contextlib.nullcontext()
+            ):
                 restore.check(experiment, str(tmp_path / folder), trains=trains)

@@ -21,7 +21,14 @@ SIZE, DIMS = 200, 16
 
 
 def _template(*, padded: bool, lookup: str) -> Any:
-    made = pax_fiddle.Config(layers.SharedEmbeddingSoftmax, name="softmax", input_dims=DIMS, num_classes=SIZE, lookup_style=lookup, scale_sqrt_depth=True)
+    made = pax_fiddle.Config(
+        layers.SharedEmbeddingSoftmax,
+        name="softmax",
+        input_dims=DIMS,
+        num_classes=SIZE,
+        lookup_style=lookup,
+        scale_sqrt_depth=True,
+    )
     made.feed_forward_tpl.has_bias = False
     return softmax.over_padded(made) if padded else made
 
@@ -36,10 +43,21 @@ def _loss(layer: Any, variables: Any, ids: Any, labels: Any) -> Any:
 
 @pytest.mark.parametrize("lookup", ["matmul", "index"])
 def test_loss_gradients_and_logits_are_those_without(lookup: str) -> None:
-    plain, ours = (base_hyperparams.instantiate(_template(padded=each, lookup=lookup)) for each in (False, True))
-    ids, labels = (jnp.asarray(np.random.default_rng(seed).integers(0, SIZE, (2, 8)), jnp.int32) for seed in (0, 1))
+    plain, ours = (
+        base_hyperparams.instantiate(_template(padded=each, lookup=lookup))
+        for each in (False, True)
+    )
+    ids, labels = (
+        jnp.asarray(np.random.default_rng(seed).integers(0, SIZE, (2, 8)), jnp.int32)
+        for seed in (0, 1)
+    )
     weights = jnp.ones((2, 8, 1))
-    start = [layer.init(jax.random.PRNGKey(3), jnp.ones((2, 8, DIMS)), weights, class_ids=labels[..., None]) for layer in (plain, ours)]
+    start = [
+        layer.init(
+            jax.random.PRNGKey(3), jnp.ones((2, 8, DIMS)), weights, class_ids=labels[..., None]
+        )
+        for layer in (plain, ours)
+    ]
     assert jax.tree.map(np.shape, start[1]) == jax.tree.map(np.shape, start[0])
     jax.tree.map(np.testing.assert_array_equal, start[1], start[0])
 
@@ -47,7 +65,12 @@ def test_loss_gradients_and_logits_are_those_without(lookup: str) -> None:
     assert found.logits.shape == (2, 8, SIZE)
     for name in ("logits", "log_probs", "per_example_argmax", "avg_xent"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=1e-6, err_msg=name)
-    gradients = [jax.grad(lambda variables, layer=layer: _loss(layer, variables, ids, labels).avg_xent)(start[0]) for layer in (ours, plain)]
+    gradients = [
+        jax.grad(lambda variables, layer=layer: _loss(layer, variables, ids, labels).avg_xent)(
+            start[0]
+        )
+        for layer in (ours, plain)
+    ]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), *gradients)
 
 
@@ -55,8 +78,12 @@ def test_products_are_padded() -> None:
     """Otherwise none of the above says anything: every product of loss and gradient has 256 where 200 was."""
     layer = base_hyperparams.instantiate(_template(padded=True, lookup="matmul"))
     ids = jnp.zeros((2, 8), jnp.int32)
-    variables = layer.init(jax.random.PRNGKey(3), jnp.ones((2, 8, DIMS)), jnp.ones((2, 8, 1)), class_ids=ids[..., None])
-    traced = str(jax.make_jaxpr(jax.grad(lambda given: _loss(layer, given, ids, ids).avg_xent))(variables))
+    variables = layer.init(
+        jax.random.PRNGKey(3), jnp.ones((2, 8, DIMS)), jnp.ones((2, 8, 1)), class_ids=ids[..., None]
+    )
+    traced = str(
+        jax.make_jaxpr(jax.grad(lambda given: _loss(layer, given, ids, ids).avg_xent))(variables)
+    )
     products = [line for line in traced.splitlines() if "dot_general" in line]
     assert products
     assert all(str(SIZE) not in line for line in products)

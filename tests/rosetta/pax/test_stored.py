@@ -14,7 +14,11 @@ from rosetta.pax import stored
 
 _KERNEL = "params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.linear"
 _FP8, _LORA = f"{_KERNEL}.einsum.input_amax_history", f"{_KERNEL}.lora_a"
-_MODEL = {f"{_KERNEL}.w": (64, 256), "params.lm.final_ln.scale": (64,), "params.lm.softmax.w": (64, 264)}
+_MODEL = {
+    f"{_KERNEL}.w": (64, 256),
+    "params.lm.final_ln.scale": (64,),
+    "params.lm.softmax.w": (64, 264),
+}
 
 
 def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
@@ -25,21 +29,41 @@ def _checkpoint(path: Path, shapes: dict[str, tuple[int, ...]]) -> str:
         *above, last = name.split(".")
         for part in above:
             at = at.setdefault(part, {})
-        at[last] = {"_array_metadata_tag": True, "is_optax_masked_node": False, "unpadded_shape": shape, "dtype": "float32"}
+        at[last] = {
+            "_array_metadata_tag": True,
+            "is_optax_masked_node": False,
+            "unpadded_shape": shape,
+            "dtype": "float32",
+        }
     (path / "metadata").mkdir(parents=True)
-    (path / "metadata" / "metadata").write_text(json.dumps({"version": 1.1, "train_state_metadata": {"mdl_vars": tree}}))
+    (path / "metadata" / "metadata").write_text(
+        json.dumps({"version": 1.1, "train_state_metadata": {"mdl_vars": tree}})
+    )
     return str(path)
 
 
 def _run(folder: Path, *variables: str) -> str:
     """A folder with an older plain checkpoint and a newer one with these variables."""
     for step, names in (("00000002", ()), ("00000010", variables)):
-        _checkpoint(folder / "checkpoints" / f"checkpoint_{step}", dict.fromkeys((f"{_KERNEL}.w", *names), (64,)))
+        _checkpoint(
+            folder / "checkpoints" / f"checkpoint_{step}",
+            dict.fromkeys((f"{_KERNEL}.w", *names), (64,)),
+        )
     return str(folder)
 
 
-@pytest.mark.parametrize(("variables", "fp8", "lora"), [((), False, False), ((_FP8,), True, False), ((_FP8, _LORA), True, True), ((_LORA,), False, True)])
-def test_a_run_goes_on_as_it_was_begun(tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool) -> None:
+@pytest.mark.parametrize(
+    ("variables", "fp8", "lora"),
+    [
+        ((), False, False),
+        ((_FP8,), True, False),
+        ((_FP8, _LORA), True, True),
+        ((_LORA,), False, True),
+    ],
+)
+def test_a_run_goes_on_as_it_was_begun(
+    tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
+) -> None:
     stored.agree(_run(tmp_path, *variables), fp8=fp8, lora=lora)
     with pytest.raises(UserError, match="checkpoint_00000010 has"):
         stored.agree(str(tmp_path), fp8=not fp8, lora=lora)
@@ -57,16 +81,25 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
     path = tmp_path / "a" / "metadata" / "metadata"
     path.write_text('{"version": 1.0}')
     assert stored.shapes(str(tmp_path / "a")) is None, "before there were shapes"
-    for damaged in ("{", "[]", '{"train_state_metadata": {"mdl_vars": {"params": [64]}}}', '{"train_state_metadata": {}}'):
+    for damaged in (
+        "{",
+        "[]",
+        '{"train_state_metadata": {"mdl_vars": {"params": [64]}}}',
+        '{"train_state_metadata": {}}',
+    ):
         path.write_text(damaged)
         with pytest.raises(UserError, match="it cannot be read") as caught:
             stored.shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
 
 
-def test_an_object_store_is_asked_as_a_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_store_is_asked_as_a_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _run(tmp_path, _FP8)
-    monkeypatch.setattr(folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path))))
+    monkeypatch.setattr(
+        folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
+    )
     found = stored.newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"
     assert set(stored.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
@@ -84,24 +117,50 @@ def _refusal(there: dict[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -
 
 def test_the_first_variable_that_differs_is_named_and_the_others_counted() -> None:
     assert _refusal(_MODEL) is None
-    assert _refusal({**_MODEL, "params.lm.softmax.w": (64, 256)}) == "it has params.lm.softmax.w in the shape [64, 256], the model needs [64, 264]"
+    assert (
+        _refusal({**_MODEL, "params.lm.softmax.w": (64, 256)})
+        == "it has params.lm.softmax.w in the shape [64, 256], the model needs [64, 264]"
+    )
     wide = {name: tuple(2 * size for size in shape) for name, shape in _MODEL.items()}
-    assert _refusal(wide) == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 2 more differ (2 in shape)"
+    assert (
+        _refusal(wide)
+        == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 2 more differ (2 in shape)"
+    )
     del wide["params.lm.softmax.w"]
-    assert _refusal({**wide, "params.lm.b": (1,)}) == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 3 more differ (1 in shape, 1 missing, 1 additional)"
+    assert (
+        _refusal({**wide, "params.lm.b": (1,)})
+        == "it has params.lm.final_ln.scale in the shape [128], the model needs [64], and 3 more differ (1 in shape, 1 missing, 1 additional)"
+    )
 
 
 def test_missing_and_additional_variables_are_refused_too() -> None:
-    assert _refusal({name: shape for name, shape in _MODEL.items() if "softmax" not in name}) == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
-    assert _refusal({**_MODEL, "params.lm.b": (1,), "params.lm.c": ()}) == "it has params.lm.b in the shape [1], the model has none, and 1 more differs (1 additional)"
+    assert (
+        _refusal({name: shape for name, shape in _MODEL.items() if "softmax" not in name})
+        == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
+    )
+    assert (
+        _refusal({**_MODEL, "params.lm.b": (1,), "params.lm.c": ()})
+        == "it has params.lm.b in the shape [1], the model has none, and 1 more differs (1 additional)"
+    )
 
 
 def test_what_a_pattern_leaves_out_may_differ() -> None:
-    there = {name: shape for name, shape in _MODEL.items() if "softmax" not in name} | {"params.lm.final_ln.scale": (1,), _FP8: (1024,)}
-    assert _refusal(there, ("params/lm/(softmax|final_ln)/.*", r"^.*[/.]input_amax_history$")) is None
-    assert _refusal(there, ("softmax/.*", ".*amax.*", ".*final_ln.*")) == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]", "from the start of the name"
+    there = {name: shape for name, shape in _MODEL.items() if "softmax" not in name} | {
+        "params.lm.final_ln.scale": (1,),
+        _FP8: (1024,),
+    }
+    assert (
+        _refusal(there, ("params/lm/(softmax|final_ln)/.*", r"^.*[/.]input_amax_history$")) is None
+    )
+    assert (
+        _refusal(there, ("softmax/.*", ".*amax.*", ".*final_ln.*"))
+        == "it has no params.lm.softmax.w, the model needs it in the shape [64, 264]"
+    ), "from the start of the name"
 
 
 def test_checkpoints_are_named_as_paxml_names_them(tmp_path: Path) -> None:
-    assert stored.newest(f"{_run(tmp_path)}/checkpoints") == f"{tmp_path}/checkpoints/checkpoint_00000010"
+    assert (
+        stored.newest(f"{_run(tmp_path)}/checkpoints")
+        == f"{tmp_path}/checkpoints/checkpoint_00000010"
+    )
     assert stored.newest(str(tmp_path / "none")) is None

@@ -35,8 +35,16 @@ def _layer(task: Any) -> Any:
 def _kinds(task: Any) -> dict[str, Any]:
     """The classes of a layer's parts."""
     layer = _layer(task)
-    found = {"attention": layer.tr_atten_tpl, "feed": layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl, "learner": task.train.learner}
-    found |= {name.removesuffix("_tpl"): getattr(layer.tr_atten_tpl, name) for name in ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl") if hasattr(layer.tr_atten_tpl, name)}
+    found = {
+        "attention": layer.tr_atten_tpl,
+        "feed": layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
+        "learner": task.train.learner,
+    }
+    found |= {
+        name.removesuffix("_tpl"): getattr(layer.tr_atten_tpl, name)
+        for name in ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
+        if hasattr(layer.tr_atten_tpl, name)
+    }
     return {name: fdl.get_callable(each) for name, each in found.items()}
 
 
@@ -54,12 +62,18 @@ def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -
 @pytest.mark.parametrize("repeated", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("by", ["xla", "te"])
-def test_fp8_is_for_every_projection(monkeypatch: pytest.MonkeyPatch, family: str, repeated: bool, by: str) -> None:
+def test_fp8_is_for_every_projection(
+    monkeypatch: pytest.MonkeyPatch, family: str, repeated: bool, by: str
+) -> None:
     monkeypatch.setattr(te, "require", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
     task = stepkit.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
     layer = _layer(task)
-    projections = [getattr(layer.tr_atten_tpl, name) for name in ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl") if hasattr(layer.tr_atten_tpl, name)]
+    projections = [
+        getattr(layer.tr_atten_tpl, name)
+        for name in ("proj_tpl", "combined_qkv_proj_tpl", "headless_proj_tpl")
+        if hasattr(layer.tr_atten_tpl, name)
+    ]
     for each in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
         assert (fdl.get_callable(each.einsum_tpl), each.einsum_tpl.by) == (einsum.Einsum, by)
     for name in ("qk_einsum_tpl", "pv_einsum_tpl"):
@@ -68,17 +82,32 @@ def test_fp8_is_for_every_projection(monkeypatch: pytest.MonkeyPatch, family: st
     assert not task.train.variable_norm_summary
     if family == "glam":
         layer = switches.block(task.model.lm_tpl).moe_layer_tpl
-        assert (fdl.get_callable(layer), layer.product_tpl.by, fdl.get_callable(layer.einsum_tpl)) == (experts.Experts, by, base_ops.EinsumOp)
+        assert (
+            fdl.get_callable(layer),
+            layer.product_tpl.by,
+            fdl.get_callable(layer.einsum_tpl),
+        ) == (experts.Experts, by, base_ops.EinsumOp)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("asked", "by"), [({"ATTENTION": "cudnn"}, "cudnn"), ({"USE_CUDNN_FLASH_ATTENTION": True}, "cudnn"), ({"ENABLE_TE": True}, "te")])
+@pytest.mark.parametrize(
+    ("asked", "by"),
+    [
+        ({"ATTENTION": "cudnn"}, "cudnn"),
+        ({"USE_CUDNN_FLASH_ATTENTION": True}, "cudnn"),
+        ({"ENABLE_TE": True}, "te"),
+    ],
+)
 @pytest.mark.parametrize("packed", [True, False])
-def test_who_attends(monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool) -> None:
+def test_who_attends(
+    monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
+) -> None:
     monkeypatch.setattr(te, "require", lambda: "2.20.2")
     task = stepkit.experiment(family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked).task()
     layer = _layer(task).tr_atten_tpl
-    assert fdl.get_callable(layer) is (attention.MultiQueryAttention if family in ("gqa", "mqa") else attention.DotProductAttention)
+    assert fdl.get_callable(layer) is (
+        attention.MultiQueryAttention if family in ("gqa", "mqa") else attention.DotProductAttention
+    )
     assert layer.by == by
     assert layer.packed == (packed and task.model.lm_tpl.packed_input)
     assert _kinds(task)["learner"] is not learner.Learner
@@ -88,20 +117,38 @@ def test_who_attends(monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, b
 @pytest.mark.parametrize("asked", checks.ADAPTED)
 def test_what_lora_adapts(family: str, asked: str) -> None:
     task = stepkit.experiment(family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked).task()
-    found = {name: kind in lora.ADAPTED.values() for name, kind in _kinds(task).items() if name not in ("attention", "learner")}
+    found = {
+        name: kind in lora.ADAPTED.values()
+        for name, kind in _kinds(task).items()
+        if name not in ("attention", "learner")
+    }
     assert found.pop("feed") == (asked != "attention")
     assert set(found.values()) == {asked != "mlp"}
     assert task.train.learner.bprop_variable_inclusion == [lora.PATTERN]
 
 
 def test_switches_together() -> None:
-    task = stepkit.experiment("gqa", USE_LORA=True, USE_FP8=True, ATTENTION="cudnn", NUM_MICROBATCHES=4, FPROP_DTYPE="bfloat16").task()
+    task = stepkit.experiment(
+        "gqa",
+        USE_LORA=True,
+        USE_FP8=True,
+        ATTENTION="cudnn",
+        NUM_MICROBATCHES=4,
+        FPROP_DTYPE="bfloat16",
+    ).task()
     layer = _layer(task)
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl) is lora.AttentionProjection
     assert fdl.get_callable(layer.tr_atten_tpl.proj_tpl.einsum_tpl) is einsum.Einsum
     assert task.train.learner.bprop_variable_inclusion == [lora.PATTERN, einsum.PATTERN]
-    assert (task.train.learner.stochastic_gradient.count, task.train.learner.stochastic_gradient.by_weight) == (4, True)
-    assert not stepkit.experiment("glam", NUM_MICROBATCHES=2).task().train.learner.stochastic_gradient.by_weight
+    assert (
+        task.train.learner.stochastic_gradient.count,
+        task.train.learner.stochastic_gradient.by_weight,
+    ) == (4, True)
+    assert (
+        not stepkit.experiment("glam", NUM_MICROBATCHES=2)
+        .task()
+        .train.learner.stochastic_gradient.by_weight
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,12 +158,18 @@ def test_switches_together() -> None:
         ({"ENABLE_FP8": "1"}, {}, ("xla", "xla")),
         ({"ENABLE_TE": "1"}, {}, ("off", "te")),
         ({"ENABLE_TE": "1", "ENABLE_FP8": "1"}, {}, ("te", "te")),
-        ({"ENABLE_TE": "1", "ENABLE_FP8": "1"}, {"ENABLE_TE": False, "ENABLE_FP8": 0}, ("off", "xla")),
+        (
+            {"ENABLE_TE": "1", "ENABLE_FP8": "1"},
+            {"ENABLE_TE": False, "ENABLE_FP8": 0},
+            ("off", "xla"),
+        ),
         ({"ENABLE_TE": "1", "NVTE_FUSED_ATTN": "0"}, {}, ("off", "xla")),
         ({"ENABLE_TE": "1"}, {"ATTENTION": "cudnn"}, ("off", "cudnn")),
     ],
 )
-def test_what_they_come_to(monkeypatch: pytest.MonkeyPatch, variables: Any, given: Any, expected: Any) -> None:
+def test_what_they_come_to(
+    monkeypatch: pytest.MonkeyPatch, variables: Any, given: Any, expected: Any
+) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found = stepkit.experiment("gpt", **given).chosen()
@@ -126,15 +179,35 @@ def test_what_they_come_to(monkeypatch: pytest.MonkeyPatch, variables: Any, give
 @pytest.mark.parametrize(
     ("family", "given", "says"),
     [
-        ("gpt", {"USE_FP8": True, "ENABLE_TE": 1}, "USE_FP8=True: FP8 is by XLA and Transformer Engine is on; set ENABLE_TE=0"),
+        (
+            "gpt",
+            {"USE_FP8": True, "ENABLE_TE": 1},
+            "USE_FP8=True: FP8 is by XLA and Transformer Engine is on; set ENABLE_TE=0",
+        ),
         ("gpt", {"ENABLE_TE": "maybe"}, "ENABLE_TE: it is 'maybe'"),
         ("gpt", {"ATTENTION": "flash"}, "ATTENTION: it is 'flash'; choose one of"),
         ("gpt", {"ATTENTION": "cudnn"}, "FPROP_DTYPE=float32: cuDNN's attention is for bfloat16"),
-        ("gpt", {"ATTENTION": "xla", "USE_CUDNN_FLASH_ATTENTION": True}, "USE_CUDNN_FLASH_ATTENTION=True: ATTENTION is xla"),
-        ("gpt", {"USE_LORA": True, "LORA_TARGET_LAYERS": "heads"}, "LORA_TARGET_LAYERS: it is 'heads'"),
-        ("gpt", {"USE_LORA": True, "LORA_RANK": 0}, "LORA_RANK: it is 0; give a whole number of at least 1"),
+        (
+            "gpt",
+            {"ATTENTION": "xla", "USE_CUDNN_FLASH_ATTENTION": True},
+            "USE_CUDNN_FLASH_ATTENTION=True: ATTENTION is xla",
+        ),
+        (
+            "gpt",
+            {"USE_LORA": True, "LORA_TARGET_LAYERS": "heads"},
+            "LORA_TARGET_LAYERS: it is 'heads'",
+        ),
+        (
+            "gpt",
+            {"USE_LORA": True, "LORA_RANK": 0},
+            "LORA_RANK: it is 0; give a whole number of at least 1",
+        ),
         ("gpt", {"NUM_MICROBATCHES": 1.5}, "NUM_MICROBATCHES: it is 1.5"),
-        ("glam", {"USE_LORA": True}, "LORA_TARGET_LAYERS=all: experts have no adaptation; set it to attention"),
+        (
+            "glam",
+            {"USE_LORA": True},
+            "LORA_TARGET_LAYERS=all: experts have no adaptation; set it to attention",
+        ),
     ],
 )
 def test_what_is_refused(family: str, given: Any, says: str) -> None:

@@ -15,7 +15,12 @@ import numpy as np
 from tests.rosetta.nn.test_te import engine  # noqa: F401 (a fixture)
 from tests.rosetta.pax import stepkit
 
-SHAPES = {"gpt": (64, 3, 64), "llama": (64, 3, 64), "gqa": (64, 32), "glam": (64, 64)}  # of a kernel of queries, with keys and values where they are in one
+SHAPES = {
+    "gpt": (64, 3, 64),
+    "llama": (64, 3, 64),
+    "gqa": (64, 32),
+    "glam": (64, 64),
+}  # of a kernel of queries, with keys and values where they are in one
 
 
 @pytest.fixture
@@ -26,7 +31,13 @@ def axes() -> set[str]:
 
 def _gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, Any, Any]:
     """A step's loss, the parameters before it, and the run."""
-    run = stepkit.Run(stepkit.experiment(family, **{"NUM_LAYERS": 2, "USE_REPEATED_LAYER": True, "FPROP_DTYPE": "bfloat16", **switches}), start=start)
+    run = stepkit.Run(
+        stepkit.experiment(
+            family,
+            **{"NUM_LAYERS": 2, "USE_REPEATED_LAYER": True, "FPROP_DTYPE": "bfloat16", **switches},
+        ),
+        start=start,
+    )
     start = run.params
     return run.steps(1)[0], start, run
 
@@ -43,12 +54,25 @@ def test_its_fp8_is_that_of_xla(engine: Any, family: str) -> None:  # noqa: F811
         np.testing.assert_allclose(leaf, by_xla.fp8[name], rtol=0.02, err_msg=name)
 
 
-@pytest.mark.parametrize(("family", "packed"), [("gpt", False), ("gpt", True), ("gqa", False), ("glam", False)])
-def test_its_attention_is_that_of_xla(engine: Any, capsys: pytest.CaptureFixture[str], family: str, packed: bool) -> None:  # noqa: F811
+@pytest.mark.parametrize(
+    ("family", "packed"), [("gpt", False), ("gpt", True), ("gqa", False), ("glam", False)]
+)
+def test_its_attention_is_that_of_xla(
+    engine: Any,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+    family: str,
+    packed: bool,
+) -> None:
     how = {"PACKED_INPUT": packed}
     expected, start, _ = _gradients(family, **how)
     found, _, _ = _gradients(family, start, ENABLE_TE=True, **how)
     assert abs(found / expected - 1) < 1e-3
-    kept = "packed examples" if packed else "an extra logit" if family == "glam" else ""  # what XLA does instead, and says
-    assert (f"attention by XLA instead of Transformer Engine: {kept}" in capsys.readouterr().err) == bool(kept)
-    assert ({"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "mdl"} in engine) != bool(kept)
+    kept = (
+        "packed examples" if packed else "an extra logit" if family == "glam" else ""
+    )  # what XLA does instead, and says
+    assert (
+        f"attention by XLA instead of Transformer Engine: {kept}" in capsys.readouterr().err
+    ) == bool(kept)
+    assert (
+        {"dp_resource": "replica", "fsdp_resource": "data", "tp_resource": "mdl"} in engine
+    ) != bool(kept)

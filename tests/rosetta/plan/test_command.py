@@ -31,29 +31,49 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--gpus", "9"], "--gpus 9: it does not fill nodes of 8; give a multiple of 8, or --gpus-per-node"),
+        (
+            ["--gpus", "9"],
+            "--gpus 9: it does not fill nodes of 8; give a multiple of 8, or --gpus-per-node",
+        ),
         (["--gpus", "0"], "argument --gpus: it is '0': give a whole number, at least 1"),
         (["--gpus-per-node", "-1"], "argument --gpus-per-node: "),
-        (["--batch-per-gpu", "many"], "argument --batch-per-gpu: it is 'many': give a whole number, at least 1"),
+        (
+            ["--batch-per-gpu", "many"],
+            "argument --batch-per-gpu: it is 'many': give a whole number, at least 1",
+        ),
         (["--inputs", "0"], "argument --inputs: it is '0'"),
         (["--dropout", "1"], "argument --dropout: it is '1': give a number from 0 to below 1"),
-        (["--card", "v100"], "--card: there is no description of 'v100'; choose one of: a100, h100"),
+        (
+            ["--card", "v100"],
+            "--card: there is no description of 'v100'; choose one of: a100, h100",
+        ),
         (["--size", "huge"], "--family, --size: there is no t5_1_1/huge; choose one of: byt5/base"),
         (["--family", "sizes", "--size", "tiny"], "there is no sizes/tiny"),
         (["--tp", "3"], "--tp 3: 8 GPUs do not divide into groups of 3; choose one of: 1, 2, 4, 8"),
-        (["--size", "small", "--tp", "4"], "--tp 4: a small model's heads of 6 do not divide by it; choose one of: 1, 2"),
-        (["--microbatches", "5"], "--microbatches 5: a global batch of 256, 32 for each group of 1 GPU(s), does not divide by it"),
+        (
+            ["--size", "small", "--tp", "4"],
+            "--tp 4: a small model's heads of 6 do not divide by it; choose one of: 1, 2",
+        ),
+        (
+            ["--microbatches", "5"],
+            "--microbatches 5: a global batch of 256, 32 for each group of 1 GPU(s), does not divide by it",
+        ),
         (["--with", "fp8"], "--with: 'fp8' is no switch; write SWITCH=VALUE, of vocab_size, "),
         (["--with", "fp9=xla"], "--with: 'fp9=xla' is no switch"),
         (["--with", "fp8=maybe"], "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te"),
         (["--with", "num_heads=many"], "T5Config.num_heads: num_heads is 'many'"),
         (["--with", "scan_layers=many"], "--with scan_layers: it is 'many'; give true or false"),
-        (["--with", "attention=te", "--with", "scan_layers=true"], "Transformer Engine's modules are not scanned over"),
+        (
+            ["--with", "attention=te", "--with", "scan_layers=true"],
+            "Transformer Engine's modules are not scanned over",
+        ),
         (["--hlo", "/"], "--hlo /: it is no file; name a file, new or old"),
         (["--hlo", "/proc/nowhere/step.hlo"], "cannot be written to"),
     ],
 )
-def test_refused_in_one_line_before_anything_is_set_up(words: list[str], complaint: str, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused_in_one_line_before_anything_is_set_up(
+    words: list[str], complaint: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["plan", "t5x", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
@@ -61,16 +81,65 @@ def test_refused_in_one_line_before_anything_is_set_up(words: list[str], complai
 
 
 def test_what_is_compiled(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--size", "large", "--gpus", "16", "--tp", "2", "--batch-per-gpu", "4", "--fsdp", "--microbatches", "2"]
-    assert cli.main(["plan", "t5x", "--json", *words, "--with", "fp8=xla", "remat=minimal", "--with", "fuse_qkv=true", "num_heads=8", "loss_chunks=8"]) == 0
+    words = [
+        "--size",
+        "large",
+        "--gpus",
+        "16",
+        "--tp",
+        "2",
+        "--batch-per-gpu",
+        "4",
+        "--fsdp",
+        "--microbatches",
+        "2",
+    ]
+    assert (
+        cli.main(
+            [
+                "plan",
+                "t5x",
+                "--json",
+                *words,
+                "--with",
+                "fp8=xla",
+                "remat=minimal",
+                "--with",
+                "fuse_qkv=true",
+                "num_heads=8",
+                "loss_chunks=8",
+            ]
+        )
+        == 0
+    )
     prepared, (files, bindings, cluster) = asked
     assert prepared == ("xla", "large", "h100")
     assert files == ["rosetta/t5x/gin/t5_1_1/large.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
-    assert (bindings["BATCH_SIZE"], bindings["trainer.Trainer.num_microbatches"], bindings["DROPOUT_RATE"]) == ("32", "2", "0.0")
-    switches = {name.rpartition(".")[2]: value for name, value in bindings.items() if "T5Config" in name}
-    assert switches == {"fp8": '"xla"', "remat": '"minimal"', "fuse_qkv": "True", "num_heads": "8", "loss_chunks": "8"}
+    assert (
+        bindings["BATCH_SIZE"],
+        bindings["trainer.Trainer.num_microbatches"],
+        bindings["DROPOUT_RATE"],
+    ) == ("32", "2", "0.0")
+    switches = {
+        name.rpartition(".")[2]: value for name, value in bindings.items() if "T5Config" in name
+    }
+    assert switches == {
+        "fp8": '"xla"',
+        "remat": '"minimal"',
+        "fuse_qkv": "True",
+        "num_heads": "8",
+        "loss_chunks": "8",
+    }
     lengths = {"inputs": 512, "targets": 128}
-    assert cluster == {"card": "h100", "nodes": 2, "per_node": 8, "tensor_parallel": 2, "batch": 32, "lengths": lengths, "fsdp": True}
+    assert cluster == {
+        "card": "h100",
+        "nodes": 2,
+        "per_node": 8,
+        "tensor_parallel": 2,
+        "batch": 32,
+        "lengths": lengths,
+        "fsdp": True,
+    }
     assert json.loads(capsys.readouterr().out)["result"]["gemms"] == {"fp8": 1, "other": 5}
 
 
@@ -82,7 +151,9 @@ def test_one_node_need_not_be_full(asked: list[Any]) -> None:
 
 
 @pytest.mark.usefixtures("asked")
-def test_the_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "step.hlo").write_text("before")
     assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "new" / "step.hlo")]) == 0
     assert [path.read_text() for path in (tmp_path / "new").iterdir()] == [TEXT]
@@ -93,4 +164,6 @@ def test_the_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "write_text", full)
     assert cli.main(["plan", "t5x", "--hlo", str(tmp_path / "step.hlo")]) == 2
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [("step.hlo", "before")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir() if path.is_file()] == [
+        ("step.hlo", "before")
+    ]

@@ -11,16 +11,38 @@ from tests.rosetta.plan.hlokit import TEXT
 def test_computations() -> None:
     program = hlo.parse(TEXT)
     assert program.entry == "main"
-    assert set(program.computations) == {"add", "layer", "body", "put", "multiplied", "cheap", "dear", "condition", "main"}
+    assert set(program.computations) == {
+        "add",
+        "layer",
+        "body",
+        "put",
+        "multiplied",
+        "cheap",
+        "dear",
+        "condition",
+        "main",
+    }
     product = program.computations["body"]["product"]
-    assert (product.opcode, product.operands, product.target) == ("custom-call", ("x", "slice"), "__cublas$lt$matmul")
+    assert (product.opcode, product.operands, product.target) == (
+        "custom-call",
+        ("x", "slice"),
+        "__cublas$lt$matmul",
+    )
     assert product.op_name.endswith("/attention/query+key+value/dot_general")
     assert program.computations["layer"]["param_1.2"].operands == ("1",)
     assert program.computations["main"]["meanwhile"].called() == ["cheap", "dear"]
     assert program.computations["main"]["written"].called() == ["put"]
 
 
-@pytest.mark.parametrize(("shape", "size"), [("f32[8,16]{1,0}", 512), ("(bf16[2]{0}, u8[0]{0}, s4[3]{0})", 5.5), ("token[]", 0), ("f8e4m3fn[]", 1)])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("f32[8,16]{1,0}", 512),
+        ("(bf16[2]{0}, u8[0]{0}, s4[3]{0})", 5.5),
+        ("token[]", 0),
+        ("f8e4m3fn[]", 1),
+    ],
+)
 def test_sizes(shape: str, size: float) -> None:
     assert hlo.size(shape) == size
 
@@ -30,7 +52,10 @@ def test_sizes(shape: str, size: float) -> None:
     [
         ("f32[8,16]{1,0}", ["f32[8,16]{1,0}"]),
         ("(bf16[2,4]{1,0}, u8[0]{0})", ["bf16[2,4]{1,0}", "u8[0]{0}"]),
-        ("((f32[8]{0}, s32[4,2]{1,0}), (f32[2]{0}, /*index=1*/s32[1]{0}))", ["(f32[8]{0}, s32[4,2]{1,0})", "(f32[2]{0}, /*index=1*/s32[1]{0})"]),
+        (
+            "((f32[8]{0}, s32[4,2]{1,0}), (f32[2]{0}, /*index=1*/s32[1]{0}))",
+            ["(f32[8]{0}, s32[4,2]{1,0})", "(f32[2]{0}, /*index=1*/s32[1]{0})"],
+        ),
     ],
 )
 def test_elements_of_a_tuple(shape: str, parts: list[str]) -> None:
@@ -39,4 +64,8 @@ def test_elements_of_a_tuple(shape: str, parts: list[str]) -> None:
 
 def test_types_and_dimensions() -> None:
     assert hlo.dtypes("(bf16[2,4]{1,0}, u8[0]{0})") == ["bf16", "u8"]
-    assert (hlo.dims("(bf16[2,4]{1,0}, u8[0]{0})"), hlo.dims("f32[]"), hlo.dims("token")) == ([2, 4], [], [])
+    assert (hlo.dims("(bf16[2,4]{1,0}, u8[0]{0})"), hlo.dims("f32[]"), hlo.dims("token")) == (
+        [2, 4],
+        [],
+        [],
+    )

@@ -28,7 +28,14 @@ def test_cards() -> None:
 
 def _plan(*words: str) -> Any:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
-    done = subprocess.run([sys.executable, "-m", "rosetta", "plan", "t5x", "--json", *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "rosetta", "plan", "t5x", "--json", *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, json.loads(done.stdout)
 
 
@@ -45,13 +52,36 @@ def test_a_step_in_fp8() -> None:
     jaxkit.need("t5x", "seqio")
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: needs an environment for cuda12 or cuda13")
-    sizes = ("emb_dim=256", "num_heads=4", "num_encoder_layers=2", "num_decoder_layers=2", "mlp_dim=512")
-    status, document = _plan("--size", "small", "--gpus", "2", "--batch-per-gpu", "8", "--with", "fp8=xla", "fuse_qkv=true", "attention=cudnn", "remat=minimal", *sizes)
+    sizes = (
+        "emb_dim=256",
+        "num_heads=4",
+        "num_encoder_layers=2",
+        "num_decoder_layers=2",
+        "mlp_dim=512",
+    )
+    status, document = _plan(
+        "--size",
+        "small",
+        "--gpus",
+        "2",
+        "--batch-per-gpu",
+        "8",
+        "--with",
+        "fp8=xla",
+        "fuse_qkv=true",
+        "attention=cudnn",
+        "remat=minimal",
+        *sizes,
+    )
     assert status == 0, document
     found = document["result"]
     # Encoder: q+k+v, out, wi_0+wi_1, wo. Decoder: these, and q, k+v and out of the attention to the encoder. Two layers of each, three products of each.
     assert found["gemms"] == {"fp8": 2 * (4 + 7) * 3, "other": 3}
     assert all("decoder" in name and "layers" not in name for name in found["not_fp8"])
-    assert {role: flops["other"] for role, flops in found["flops_by_role"].items() if role in ("fprop", "dgrad", "wgrad")} == {"fprop": 0, "dgrad": 0, "wgrad": 0}
+    assert {
+        role: flops["other"]
+        for role, flops in found["flops_by_role"].items()
+        if role in ("fprop", "dgrad", "wgrad")
+    } == {"fprop": 0, "dgrad": 0, "wgrad": 0}
     assert sum(found["attention"].values()) == 2 * (1 + 2) * 2
     assert 0 < found["memory"]["peak"] < 80e9

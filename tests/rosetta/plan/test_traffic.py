@@ -67,12 +67,28 @@ PARAMETERS = {(3, 8, 512), (8, 512), (3, 64, 512), (64, 512), (3000,), (2000,)}
 
 def test_flows() -> None:
     found = {(flow.kind, flow.role): flow for flow in traffic.flows(hlo.parse(TEXT), 4, PARAMETERS)}
-    assert set(found) == {("all-gather", "parameters"), ("reduce-scatter", "gradients"), ("all-reduce", "small"), ("all-reduce", "gradients"), ("all-to-all", "activations")}
+    assert set(found) == {
+        ("all-gather", "parameters"),
+        ("reduce-scatter", "gradients"),
+        ("all-reduce", "small"),
+        ("all-reduce", "gradients"),
+        ("all-to-all", "activations"),
+    }
     gathered, scattered = found["all-gather", "parameters"], found["reduce-scatter", "gradients"]
     kernel = 3 * 64 * 512 * 7 / 8
-    assert (gathered.dtype, gathered.times, gathered.bytes, gathered.across) == ("f8e4m3fn", 3, kernel, kernel / 4)
+    assert (gathered.dtype, gathered.times, gathered.bytes, gathered.across) == (
+        "f8e4m3fn",
+        3,
+        kernel,
+        kernel / 4,
+    )
     assert (gathered.waited, gathered.behind) == (0, kernel)
-    assert (scattered.dtype, scattered.bytes, scattered.waited, scattered.behind) == ("bf16", 2 * kernel, 2 * kernel, 0)
+    assert (scattered.dtype, scattered.bytes, scattered.waited, scattered.behind) == (
+        "bf16",
+        2 * kernel,
+        2 * kernel,
+        0,
+    )
     biases = found["all-reduce", "gradients"]
     assert (biases.times, biases.bytes, biases.across) == (2, 2 * 5000 * 2 * 3 / 4, 0)
     assert found["all-reduce", "small"].times == 6
@@ -80,7 +96,13 @@ def test_flows() -> None:
 
 
 def test_groups_that_are_not_understood_leave_the_way_open() -> None:
-    (flow,) = (each for each in traffic.flows(hlo.parse(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS) if each.kind == "all-gather")
+    (flow,) = (
+        each
+        for each in traffic.flows(
+            hlo.parse(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS
+        )
+        if each.kind == "all-gather"
+    )
     assert flow.across is None
     assert "?" in traffic.table([flow], [])
 
@@ -91,7 +113,18 @@ def test_loops() -> None:
 
 def test_table() -> None:
     program = hlo.parse(TEXT)
-    first, *rows, last = traffic.table(traffic.flows(program, 4, PARAMETERS), traffic.loops(program)).splitlines()
+    first, *rows, last = traffic.table(
+        traffic.flows(program, 4, PARAMETERS), traffic.loops(program)
+    ).splitlines()
     assert first.split()[:3] == ["times", "GB", "received"]
-    assert rows[0].split() == ["reduce-scatter", "gradients", "bf16", "3", "0.000", "0.000", "0.000", "0.000"]
+    assert rows[0].split() == [
+        "reduce-scatter",
+        "gradients",
+        "bf16",
+        "3",
+        "0.000",
+        "0.000",
+        "0.000",
+        "0.000",
+    ]
     assert last == "loop of 3: 2 all-reduces of small numbers, 1 of them for the largest"

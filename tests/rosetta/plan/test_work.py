@@ -13,33 +13,70 @@ def program() -> hlo.Program:
     return hlo.parse(TEXT)
 
 
-def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest(program: hlo.Program) -> None:
+def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest(
+    program: hlo.Program,
+) -> None:
     times = {kernel.instruction.name: kernel.times for kernel in work.kernels(program)}
-    once = ("narrow", "fused", "backwards", "reduce-start", "gathered", "scattered", "once", "twice", "written", "logits")
+    once = (
+        "narrow",
+        "fused",
+        "backwards",
+        "reduce-start",
+        "gathered",
+        "scattered",
+        "once",
+        "twice",
+        "written",
+        "logits",
+    )
     assert times == {"slice": 4, "product": 4, **dict.fromkeys(once, 1)}
 
 
 def test_a_slice_is_read_and_not_what_it_is_of(program: hlo.Program) -> None:
     moved = {kernel.instruction.name: kernel.bytes for kernel in work.kernels(program)}
-    assert moved["slice"] == 32 * 64 * 2 + 4 + 32 * 64 * 2  # the slice, its index, the output; not the stack of four
+    assert (
+        moved["slice"] == 32 * 64 * 2 + 4 + 32 * 64 * 2
+    )  # the slice, its index, the output; not the stack of four
     assert moved["product"] == 16 * 32 * 2 + 32 * 64 * 2 + 16 * 64 * 2  # without the workspace
-    assert moved["written"] == 8 * 4 + 4 + 8 * 4  # the row, its index, the row again; the stack stays where it is
-    assert moved["gathered"] == 16 * 32 * 2 + 64 * 32 * 2  # what is read and what is made, not what is read twice
+    assert (
+        moved["written"] == 8 * 4 + 4 + 8 * 4
+    )  # the row, its index, the row again; the stack stays where it is
+    assert (
+        moved["gathered"] == 16 * 32 * 2 + 64 * 32 * 2
+    )  # what is read and what is made, not what is read twice
 
 
 def test_products(program: hlo.Program) -> None:
     wide, narrow, fused = work.gemms(program)
-    assert (wide.product, wide.kind, wide.fp8, wide.times, wide.dtypes) == ("layers/attention/query+key+value", "forward", False, 4, ("bf16", "bf16"))
+    assert (wide.product, wide.kind, wide.fp8, wide.times, wide.dtypes) == (
+        "layers/attention/query+key+value",
+        "forward",
+        False,
+        4,
+        ("bf16", "bf16"),
+    )
     assert wide.flops == 2 * 16 * 64 * 32
-    assert (narrow.product, narrow.kind, narrow.fp8, narrow.rematerialised) == ("layers_0/mlp/wo", "dgrad", True, True)
+    assert (narrow.product, narrow.kind, narrow.fp8, narrow.rematerialised) == (
+        "layers_0/mlp/wo",
+        "dgrad",
+        True,
+        True,
+    )
     assert narrow.dtypes == ("f8e5m2", "f8e4m3fn")
     assert narrow.flops == 2 * 64 * 64 * 16
-    assert (fused.product, fused.kind, fused.dtypes) == ("Transformer/decoder/logits", "backward", ("f32", "f32"))
+    assert (fused.product, fused.kind, fused.dtypes) == (
+        "Transformer/decoder/logits",
+        "backward",
+        ("f32", "f32"),
+    )
     assert fused.flops == 2 * 16 * 4 * 8
 
 
 def test_attention(program: hlo.Program) -> None:
-    assert work.attention(program) == {"__cudnn$fmhaScaleBiasSoftmax": 1, "__cudnn$fmhaScaleBiasSoftmaxBackward": 1}
+    assert work.attention(program) == {
+        "__cudnn$fmhaScaleBiasSoftmax": 1,
+        "__cudnn$fmhaScaleBiasSoftmaxBackward": 1,
+    }
     # Two products forwards and five backwards: batch 2, 4 heads, 8 queries, 6 keys, depth 16.
     assert work.attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
 
@@ -49,29 +86,51 @@ def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> No
     assert work.attention_flops(hlo.parse(odd)) is None
     found = report.report(target.Compiled(odd, 1, 1, 0, 1, 1.0, 1))
     assert found["attention_flops"] is None
-    assert "attention    an unknown number of TFLOP, 1 x __cudnn$fmhaScaleBiasSoftmax" in report.table(found)
+    assert (
+        "attention    an unknown number of TFLOP, 1 x __cudnn$fmhaScaleBiasSoftmax"
+        in report.table(found)
+    )
 
 
 @pytest.mark.parametrize(("peak", "verdict"), [(70e9, "fits "), (73e9, "does not fit ")])
 def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdict: str) -> None:
     found = report.report(target.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
-    found["run"] = cards.describe_fit(found["memory"]["peak"], cards.named("h100"), "t5_1_1 large, a global batch of 256 sequences", 8)
+    found["run"] = cards.describe_fit(
+        found["memory"]["peak"],
+        cards.named("h100"),
+        "t5_1_1 large, a global batch of 256 sequences",
+        8,
+    )
     first, second, *_ = report.table(found).splitlines()
-    assert first == "plan         t5_1_1 large, a global batch of 256 sequences, on 8 x NVIDIA H100 80GB HBM3"
+    assert (
+        first
+        == "plan         t5_1_1 large, a global batch of 256 sequences, on 8 x NVIDIA H100 80GB HBM3"
+    )
     assert second.startswith(verdict)
-    assert second.endswith(f"{peak / 1e9:.1f} GB of the 72.2 GB that JAX takes of each GPU's 84.9 GB")
+    assert second.endswith(
+        f"{peak / 1e9:.1f} GB of the 72.2 GB that JAX takes of each GPU's 84.9 GB"
+    )
 
 
 def test_communication_is_what_a_device_ends_up_with(program: hlo.Program) -> None:
     found = {each.kind: each for each in work.collectives(program)}
-    assert found["all-reduce"] == work.Collective("all-reduce", "f32", 8 * 16 * 4, 1, asynchronous=True, behind=2)
-    assert found["all-gather"] == work.Collective("all-gather", "bf16", 4096, 1, asynchronous=True, behind=0)
-    assert found["reduce-scatter"] == work.Collective("reduce-scatter", "f32+s32", 2 * 16 * 4 + 4, 1, asynchronous=True, behind=0)
+    assert found["all-reduce"] == work.Collective(
+        "all-reduce", "f32", 8 * 16 * 4, 1, asynchronous=True, behind=2
+    )
+    assert found["all-gather"] == work.Collective(
+        "all-gather", "bf16", 4096, 1, asynchronous=True, behind=0
+    )
+    assert found["reduce-scatter"] == work.Collective(
+        "reduce-scatter", "f32+s32", 2 * 16 * 4 + 4, 1, asynchronous=True, behind=0
+    )
 
 
 def test_what_is_not_started_apart_is_sized_whole() -> None:
-    text = TEXT.replace("(bf16[16,32]{1,0}, bf16[64,32]{1,0}) all-gather-start(", "bf16[64,32]{1,0} all-gather(").replace(
-        "%reduce-start = f32[8,16]{1,0} all-reduce-start(", "%reduce-start = (f32[8,16]{1,0}, f32[2]{0}) all-reduce-start("
+    text = TEXT.replace(
+        "(bf16[16,32]{1,0}, bf16[64,32]{1,0}) all-gather-start(", "bf16[64,32]{1,0} all-gather("
+    ).replace(
+        "%reduce-start = f32[8,16]{1,0} all-reduce-start(",
+        "%reduce-start = (f32[8,16]{1,0}, f32[2]{0}) all-reduce-start(",
     )
     found = {each.kind: each for each in work.collectives(hlo.parse(text))}
     assert (found["all-gather"].bytes, found["all-gather"].asynchronous) == (4096, False)

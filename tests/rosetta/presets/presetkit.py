@@ -14,18 +14,31 @@ if TYPE_CHECKING:
 
 NO_SITE = files.Layer("site", {})
 CARDS = {
-    "a100": Card("NVIDIA A100-SXM4-80GB", (8, 0)), "h100": Card("NVIDIA H100 80GB HBM3", (9, 0)), "h200": Card("NVIDIA H200", (9, 0)),
-    "gh200": Card("NVIDIA GH200 480GB", (9, 0)), "b200": Card("NVIDIA B200", (10, 0)),
-}  # fmt: skip
+    "a100": Card("NVIDIA A100-SXM4-80GB", (8, 0)),
+    "h100": Card("NVIDIA H100 80GB HBM3", (9, 0)),
+    "h200": Card("NVIDIA H200", (9, 0)),
+    "gh200": Card("NVIDIA GH200 480GB", (9, 0)),
+    "b200": Card("NVIDIA B200", (10, 0)),
+}
 MODELS = [name for name in files.presets() if name not in ("t5x", "pax")]
 
 
-def resolved(name: str, accelerator: str | None = "h100", environment: dict[str, str] | None = None, site: files.Layer = NO_SITE, **settings: str) -> Settings:
-    return describe.resolved(name, accelerator=accelerator, settings=settings, environment=environment or {}, site=site)
+def resolved(
+    name: str,
+    accelerator: str | None = "h100",
+    environment: dict[str, str] | None = None,
+    site: files.Layer = NO_SITE,
+    **settings: str,
+) -> Settings:
+    return describe.resolved(
+        name, accelerator=accelerator, settings=settings, environment=environment or {}, site=site
+    )
 
 
 def resolve(name: str, accelerator: str | None = None, **more: Any) -> Settings:
-    return layers.resolve(name, accelerator=accelerator, environment={}, typed={}, site=NO_SITE, **more)
+    return layers.resolve(
+        name, accelerator=accelerator, environment={}, typed={}, site=NO_SITE, **more
+    )
 
 
 def write(folder: Path, text: str, name: str = "mine.yaml") -> str:

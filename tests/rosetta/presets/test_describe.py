@@ -16,8 +16,24 @@ from tests.rosetta.presets import presetkit
 from tests.rosetta.presets.presetkit import CARDS, NO_SITE, write
 
 
-def described(name: str, accelerator: str | None = "h100", environment: dict[str, str] | None = None, nodes: int | None = None, gpus_per_node: int | None = None, site: files.Layer = NO_SITE, **settings: str) -> description.Run:
-    return describe.describe(name, accelerator=accelerator, settings=settings, nodes=nodes, gpus_per_node=gpus_per_node, environment=environment or {}, site=site)
+def described(
+    name: str,
+    accelerator: str | None = "h100",
+    environment: dict[str, str] | None = None,
+    nodes: int | None = None,
+    gpus_per_node: int | None = None,
+    site: files.Layer = NO_SITE,
+    **settings: str,
+) -> description.Run:
+    return describe.describe(
+        name,
+        accelerator=accelerator,
+        settings=settings,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        environment=environment or {},
+        site=site,
+    )
 
 
 @pytest.mark.parametrize("name", presetkit.MODELS)
@@ -25,31 +41,60 @@ def described(name: str, accelerator: str | None = "h100", environment: dict[str
 def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:
     found = described(name, accelerator)
     assert description.read(json.loads(json.dumps(found.as_json()))) == found
-    environment = {**found.env, "SLURM_NTASKS": str(found.processes), "SLURM_JOB_NUM_NODES": str(found.nodes)}
+    environment = {
+        **found.env,
+        "SLURM_NTASKS": str(found.processes),
+        "SLURM_JOB_NUM_NODES": str(found.nodes),
+    }
     if found.framework == "t5x":
         read = t5x_settings.read("multiprocess_pretrain_pile", [], environment, found.gpus_per_node)
-        assert (read.size, read.gpus, read.batch_per_gpu) == (found.model, found.processes, found.batch["per_gpu"])
+        assert (read.size, read.gpus, read.batch_per_gpu) == (
+            found.model,
+            found.processes,
+            found.batch["per_gpu"],
+        )
         if accelerator:
             chosen = switches.choose(environment, [CARDS[accelerator]], on_cpu=False)
             assert switches.PRECISIONS[chosen.fp8] == found.precision
     else:
         script = {"train": "run_base_config_multinode", "boolq": "run_llama_boolq"}[found.entry[2]]
         pax = pax_settings.read(script, [], environment, found.gpus_per_node)
-        assert (pax.config, pax.nodes, pax.gpus, pax.processes) == (found.model, found.nodes, found.nodes * found.gpus_per_node, found.processes)
+        assert (pax.config, pax.nodes, pax.gpus, pax.processes) == (
+            found.model,
+            found.nodes,
+            found.nodes * found.gpus_per_node,
+            found.processes,
+        )
 
 
 def test_the_published_topologies() -> None:
     expected = {
-        ("t5x-small", "a100"): (1, 256), ("t5x-large", "a100"): (8, 32), ("t5x-large", "h100"): (8, 32), ("t5x-xl", "a100"): (32, 8), ("t5x-xl", "h100"): (18, 14), ("t5x-xxl", "a100"): (64, 36),
-        ("gpt-126m", "h100"): (8, 4), ("gpt-5b", "h100"): (32, 8), ("gpt-175b", "a100"): (32, 6), ("glam-126m-64e", "h100"): (8, 8), ("glam-64b-64e", "h100"): (64, 4), ("llama-7b", "h100"): (2, 2),
-    }  # fmt: skip
-    assert {key: (found.nodes, found.batch["per_gpu"]) for key in expected if (found := described(*key))} == expected
+        ("t5x-small", "a100"): (1, 256),
+        ("t5x-large", "a100"): (8, 32),
+        ("t5x-large", "h100"): (8, 32),
+        ("t5x-xl", "a100"): (32, 8),
+        ("t5x-xl", "h100"): (18, 14),
+        ("t5x-xxl", "a100"): (64, 36),
+        ("gpt-126m", "h100"): (8, 4),
+        ("gpt-5b", "h100"): (32, 8),
+        ("gpt-175b", "a100"): (32, 6),
+        ("glam-126m-64e", "h100"): (8, 8),
+        ("glam-64b-64e", "h100"): (64, 4),
+        ("llama-7b", "h100"): (2, 2),
+    }
+    assert {
+        key: (found.nodes, found.batch["per_gpu"]) for key in expected if (found := described(*key))
+    } == expected
 
 
 def test_a_mesh_grows_with_its_nodes() -> None:
     found = described("gpt-5b", nodes=16, gpus_per_node=4)
     assert found.mesh == {"ici": [1, 4, 1], "dcn": [1, 16, 1]}
-    assert (found.env["ICI_MESH_SHAPE"], found.env["DCN_MESH_SHAPE"], found.env["NUM_GPUS"]) == ("[1,4,1]", "[1,16,1]", "4")
+    assert (found.env["ICI_MESH_SHAPE"], found.env["DCN_MESH_SHAPE"], found.env["NUM_GPUS"]) == (
+        "[1,4,1]",
+        "[1,16,1]",
+        "4",
+    )
     assert described("t5x-large", nodes=2).env["NUM_GPUS"] == "16", "T5X counts those of the run"
 
 
@@ -57,32 +102,64 @@ def test_a_mesh_grows_with_its_nodes() -> None:
     ("name", "settings", "precision", "env"),
     [
         ("gpt-5b", {}, "bf16", {"PREC": "bfloat16", "ENABLE_FP8": "0"}),
-        ("gpt-5b", {"precision": "fp8-xla"}, "fp8-xla", {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}),
+        (
+            "gpt-5b",
+            {"precision": "fp8-xla"},
+            "fp8-xla",
+            {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"},
+        ),
         ("gpt-5b", {"precision": "fp8-te"}, "fp8-te", {"ENABLE_FP8": "1", "ENABLE_TE": "1"}),
         ("gpt-5b", {"ENABLE_FP8": "1"}, "fp8-te", {"ENABLE_FP8": "1"}),
-        ("gpt-5b", {"ENABLE_FP8": "1", "ENABLE_TE": "0"}, "fp8-xla", {"ENABLE_FP8": "1", "ENABLE_TE": "0"}),
+        (
+            "gpt-5b",
+            {"ENABLE_FP8": "1", "ENABLE_TE": "0"},
+            "fp8-xla",
+            {"ENABLE_FP8": "1", "ENABLE_TE": "0"},
+        ),
         ("gpt-5b", {"PREC": "float32"}, "fp32", {"PREC": "float32"}),
         ("t5x-large", {}, "fp8-xla", {"PREC": "bfloat16", "ENABLE_FP8": "1", "ENABLE_TE": "0"}),
         ("t5x-large", {"ENABLE_FP8": "0"}, "bf16", {"PREC": "bfloat16", "ENABLE_FP8": "0"}),
-        ("t5x-large", {"ENABLE_FP8": "1", "ENABLE_TE": "1"}, "fp8-te", {"ENABLE_FP8": "1", "ENABLE_TE": "1"}),
+        (
+            "t5x-large",
+            {"ENABLE_FP8": "1", "ENABLE_TE": "1"},
+            "fp8-te",
+            {"ENABLE_FP8": "1", "ENABLE_TE": "1"},
+        ),
     ],
 )
-def test_precision_and_the_scripts_switches_are_one_thing(name: str, settings: dict[str, Any], precision: str, env: dict[str, str]) -> None:
+def test_precision_and_the_scripts_switches_are_one_thing(
+    name: str, settings: dict[str, Any], precision: str, env: dict[str, str]
+) -> None:
     found = described(name, **settings)
     assert found.precision == precision
     assert {key: found.env.get(key) for key in env} == env
-    assert ("ENABLE_TE" in found.env) == ("ENABLE_TE" in env or (precision == "fp8-te" and "ENABLE_FP8" not in settings))
-    assert found.xla_flags.get("xla_gpu_enable_pipelined_all_gather", True) is (precision != "fp8-xla")
+    assert ("ENABLE_TE" in found.env) == (
+        "ENABLE_TE" in env or (precision == "fp8-te" and "ENABLE_FP8" not in settings)
+    )
+    assert found.xla_flags.get("xla_gpu_enable_pipelined_all_gather", True) is (
+        precision != "fp8-xla"
+    )
 
 
 def test_variables_of_the_environment_are_taken_and_the_command_line_wins() -> None:
-    environment = {"PERCORE_BATCH_SIZE": "16", "NCCL_DEBUG": "INFO", "MY_OWN": "x", "WANDB_API_KEY": "k", "CUDA_VISIBLE_DEVICES": "0", "DATA": "", "XLA_FLAGS": "--xla_gpu_autotune_level=1"}
+    environment = {
+        "PERCORE_BATCH_SIZE": "16",
+        "NCCL_DEBUG": "INFO",
+        "MY_OWN": "x",
+        "WANDB_API_KEY": "k",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "DATA": "",
+        "XLA_FLAGS": "--xla_gpu_autotune_level=1",
+    }
     found = described("gpt-5b", environment=environment, PERCORE_BATCH_SIZE="4")
     assert (found.batch["per_gpu"], found.origin["batch.per_gpu"]) == (4, "command line")
     assert found.env["NCCL_DEBUG"] == "INFO"
     assert found.env["WANDB_API_KEY"] == "k"
     assert not {"MY_OWN", "CUDA_VISIBLE_DEVICES", "DATA"} & found.env.keys()
-    assert (found.xla_flags["xla_gpu_autotune_level"], found.origin["xla_flags.xla_gpu_autotune_level"]) == ("1", "XLA_FLAGS")
+    assert (
+        found.xla_flags["xla_gpu_autotune_level"],
+        found.origin["xla_flags.xla_gpu_autotune_level"],
+    ) == ("1", "XLA_FLAGS")
     assert found.env[given.PRESET] == given.GIVEN
 
 
@@ -95,7 +172,9 @@ def test_a_task_finetunes_and_what_is_made_up_is_trained_on() -> None:
 
 def test_hostile_values_arrive_as_they_are() -> None:
     hostile = "$(touch x) `y` 'q' \"d\" -- \n é"
-    found = described("gpt-5b", environment={"LOG_DIR": hostile}, DATA=hostile, NCCL_DEBUG_FILE=hostile)
+    found = described(
+        "gpt-5b", environment={"LOG_DIR": hostile}, DATA=hostile, NCCL_DEBUG_FILE=hostile
+    )
     assert (found.env["LOG_DIR"], found.env["DATA"], found.env["NCCL_DEBUG_FILE"]) == (hostile,) * 3
 
 
@@ -103,13 +182,21 @@ def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
     text = "accelerator: b200\ngpus_per_node: 4\nmounts: [[/data, /opt/data]]\nenv: {NCCL_SOCKET_IFNAME: ib0}\naccelerators:\n  b200:\n    env: {NCCL_DEBUG: WARN}\n"
     site = files.site({"ROSETTA_SITE": write(tmp_path, text)})
     found = described("gpt-5b", accelerator=None, site=site)
-    assert (found.gpus_per_node, found.mounts, found.env["NCCL_SOCKET_IFNAME"], found.env["NCCL_DEBUG"]) == (4, (("/data", "/opt/data"),), "ib0", "WARN")
+    assert (
+        found.gpus_per_node,
+        found.mounts,
+        found.env["NCCL_SOCKET_IFNAME"],
+        found.env["NCCL_DEBUG"],
+    ) == (4, (("/data", "/opt/data"),), "ib0", "WARN")
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in found.env
     assert described("gpt-5b", accelerator="h100", site=site).env.get("NCCL_DEBUG") is None
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    mine = write(tmp_path, "about: tuned here\nextends: gpt-5b\nbatch: {per_gpu: 10}\nswitches: [double-buffering]\nfdl: {MAX_STEPS: 500}\n")
+    mine = write(
+        tmp_path,
+        "about: tuned here\nextends: gpt-5b\nbatch: {per_gpu: 10}\nswitches: [double-buffering]\nfdl: {MAX_STEPS: 500}\n",
+    )
     found = described(mine)
     assert (found.batch["per_gpu"], found.origin["batch.per_gpu"]) == (10, f"{mine}:3")
     assert found.xla_flags["xla_gpu_enable_while_loop_double_buffering"] is True
@@ -119,7 +206,10 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_thresholds_of_layers(tmp_path: Path) -> None:
     found = described("gpt-5b", combine="layers", nodes=1)
     layer = 4 * 4096 * 4096 + 2 * 4096 * 16384
-    names = [f"xla_gpu_{each}_combine_threshold_bytes" for each in ("all_reduce", "all_gather", "reduce_scatter")]
+    names = [
+        f"xla_gpu_{each}_combine_threshold_bytes"
+        for each in ("all_reduce", "all_gather", "reduce_scatter")
+    ]
     assert [found.xla_flags[name] for name in names] == [4 * layer, 2 * layer, 4 * layer // 8]
     assert found.origin[f"xla_flags.{names[0]}"] == "command line"
     mine = write(tmp_path, f"extends: gpt-5b\ncombine: layers\nxla_flags: {{{names[0]}: 7}}\n")
@@ -128,9 +218,17 @@ def test_thresholds_of_layers(tmp_path: Path) -> None:
 
 
 def test_a_base_of_ones_own_takes_the_place_of_the_presets_flags() -> None:
-    found = described("gpt-5b", environment={"BASE_XLA_FLAGS": "--xla_gpu_autotune_level=2", "XLA_FLAGS": "--xla_dump_to='/a b'"})
+    found = described(
+        "gpt-5b",
+        environment={
+            "BASE_XLA_FLAGS": "--xla_gpu_autotune_level=2",
+            "XLA_FLAGS": "--xla_dump_to='/a b'",
+        },
+    )
     assert found.xla_flags == {"xla_gpu_autotune_level": "2", "xla_dump_to": "/a b"}
-    assert described("gpt-5b", BASE_XLA_FLAGS="--xla_gpu_autotune_level=2").xla_flags == {"xla_gpu_autotune_level": "2"}
+    assert described("gpt-5b", BASE_XLA_FLAGS="--xla_gpu_autotune_level=2").xla_flags == {
+        "xla_gpu_autotune_level": "2"
+    }
 
 
 def test_the_cards_capability_is_what_the_launchers_need() -> None:
@@ -140,5 +238,7 @@ def test_the_cards_capability_is_what_the_launchers_need() -> None:
 def test_of_no_model() -> None:
     with pytest.raises(UserError, match="t5x: it is of no model"):
         described("t5x")
-    with pytest.raises(UserError, match=r"mesh.dcn=\[1, 2, 1\]: it has 2 parts, and there are 32 nodes"):
+    with pytest.raises(
+        UserError, match=r"mesh.dcn=\[1, 2, 1\]: it has 2 parts, and there are 32 nodes"
+    ):
         described("gpt-5b", DCN_MESH_SHAPE="[1,2,1]")

@@ -18,7 +18,16 @@ def test_a_card_is_known_by_its_name(name: str) -> None:
     assert name in cards.CARDS, "rosetta plan knows the same cards"
 
 
-@pytest.mark.parametrize(("card", "name"), [(Card("NVIDIA H800", (9, 0)), "h100"), (Card("NVIDIA GB200", (10, 0)), "b200"), (Card("NVIDIA A10G", (8, 6)), None), (Card("Tesla V100", (7, 0)), None), (Card("?", (0, 0)), None)])
+@pytest.mark.parametrize(
+    ("card", "name"),
+    [
+        (Card("NVIDIA H800", (9, 0)), "h100"),
+        (Card("NVIDIA GB200", (10, 0)), "b200"),
+        (Card("NVIDIA A10G", (8, 6)), None),
+        (Card("Tesla V100", (7, 0)), None),
+        (Card("?", (0, 0)), None),
+    ],
+)
 def test_another_card_is_like_the_one_of_its_capability(card: Card, name: str | None) -> None:
     expected = "b200" if "B200" in card.name else name
     assert layers.accelerator([card]) == expected
@@ -30,13 +39,33 @@ def test_no_card_is_none() -> None:
 
 def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
     path = "xla_flags.xla_gpu_all_reduce_combine_threshold_bytes"
-    mine = presetkit.write(tmp_path, "extends: gpt-126m\nxla_flags:\n  xla_gpu_all_reduce_combine_threshold_bytes: 3\naccelerators:\n  h100:\n    xla_flags: {xla_gpu_all_reduce_combine_threshold_bytes: 4}\n")
-    site = files.Layer("site", {path: schema.Value(5, "site.yaml:1")}, {"h100": {path: schema.Value(6, "site.yaml:2")}})
-    around, typed = {path: schema.Value("7", "XLA_FLAGS")}, {path: schema.Value("8", "command line")}
-    found = layers.resolve(mine, accelerator="h100", environment=around, typed=typed, site=site).values[path]
+    mine = presetkit.write(
+        tmp_path,
+        "extends: gpt-126m\nxla_flags:\n  xla_gpu_all_reduce_combine_threshold_bytes: 3\naccelerators:\n  h100:\n    xla_flags: {xla_gpu_all_reduce_combine_threshold_bytes: 4}\n",
+    )
+    site = files.Layer(
+        "site",
+        {path: schema.Value(5, "site.yaml:1")},
+        {"h100": {path: schema.Value(6, "site.yaml:2")}},
+    )
+    around, typed = (
+        {path: schema.Value("7", "XLA_FLAGS")},
+        {path: schema.Value("8", "command line")},
+    )
+    found = layers.resolve(
+        mine, accelerator="h100", environment=around, typed=typed, site=site
+    ).values[path]
     assert (found.value, found.origin) == ("8", "command line")
     assert [value for _, value in found.overrode] == ["7", 6, 5, 4, 3, 33554432, 51200]
-    assert [place.rpartition("/")[2].partition(":")[0] for place, _ in found.overrode] == ["XLA_FLAGS", "site.yaml", "site.yaml", "mine.yaml", "mine.yaml", "pax.yaml", "pax.yaml"]
+    assert [place.rpartition("/")[2].partition(":")[0] for place, _ in found.overrode] == [
+        "XLA_FLAGS",
+        "site.yaml",
+        "site.yaml",
+        "mine.yaml",
+        "mine.yaml",
+        "pax.yaml",
+        "pax.yaml",
+    ]
 
 
 def test_origins_name_the_line() -> None:
@@ -48,18 +77,37 @@ def test_origins_name_the_line() -> None:
 
 def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
     name = "env.CUDA_DEVICE_MAX_CONNECTIONS"
-    assert {card: resolve("gpt-5b", card).get(name) for card in presetkit.CARDS} == {"a100": None, "h100": "1", "h200": "1", "gh200": "1", "b200": None}
+    assert {card: resolve("gpt-5b", card).get(name) for card in presetkit.CARDS} == {
+        "a100": None,
+        "h100": "1",
+        "h200": "1",
+        "gh200": "1",
+        "b200": None,
+    }
 
 
 def test_a_null_takes_out_what_is_below(tmp_path: Path) -> None:
-    mine = presetkit.write(tmp_path, "extends: gpt-5b\nenv:\n  XLA_PYTHON_CLIENT_MEM_FRACTION: null\n")
+    mine = presetkit.write(
+        tmp_path, "extends: gpt-5b\nenv:\n  XLA_PYTHON_CLIENT_MEM_FRACTION: null\n"
+    )
     assert "env.XLA_PYTHON_CLIENT_MEM_FRACTION" not in resolve(mine).values
 
 
 def test_xlas_own_fp8_goes_over_the_model_and_its_switches(tmp_path: Path) -> None:
-    mine = presetkit.write(tmp_path, "extends: gpt-5b\nswitches: [pipelined-collectives]\nxla_flags: {xla_gpu_enable_triton_gemm: true}\n")
-    plain, fp8 = resolve(mine).group("xla_flags"), resolve(mine, precision="fp8-xla").group("xla_flags")
-    names = ("xla_gpu_enable_triton_gemm", "xla_gpu_enable_pipelined_all_gather", "xla_gpu_enable_pipelined_all_reduce", "xla_gpu_enable_pipelined_reduce_scatter")
+    mine = presetkit.write(
+        tmp_path,
+        "extends: gpt-5b\nswitches: [pipelined-collectives]\nxla_flags: {xla_gpu_enable_triton_gemm: true}\n",
+    )
+    plain, fp8 = (
+        resolve(mine).group("xla_flags"),
+        resolve(mine, precision="fp8-xla").group("xla_flags"),
+    )
+    names = (
+        "xla_gpu_enable_triton_gemm",
+        "xla_gpu_enable_pipelined_all_gather",
+        "xla_gpu_enable_pipelined_all_reduce",
+        "xla_gpu_enable_pipelined_reduce_scatter",
+    )
     assert [plain[name] for name in names] == [True] * 4
     assert [fp8[name] for name in names] == [False] * 4
 
@@ -70,11 +118,22 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
     assert triton in resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.12.0.1").values
     ended = resolve("t5x-large", precision="fp8-xla", versions=lambda _: "0.13")
     assert triton not in ended.values
-    assert [line.partition(": ")[2] for line in ended.left_out] == [f"{triton} is left out: with jaxlib 0.13 it is no longer needed, since 0.13"]
+    assert [line.partition(": ")[2] for line in ended.left_out] == [
+        f"{triton} is left out: with jaxlib 0.13 it is no longer needed, since 0.13"
+    ]
     with_switch = {"switches": schema.Value(["deterministic"], "command line")}
-    old = layers.resolve("t5x-large", accelerator=None, environment={}, typed=with_switch, site=NO_SITE, versions=lambda _: "0.4.26")
+    old = layers.resolve(
+        "t5x-large",
+        accelerator=None,
+        environment={},
+        typed=with_switch,
+        site=NO_SITE,
+        versions=lambda _: "0.4.26",
+    )
     assert "xla_flags.xla_gpu_exclude_nondeterministic_ops" not in old.values
-    assert old.left_out[0].endswith("xla_flags.xla_gpu_exclude_nondeterministic_ops is left out: jaxlib 0.4.26 has it not, before 0.4.31")
+    assert old.left_out[0].endswith(
+        "xla_flags.xla_gpu_exclude_nondeterministic_ops is left out: jaxlib 0.4.26 has it not, before 0.4.31"
+    )
 
 
 def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
@@ -83,25 +142,58 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
     found = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=NO_SITE)
     assert found.get("switches") == ["pgle", "deterministic"]
     assert {"env.JAX_ENABLE_PGLE", "xla_flags.xla_gpu_deterministic_ops"} <= found.values.keys()
-    none = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}))
+    none = layers.resolve(
+        mine,
+        accelerator=None,
+        environment=more,
+        typed={},
+        site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
+    )
     assert none.get("switches") == ["deterministic", "pgle"]
-    off = layers.resolve(mine, accelerator=None, environment={}, typed={}, site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}))
+    off = layers.resolve(
+        mine,
+        accelerator=None,
+        environment={},
+        typed={},
+        site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
+    )
     assert (off.get("switches"), off.get("env.JAX_ENABLE_PGLE")) == (None, None)
 
 
 def test_a_cache_is_in_the_folder_that_is_named() -> None:
     asked = {"switches": schema.Value(["autotune-cache", "compilation-cache"], "command line")}
-    with pytest.raises(UserError, match=r"presets/switches\.yaml:\d+: .*: it lies in the folder that `cache` names, and none is named; set cache: DIR"):
+    with pytest.raises(
+        UserError,
+        match=r"presets/switches\.yaml:\d+: .*: it lies in the folder that `cache` names, and none is named; set cache: DIR",
+    ):
         layers.resolve("gpt-5b", accelerator=None, environment={}, typed=asked, site=NO_SITE)
-    found = layers.resolve("gpt-5b", accelerator=None, environment={}, typed={**asked, "cache": schema.Value("/shared/$(x) y", "command line")}, site=NO_SITE)
-    assert found.get("xla_flags.xla_gpu_per_fusion_autotune_cache_dir") == "/shared/$(x) y/autotuned"
+    found = layers.resolve(
+        "gpt-5b",
+        accelerator=None,
+        environment={},
+        typed={**asked, "cache": schema.Value("/shared/$(x) y", "command line")},
+        site=NO_SITE,
+    )
+    assert (
+        found.get("xla_flags.xla_gpu_per_fusion_autotune_cache_dir") == "/shared/$(x) y/autotuned"
+    )
     assert found.get("env.JAX_COMPILATION_CACHE_DIR") == "/shared/$(x) y/compiled"
 
 
 def test_a_switch_and_a_card_that_there_are_not() -> None:
-    with pytest.raises(UserError, match=r"ROSETTA_WITH: there is no switch 'fast'; choose of pgle, "):
-        layers.resolve("gpt-5b", accelerator=None, environment={"switches": schema.Value(["fast"], "ROSETTA_WITH")}, typed={}, site=NO_SITE)
-    with pytest.raises(UserError, match=r"--accelerator: there is no description of 'v100'; choose one of: a100, "):
+    with pytest.raises(
+        UserError, match=r"ROSETTA_WITH: there is no switch 'fast'; choose of pgle, "
+    ):
+        layers.resolve(
+            "gpt-5b",
+            accelerator=None,
+            environment={"switches": schema.Value(["fast"], "ROSETTA_WITH")},
+            typed={},
+            site=NO_SITE,
+        )
+    with pytest.raises(
+        UserError, match=r"--accelerator: there is no description of 'v100'; choose one of: a100, "
+    ):
         resolve("gpt-5b", "v100")
 
 

@@ -25,11 +25,32 @@ def python() -> str:
     pytest.skip("NOT CHECKED here: there is no Python 3.9")
 
 
-@pytest.mark.parametrize("words", [["t5x-large", "--accelerator", "h100"], ["gpt-5b", "combine=layers", "ROSETTA_WITH=deterministic"], ["llama-70b", "USE_LORA=1"], []])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["t5x-large", "--accelerator", "h100"],
+        ["gpt-5b", "combine=layers", "ROSETTA_WITH=deterministic"],
+        ["llama-70b", "USE_LORA=1"],
+        [],
+    ],
+)
 def test_explain(python: str, tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "yaml").symlink_to(Path(yaml.__file__).parent)  # its part in Python alone: what is compiled is of another version
-    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1", "ROSETTA_SITE": ""}
-    done = subprocess.run([python, "-m", "rosetta.presets", *words, "--json"], env=env, capture_output=True, text=True, check=False)
+    (tmp_path / "yaml").symlink_to(
+        Path(yaml.__file__).parent
+    )  # its part in Python alone: what is compiled is of another version
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": f"{ROOT}:{tmp_path}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ROSETTA_SITE": "",
+    }
+    done = subprocess.run(
+        [python, "-m", "rosetta.presets", *words, "--json"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)["result"]
     assert found["run"]["nodes"] if words else found["presets"]

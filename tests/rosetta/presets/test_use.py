@@ -11,9 +11,24 @@ from rosetta.presets import use
 from tests.rosetta.presets.presetkit import CARDS, write
 
 
-def used(environment: dict[str, str] | None = None, framework: str = "pax", model: str = "Synthetic5B", card: str | None = "h100", precision: str = "bf16", **more: Any) -> use.Used:
+def used(
+    environment: dict[str, str] | None = None,
+    framework: str = "pax",
+    model: str = "Synthetic5B",
+    card: str | None = "h100",
+    precision: str = "bf16",
+    **more: Any,
+) -> use.Used:
     cards = [CARDS[card]] if card else []
-    return use.use(framework, model, {"ROSETTA_SITE": "", **(environment or {})}, cards, on_cpu=card is None, precision=precision, **more)
+    return use.use(
+        framework,
+        model,
+        {"ROSETTA_SITE": "", **(environment or {})},
+        cards,
+        on_cpu=card is None,
+        precision=precision,
+        **more,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +36,16 @@ def _locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xlaflags, "jaxlib", lambda: xlaflags.LOCKED)
 
 
-@pytest.mark.parametrize(("framework", "model", "name"), [("t5x", "large", "t5x-large"), ("t5x", "mine", "t5x"), ("pax", "GPT175B", "gpt-175b"), ("pax", "rosetta.pax.configs.LLaMA13B", "llama-13b"), ("pax", "mine.Own", "pax")])
+@pytest.mark.parametrize(
+    ("framework", "model", "name"),
+    [
+        ("t5x", "large", "t5x-large"),
+        ("t5x", "mine", "t5x"),
+        ("pax", "GPT175B", "gpt-175b"),
+        ("pax", "rosetta.pax.configs.LLaMA13B", "llama-13b"),
+        ("pax", "mine.Own", "pax"),
+    ],
+)
 def test_a_model_has_its_preset(framework: str, model: str, name: str) -> None:
     assert use.of_model(framework, model) == name
 
@@ -29,16 +53,34 @@ def test_a_model_has_its_preset(framework: str, model: str, name: str) -> None:
 def test_the_presets_flags_then_the_users() -> None:
     found = used({"XLA_FLAGS": "--xla_gpu_autotune_level=2 --xla_gpu_enable_triton_gemm=true"})
     assert found.flags[0] == "--xla_gpu_enable_latency_hiding_scheduler=true"
-    assert found.flags[-2:] == found.typed == ("--xla_gpu_autotune_level=2", "--xla_gpu_enable_triton_gemm=true")
-    assert found.env == {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert (
+        found.flags[-2:]
+        == found.typed
+        == ("--xla_gpu_autotune_level=2", "--xla_gpu_enable_triton_gemm=true")
+    )
+    assert found.env == {
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }
     assert found.lines == ()
 
 
 def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
-    found = used({"BASE_XLA_FLAGS": "--xla_gpu_graph_level=0", "XLA_FLAGS": "--xla_gpu_enable_async_collectives=true --xla_force_host_platform_device_count=4"})
-    assert found.flags == ("--xla_gpu_enable_command_buffer=", "--xla_force_host_platform_device_count=4")
+    found = used(
+        {
+            "BASE_XLA_FLAGS": "--xla_gpu_graph_level=0",
+            "XLA_FLAGS": "--xla_gpu_enable_async_collectives=true --xla_force_host_platform_device_count=4",
+        }
+    )
+    assert found.flags == (
+        "--xla_gpu_enable_command_buffer=",
+        "--xla_force_host_platform_device_count=4",
+    )
     assert found.typed == ("--xla_gpu_enable_command_buffer=",)
-    assert found.lines == ("--xla_gpu_graph_level=0 of BASE_XLA_FLAGS: --xla_gpu_enable_command_buffer= today", "--xla_gpu_enable_async_collectives=true of XLA_FLAGS: left out, XLA has it no more")
+    assert found.lines == (
+        "--xla_gpu_graph_level=0 of BASE_XLA_FLAGS: --xla_gpu_enable_command_buffer= today",
+        "--xla_gpu_enable_async_collectives=true of XLA_FLAGS: left out, XLA has it no more",
+    )
 
 
 def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,13 +88,24 @@ def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPa
     assert used({"XLA_FLAGS": "--xla_gpu_graph_level=0"}).flags[-1] == "--xla_gpu_graph_level=0"
     monkeypatch.setattr(xlaflags, "jaxlib", lambda: "0.12.0.1")
     found = used({"XLA_FLAGS": "--xla_gpu_enable_pipelined_all_reduce=true"}, precision="fp8-xla")
-    assert "--xla_gpu_pipeline_all_gather=default" in found.flags, "the preset's own are, too, without a word"
+    assert "--xla_gpu_pipeline_all_gather=default" in found.flags, (
+        "the preset's own are, too, without a word"
+    )
     assert found.flags[-1] == "--xla_gpu_pipeline_all_reduce=on"
-    assert [line.partition(":")[0] for line in found.lines] == ["--xla_gpu_enable_pipelined_all_reduce=true of XLA_FLAGS", "--xla_gpu_pipeline_all_reduce=on goes against fp8-xla"]
+    assert [line.partition(":")[0] for line in found.lines] == [
+        "--xla_gpu_enable_pipelined_all_reduce=true of XLA_FLAGS",
+        "--xla_gpu_pipeline_all_reduce=on goes against fp8-xla",
+    ]
 
 
 def test_what_is_given_gets_nothing_more() -> None:
-    found = used({"ROSETTA_PRESET": "given", "XLA_FLAGS": "--xla_gpu_autotune_level=2", "BASE_XLA_FLAGS": "--xla_gpu_autotune_level=3"})
+    found = used(
+        {
+            "ROSETTA_PRESET": "given",
+            "XLA_FLAGS": "--xla_gpu_autotune_level=2",
+            "BASE_XLA_FLAGS": "--xla_gpu_autotune_level=3",
+        }
+    )
     assert (found.flags, found.env) == (("--xla_gpu_autotune_level=2",), {})
 
 
@@ -62,7 +115,9 @@ def test_a_preset_by_name_or_file(tmp_path: Path) -> None:
     assert threshold in used({"ROSETTA_PRESET": "gpt-126m"}).flags
     mine = write(tmp_path, "extends: gpt-5b\nenv: {NCCL_DEBUG: WARN}\n")
     assert used({"ROSETTA_PRESET": mine}).env["NCCL_DEBUG"] == "WARN"
-    with pytest.raises(UserError, match="ROSETTA_PRESET=t5x-large: it is one of t5x; name one of pax, or unset it"):
+    with pytest.raises(
+        UserError, match="ROSETTA_PRESET=t5x-large: it is one of t5x; name one of pax, or unset it"
+    ):
         used({"ROSETTA_PRESET": "t5x-large"})
 
 
@@ -74,7 +129,9 @@ def test_switches_by_variable() -> None:
 
 
 def test_variables_that_are_set_stay_empty_ones_too() -> None:
-    assert used({"CUDA_DEVICE_MAX_CONNECTIONS": "", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}).env == {}
+    assert (
+        used({"CUDA_DEVICE_MAX_CONNECTIONS": "", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}).env == {}
+    )
 
 
 def test_the_cpu_gets_flags_and_no_variables_of_cuda() -> None:
@@ -87,16 +144,31 @@ def test_the_site_and_layers(tmp_path: Path) -> None:
     site = write(tmp_path, "combine: layers\nenv: {NCCL_SOCKET_IFNAME: ib0}\n")
     found = used({"ROSETTA_SITE": site}, mesh={"ici": [1, 8, 1], "dcn": [1, 1, 1]}, devices=8)
     assert found.env["NCCL_SOCKET_IFNAME"] == "ib0"
-    assert f"--xla_gpu_all_gather_combine_threshold_bytes={2 * (4 * 4096**2 + 2 * 4096 * 16384)}" in found.flags
+    assert (
+        f"--xla_gpu_all_gather_combine_threshold_bytes={2 * (4 * 4096**2 + 2 * 4096 * 16384)}"
+        in found.flags
+    )
 
 
 def test_what_goes_against_fp8_is_said() -> None:
-    assert used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=True"}, precision="fp8-xla").lines[-1].startswith("--xla_gpu_enable_triton_gemm=true goes against fp8-xla: ")
+    assert (
+        used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=True"}, precision="fp8-xla")
+        .lines[-1]
+        .startswith("--xla_gpu_enable_triton_gemm=true goes against fp8-xla: ")
+    )
     assert used({"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=true"}).lines == ()
     assert used(precision="fp8-xla").lines == ()
 
 
 def test_options_are_a_presets_own_without_any_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=2")
-    assert use.options("t5x", "large", precision="bf16", accelerator=None) == {"xla_gpu_enable_latency_hiding_scheduler": True, "xla_gpu_all_reduce_combine_threshold_bytes": 136314880}
-    assert use.options("pax", "Pile5B", precision="bf16", accelerator="b200")["xla_gpu_enable_command_buffer"] == "FUSION,CUSTOM_CALL"
+    assert use.options("t5x", "large", precision="bf16", accelerator=None) == {
+        "xla_gpu_enable_latency_hiding_scheduler": True,
+        "xla_gpu_all_reduce_combine_threshold_bytes": 136314880,
+    }
+    assert (
+        use.options("pax", "Pile5B", precision="bf16", accelerator="b200")[
+            "xla_gpu_enable_command_buffer"
+        ]
+        == "FUSION,CUSTOM_CALL"
+    )

@@ -22,19 +22,32 @@ from rosetta.t5x.trainer import Trainer
 
 BATCH, LENGTH = 8, 16
 LEARNING = 200  # steps
-SHAPES = dict.fromkeys(("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (BATCH, LENGTH))
+SHAPES = dict.fromkeys(
+    ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens"), (BATCH, LENGTH)
+)
 VOCABULARY = seqio.ByteVocabulary(100)
 SIZES: dict[str, Any] = {
-    "vocab_size": 384, "emb_dim": 32, "num_heads": 2, "num_encoder_layers": 2, "num_decoder_layers": 2, "head_dim": 16, "mlp_dim": 64,
-    "mlp_activations": ("gelu", "linear"), "dropout_rate": 0.0,
-}  # fmt: skip
+    "vocab_size": 384,
+    "emb_dim": 32,
+    "num_heads": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "head_dim": 16,
+    "mlp_dim": 64,
+    "mlp_activations": ("gelu", "linear"),
+    "dropout_rate": 0.0,
+}
 
 
 def batch(step: int) -> dict[str, Any]:
     """A batch of sequences that count up from a random start: something to learn."""
     drawn = np.random.default_rng(step)
     rows = (drawn.integers(3, 250, (BATCH, 1)) + np.arange(LENGTH)).astype(np.int32)
-    return {"encoder_input_tokens": rows, "decoder_target_tokens": rows, "decoder_input_tokens": np.pad(rows[:, :-1], ((0, 0), (1, 0)))}
+    return {
+        "encoder_input_tokens": rows,
+        "decoder_target_tokens": rows,
+        "decoder_input_tokens": np.pad(rows[:, :-1], ((0, 0), (1, 0))),
+    }
 
 
 def guesses(step: int) -> dict[str, Any]:
@@ -44,10 +57,21 @@ def guesses(step: int) -> dict[str, Any]:
     """
     drawn = np.random.default_rng(step)
     rows = [
-        (3 + (drawn.integers(0, 32, (BATCH, 1)) + drawn.choice([1, 2, 3], (BATCH, LENGTH), p=[0.5, 0.3, 0.2]).cumsum(axis=1)) % 32).astype(np.int32)
+        (
+            3
+            + (
+                drawn.integers(0, 32, (BATCH, 1))
+                + drawn.choice([1, 2, 3], (BATCH, LENGTH), p=[0.5, 0.3, 0.2]).cumsum(axis=1)
+            )
+            % 32
+        ).astype(np.int32)
         for _ in range(2)
     ]
-    return {"encoder_input_tokens": rows[0], "decoder_target_tokens": rows[1], "decoder_input_tokens": np.pad(rows[1][:, :-1], ((0, 0), (1, 0)))}
+    return {
+        "encoder_input_tokens": rows[0],
+        "decoder_target_tokens": rows[1],
+        "decoder_input_tokens": np.pad(rows[1][:, :-1], ((0, 0), (1, 0))),
+    }
 
 
 def decaying(step: Any) -> Any:
@@ -58,23 +82,51 @@ def decaying(step: Any) -> Any:
 def variables(fp8: str) -> Any:
     """The first parameters, which no other switch changes, and the FP8 state."""
     made = network.Transformer(network.T5Config(**SIZES, fp8=fp8))
-    return _model(made).get_initial_variables(jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32))
+    return _model(made).get_initial_variables(
+        jax.random.key(0), SHAPES, dict.fromkeys(SHAPES, jnp.int32)
+    )
 
 
 def _model(module: Any) -> Any:
-    return model.EncoderDecoderModel(module=module, input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+    return model.EncoderDecoderModel(
+        module=module,
+        input_vocabulary=VOCABULARY,
+        output_vocabulary=VOCABULARY,
+        optimizer_def=optimizer.adamw(),
+    )
 
 
-def trainer(microbatches: int = 1, devices: int = 1, gradient_dtype: str | None = None, rate: Any = lambda _: 0.003, **switches: Any) -> Trainer:
+def trainer(
+    microbatches: int = 1,
+    devices: int = 1,
+    gradient_dtype: str | None = None,
+    rate: Any = lambda _: 0.003,
+    **switches: Any,
+) -> Trainer:
     settings = network.T5Config(**{**SIZES, "dtype": "float32", "fp8": "xla", **switches})
     made = _model(network.Transformer(settings))
     partitioner = PjitPartitioner(1, devices=jax.devices()[:devices])
-    initializer = utils.TrainStateInitializer(made.optimizer_def, made.get_initial_variables, SHAPES, partitioner, dict.fromkeys(SHAPES, jnp.int32))
+    initializer = utils.TrainStateInitializer(
+        made.optimizer_def,
+        made.get_initial_variables,
+        SHAPES,
+        partitioner,
+        dict.fromkeys(SHAPES, jnp.int32),
+    )
     return Trainer(
-        model=made, train_state=train_state.FlaxOptimTrainState.create(made.optimizer_def, jax.tree.map(jnp.copy, variables(settings.fp8))), partitioner=partitioner, eval_names=[], summary_dir=None,
-        train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1), num_microbatches=microbatches, gradient_dtype=gradient_dtype,
+        model=made,
+        train_state=train_state.FlaxOptimTrainState.create(
+            made.optimizer_def, jax.tree.map(jnp.copy, variables(settings.fp8))
+        ),
+        partitioner=partitioner,
+        eval_names=[],
+        summary_dir=None,
+        train_state_axes=initializer.train_state_axes,
+        rng=jax.random.PRNGKey(1),
+        num_microbatches=microbatches,
+        gradient_dtype=gradient_dtype,
         learning_rate_fn=rate,
-    )  # fmt: skip
+    )
 
 
 def run(made: Trainer, steps: int, batch: Any = batch) -> list[float]:
@@ -87,14 +139,31 @@ def run(made: Trainer, steps: int, batch: Any = batch) -> list[float]:
 
 def state(made: Trainer) -> dict[str, Any]:
     """The FP8 state: all scales, and of histories the newest two values and whether the rest is still empty."""
-    flat = traverse_util.flatten_dict(flax.core.unfreeze(made.train_state.flax_mutables[fp8.COLLECTION]), sep="/")
-    return {name: [*np.asarray(leaf)[:2].tolist(), float(np.abs(leaf[2:]).max()) if leaf.shape[0] > 2 else 0.0] for name, leaf in flat.items()}
+    flat = traverse_util.flatten_dict(
+        flax.core.unfreeze(made.train_state.flax_mutables[fp8.COLLECTION]), sep="/"
+    )
+    return {
+        name: [
+            *np.asarray(leaf)[:2].tolist(),
+            float(np.abs(leaf[2:]).max()) if leaf.shape[0] > 2 else 0.0,
+        ]
+        for name, leaf in flat.items()
+    }
 
 
 STEPS: dict[str, Any] = {
-    "plain": {}, "2 microbatches": {"microbatches": 2}, "4 microbatches": {"microbatches": 4}, "scanned": {"scan_layers": True}, "4 devices": {"devices": 4},
-    "4 devices, 2 microbatches, one reduction": {"devices": 4, "microbatches": 2, "gradient_dtype": "float32"}, "fused": {"fuse_qkv": True},
-}  # fmt: skip
+    "plain": {},
+    "2 microbatches": {"microbatches": 2},
+    "4 microbatches": {"microbatches": 4},
+    "scanned": {"scan_layers": True},
+    "4 devices": {"devices": 4},
+    "4 devices, 2 microbatches, one reduction": {
+        "devices": 4,
+        "microbatches": 2,
+        "gradient_dtype": "float32",
+    },
+    "fused": {"fuse_qkv": True},
+}
 
 
 def main(what: str) -> None:
@@ -105,7 +174,14 @@ def main(what: str) -> None:
             losses = run(made, 2)
             found[name] = {"losses": losses, "state": state(made)}
     else:
-        found = {kind: run(trainer(rate=decaying, dtype="bfloat16", fuse_qkv=True, scan_layers=True, fp8=kind), LEARNING, guesses) for kind in ("off", "xla")}
+        found = {
+            kind: run(
+                trainer(rate=decaying, dtype="bfloat16", fuse_qkv=True, scan_layers=True, fp8=kind),
+                LEARNING,
+                guesses,
+            )
+            for kind in ("off", "xla")
+        }
     print(json.dumps(found))
 
 

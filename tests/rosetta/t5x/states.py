@@ -21,19 +21,31 @@ class Model:
         self.rows, self.with_fp8, self.name = rows, with_fp8, name
         self.optimizer_def = optimizer.adamw()
 
-    def get_initial_variables(self, rng: Any = None, input_shapes: Any = None, input_types: Any = None) -> Any:
+    def get_initial_variables(
+        self, rng: Any = None, input_shapes: Any = None, input_types: Any = None
+    ) -> Any:
         del rng, input_shapes, input_types
-        params = {"dense": {self.name: jnp.arange(self.rows * 4, dtype=jnp.float32).reshape(self.rows, 4)}}
+        params = {
+            "dense": {self.name: jnp.arange(self.rows * 4, dtype=jnp.float32).reshape(self.rows, 4)}
+        }
         axes = {"dense": {f"{self.name}_axes": AxisMetadata(names=("embed", "mlp"))}}
         made = {"params": params, "params_axes": axes}
         if self.with_fp8:
-            state = {"dense": {"kernel_scale": jnp.full(1, 3.0), "kernel_amax_history": jnp.full(4, 5.0)}}
+            state = {
+                "dense": {"kernel_scale": jnp.full(1, 3.0), "kernel_amax_history": jnp.full(4, 5.0)}
+            }
             made |= {fp8.COLLECTION: state, f"{fp8.COLLECTION}_axes": fp8.axes_of(state)}
         return flax.core.freeze(made)
 
     def state(self, step: int) -> Any:
         """Return a train state at a step, whose moments are no longer zero."""
-        made = train_state.FlaxOptimTrainState.create(self.optimizer_def, self.get_initial_variables())
+        made = train_state.FlaxOptimTrainState.create(
+            self.optimizer_def, self.get_initial_variables()
+        )
         moved = jax.tree.map(lambda leaf: leaf + 1 if leaf.ndim else leaf, made.param_states)
-        made = made.replace(_optimizer=made._optimizer.replace(state=made._optimizer.state.replace(param_states=moved)))
+        made = made.replace(
+            _optimizer=made._optimizer.replace(
+                state=made._optimizer.state.replace(param_states=moved)
+            )
+        )
         return made.replace_step(jnp.int32(step))

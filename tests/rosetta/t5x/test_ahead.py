@@ -46,13 +46,21 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begin(seed: int | None = 0) -> None:
     ahead.begin(
-        FakeTrainer, model=MODEL, state=STATE, axes="axes", partitioner=types.SimpleNamespace(compile=compiled),
-        shapes={"x": (2, 3)}, types={"x": "int32"}, seed=seed,
-    )  # fmt: skip
+        FakeTrainer,
+        model=MODEL,
+        state=STATE,
+        axes="axes",
+        partitioner=types.SimpleNamespace(compile=compiled),
+        shapes={"x": (2, 3)},
+        types={"x": "int32"},
+        seed=seed,
+    )
 
 
 def take(model: Any = MODEL, state: Any = None, batch: Any = None, seed: int = 0) -> Any:
-    return ahead.take(model=model, state=state or STATE, batch=batch or BATCH, key=ahead.trainer_key(seed))
+    return ahead.take(
+        model=model, state=state or STATE, batch=batch or BATCH, key=ahead.trainer_key(seed)
+    )
 
 
 def test_the_step_is_compiled_for_the_run_and_given_once() -> None:
@@ -81,7 +89,9 @@ def test_the_key_is_the_one_t5x_gives_its_trainer() -> None:
     ],
     ids=str,
 )
-def test_another_run_does_not_get_it_and_says_so(other: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_run_does_not_get_it_and_says_so(
+    other: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     begin()
     assert take(**other) is None
     assert "compiled again" in capsys.readouterr().err

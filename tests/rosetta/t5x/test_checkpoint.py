@@ -31,13 +31,24 @@ SAVING = utils.CheckpointConfig(save=utils.SaveCheckpointConfig(period=2))
 def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint_5 with no record."""
     folder = tmp_path_factory.mktemp("saved")
-    saver = manager.Manager(str(folder), jax.eval_shape(lambda: Model().state(0)), PjitPartitioner(1, devices=jax.devices()[:1]), save_dtype="float32")
+    saver = manager.Manager(
+        str(folder),
+        jax.eval_shape(lambda: Model().state(0)),
+        PjitPartitioner(1, devices=jax.devices()[:1]),
+        save_dtype="float32",
+    )
     saver.save(Model().state(5))
     saver.close()
     return f"{folder}/checkpoint_5"
 
 
-def _begin(model: Model, start: str | None, model_dir: Path | None = None, config: T5Config = PLAIN, **others: Any) -> None:
+def _begin(
+    model: Model,
+    start: str | None,
+    model_dir: Path | None = None,
+    config: T5Config = PLAIN,
+    **others: Any,
+) -> None:
     """Come to where T5X would restore and compile."""
     checkpoint.Initializer(
         model.optimizer_def,
@@ -52,7 +63,9 @@ def _begin(model: Model, start: str | None, model_dir: Path | None = None, confi
     )
 
 
-def test_a_fitting_checkpoint_is_taken(saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fitting_checkpoint_is_taken(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _begin(Model(), saved, tmp_path, optimizer=True, checkpoint_cfg=SAVING)
     assert "the weights and the state of the optimizer are taken over" in capsys.readouterr().err
     _begin(Model(), saved, tmp_path, optimizer=False, checkpoint_cfg=SAVING)
@@ -60,18 +73,33 @@ def test_a_fitting_checkpoint_is_taken(saved: str, tmp_path: Path, capsys: pytes
 
 
 def test_another_shape_names_the_array_and_both(saved: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"checkpoint_5: it has dense/kernel in the shape \(8, 4\), the model needs \(16, 4\)"):
+    with pytest.raises(
+        UserError,
+        match=r"checkpoint_5: it has dense/kernel in the shape \(8, 4\), the model needs \(16, 4\)",
+    ):
         _begin(Model(rows=16), saved, tmp_path)
 
 
 def test_an_array_that_is_missing(saved: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"it has dense/weight not at all, the model needs \(8, 4\)"):
+    with pytest.raises(
+        UserError, match=r"it has dense/weight not at all, the model needs \(8, 4\)"
+    ):
         _begin(Model(name="weight"), saved, tmp_path)
 
 
 def test_another_optimizers_state(tmp_path: Path) -> None:
-    _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9), "param_states": {"dense": {"kernel": {"v_row": np.zeros(8, np.float32)}}}}})
-    with pytest.raises(UserError, match=r"its optimizer's state has .*not at all.*RESTORE_OPTIMIZER = False"):
+    _older(
+        tmp_path / "checkpoint_9",
+        {
+            "state": {
+                "step": np.int32(9),
+                "param_states": {"dense": {"kernel": {"v_row": np.zeros(8, np.float32)}}},
+            }
+        },
+    )
+    with pytest.raises(
+        UserError, match=r"its optimizer's state has .*not at all.*RESTORE_OPTIMIZER = False"
+    ):
         _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=True)
     _begin(Model(), f"{tmp_path}/checkpoint_9", tmp_path / "new", optimizer=False)
 
@@ -79,13 +107,24 @@ def test_another_optimizers_state(tmp_path: Path) -> None:
 def _older(folder: Path, others: dict[str, Any]) -> None:
     """Write a checkpoint as T5X did before Orbax: a large array named by TensorStore's specification."""
     folder.mkdir()
-    stored = {"driver": "zarr", "kvstore": {"driver": "file", "path": "target.dense.kernel"}, "metadata": {"shape": [8, 4], "dtype": "<f4"}}
-    (folder / "checkpoint").write_bytes(msgpack_serialize({"version": 3, "optimizer": {"target": {"dense": {"kernel": stored}}, **others}}))
+    stored = {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": "target.dense.kernel"},
+        "metadata": {"shape": [8, 4], "dtype": "<f4"},
+    }
+    (folder / "checkpoint").write_bytes(
+        msgpack_serialize(
+            {"version": 3, "optimizer": {"target": {"dense": {"kernel": stored}}, **others}}
+        )
+    )
 
 
 def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
     _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9)}})
-    assert arrays.shapes(f"{tmp_path}/checkpoint_9") == {"target/dense/kernel": (8, 4), "state/step": ()}
+    assert arrays.shapes(f"{tmp_path}/checkpoint_9") == {
+        "target/dense/kernel": (8, 4),
+        "state/step": (),
+    }
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
@@ -97,16 +136,30 @@ def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
     record.run(str(tmp_path))
-    with pytest.raises(UserError, match=r"checkpoint_5: rosetta.json is missing, and where in its data the run stands can't be known"):
+    with pytest.raises(
+        UserError,
+        match=r"checkpoint_5: rosetta.json is missing, and where in its data the run stands can't be known",
+    ):
         _begin(Model(), None, tmp_path)
 
 
 @pytest.mark.parametrize("resumes", [True, False])
-def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(saved: str, tmp_path: Path, resumes: bool) -> None:
+def test_a_damaged_checkpoint_is_refused_before_anything_is_compiled(
+    saved: str, tmp_path: Path, resumes: bool
+) -> None:
     shutil.copytree(saved, tmp_path / "run" / "checkpoint_5")
     (tmp_path / "run" / "checkpoint_5" / "state" / "manifest.ocdbt").write_bytes(b"")
-    with pytest.raises(UserError, match=r"so checkpoint_5 can't be restored; no checkpoint before it is whole"):
-        _begin(Model(), *((None, tmp_path / "run") if resumes else (f"{tmp_path}/run/checkpoint_5", tmp_path / "new")))
+    with pytest.raises(
+        UserError, match=r"so checkpoint_5 can't be restored; no checkpoint before it is whole"
+    ):
+        _begin(
+            Model(),
+            *(
+                (None, tmp_path / "run")
+                if resumes
+                else (f"{tmp_path}/run/checkpoint_5", tmp_path / "new")
+            ),
+        )
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
@@ -135,7 +188,16 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
 
 def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
     told = Path(saved) / record.FILE
-    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": False, "vocabulary": "another"}))
+    told.write_text(
+        json.dumps(
+            {
+                "schema": record.SCHEMA,
+                "step": 5,
+                "scale_attn_logits": False,
+                "vocabulary": "another",
+            }
+        )
+    )
     try:
         with pytest.raises(UserError, match="trained with another vocabulary"):
             _begin(Model(), saved, tmp_path)
@@ -150,7 +212,9 @@ def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
         _begin(Model(), saved, Path("out"), checkpoint_cfg=SAVING)
 
 
-def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(saved: str, tmp_path: Path) -> None:
+def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(
+    saved: str, tmp_path: Path
+) -> None:
     record.write(str(tmp_path), record.Record(step=9, scale_attn_logits=True))
     _begin(Model(), saved, tmp_path, checkpoint_cfg=SAVING)
     assert record.read(f"{tmp_path}/checkpoint_9") is None
@@ -159,7 +223,16 @@ def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(saved: str
 def _recorded(folder: Path, start: str | None) -> record.Record:
     lengths = {"inputs": 32, "targets": 16}
     state = Model().state(6).state_dict()
-    kept, _ = checkpoint.on_save(state, {}, model_dir=str(folder), config=SCALED, batch_size=64, lengths=lengths, vocabulary=seqio.ByteVocabulary(100), start=start)
+    kept, _ = checkpoint.on_save(
+        state,
+        {},
+        model_dir=str(folder),
+        config=SCALED,
+        batch_size=64,
+        lengths=lengths,
+        vocabulary=seqio.ByteVocabulary(100),
+        start=start,
+    )
     assert kept is state
     found = record.read(f"{folder}/checkpoint_6")
     assert found is not None
@@ -168,7 +241,12 @@ def _recorded(folder: Path, start: str | None) -> record.Record:
 
 def test_what_a_record_holds(tmp_path: Path) -> None:
     found = _recorded(tmp_path, None)
-    assert (found.step, found.scale_attn_logits, found.batch_size, found.targets_length) == (6, True, 64, 16)
+    assert (found.step, found.scale_attn_logits, found.batch_size, found.targets_length) == (
+        6,
+        True,
+        64,
+        16,
+    )
     assert found.run == record.run(str(tmp_path))
     assert found.config["fuse_qkv"] == "False"
     assert found.start == ""
@@ -181,7 +259,17 @@ def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> N
     assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
     assert unknown.start == saved
     told = Path(saved) / record.FILE
-    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": True, "batch_size": 2048, "targets_length": 114}))
+    told.write_text(
+        json.dumps(
+            {
+                "schema": record.SCHEMA,
+                "step": 5,
+                "scale_attn_logits": True,
+                "batch_size": 2048,
+                "targets_length": 114,
+            }
+        )
+    )
     try:
         found = _recorded(tmp_path, saved)
         assert (found.batch_size, found.targets_length) == (2048, 114)

@@ -32,9 +32,31 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("words", [["--dry-run", "PREC=1", "DATA=x=y"], ["PREC=1", "--dry-run", "DATA=x=y"], ["PREC=1", "DATA=x=y", "--dry-run"]])
-@pytest.mark.parametrize(("what", "script"), [("pretrain", "multiprocess_pretrain_pile"), ("finetune", "multiprocess_ft_frompile"), ("eval", "eval"), ("infer", "infer")])
-def test_settings_are_variables_wherever_the_options_stand(what: str, script: str, words: list[str], asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dry-run", "PREC=1", "DATA=x=y"],
+        ["PREC=1", "--dry-run", "DATA=x=y"],
+        ["PREC=1", "DATA=x=y", "--dry-run"],
+    ],
+)
+@pytest.mark.parametrize(
+    ("what", "script"),
+    [
+        ("pretrain", "multiprocess_pretrain_pile"),
+        ("finetune", "multiprocess_ft_frompile"),
+        ("eval", "eval"),
+        ("infer", "infer"),
+    ],
+)
+def test_settings_are_variables_wherever_the_options_stand(
+    what: str,
+    script: str,
+    words: list[str],
+    asked: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("PREC", "0")
     monkeypatch.setenv("MINE", "3")
     assert cli.main(["t5x", what, *words]) == 0
@@ -45,7 +67,9 @@ def test_settings_are_variables_wherever_the_options_stand(what: str, script: st
 
 
 @pytest.mark.parametrize("word", ["T5_SIZE", "t5_size=small", "=x", "1A=2"])
-def test_what_is_no_setting(word: str, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_setting(
+    word: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["t5x", "pretrain", word, "--dry-run"]) == 2
     assert asked == []
     assert "write NAME=VALUE" in capsys.readouterr().err
@@ -61,7 +85,9 @@ def test_what_is_no_setting(word: str, asked: list[Any], capsys: pytest.CaptureF
         ("infer", "NCCL_DEBUG=INFO", "it takes T5_SIZE PREC "),
     ],
 )
-def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(what: str, word: str, advice: str, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variable_that_nothing_would_read_is_refused_with_the_nearest(
+    what: str, word: str, advice: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["t5x", what, word, "--dry-run"]) == 2
     assert asked == []
     (line,) = capsys.readouterr().err.splitlines()
@@ -77,15 +103,24 @@ def test_steps_to_trace_are_a_variable_too(asked: list[Any]) -> None:
 
 def test_every_documented_variable_is_known() -> None:
     text = DOCS.read_text()
-    rows = [row.split("|")[1] for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines() if row.startswith("| `")]
+    rows = [
+        row.split("|")[1]
+        for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines()
+        if row.startswith("| `")
+    ]
     named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)} - {"GRAD_ACCUM"}
     assert len(named) > 30
     assert named == set(command.VARIABLES["finetune"])
     reads = text[text.index("## Evaluation and inference") : text.index("## Several processes")]
-    assert set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads)) == set(command.VARIABLES["eval"]) - named
+    assert (
+        set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads))
+        == set(command.VARIABLES["eval"]) - named
+    )
 
 
-def test_the_environments_own_python_runs_the_trainer(tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environments_own_python_runs_the_trainer(
+    tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setattr(lock, "path", lambda: tmp_path / "lock.json")
     cli.main(["t5x", "pretrain", "--dry-run"])
@@ -93,7 +128,11 @@ def test_the_environments_own_python_runs_the_trainer(tmp_path: Path, asked: lis
     (tmp_path / "bin" / "python").touch()
     cli.main(["t5x", "pretrain", "--dry-run"])
     cli.main(["t5x", "pretrain", "--dry-run", "PYTHON=mine"])
-    assert [each[2].get("PYTHON") for each in asked] == [None, str(tmp_path / "bin" / "python"), "mine"]
+    assert [each[2].get("PYTHON") for each in asked] == [
+        None,
+        str(tmp_path / "bin" / "python"),
+        "mine",
+    ]
 
 
 def test_an_environment_without_t5x(monkeypatch: pytest.MonkeyPatch) -> None:

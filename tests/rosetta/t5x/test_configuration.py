@@ -32,7 +32,9 @@ tests.build_for_configuration:
 
 
 @gin.configurable(module="tests")
-def build_for_configuration(size: Any = None, folder: Any = None, required: Any = 0) -> tuple[Any, Any, Any]:
+def build_for_configuration(
+    size: Any = None, folder: Any = None, required: Any = 0
+) -> tuple[Any, Any, Any]:
     return size, folder, required
 
 
@@ -53,13 +55,28 @@ def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
 @pytest.mark.parametrize(
     ("binding", "line"),
     [
-        ("MODEL_DIR = /tmp/x", """--gin.MODEL_DIR=/tmp/x: not a valid value: /tmp/x; a string needs quotes, also from the shell: '--gin.MODEL_DIR="/tmp/x"'"""),
+        (
+            "MODEL_DIR = /tmp/x",
+            """--gin.MODEL_DIR=/tmp/x: not a valid value: /tmp/x; a string needs quotes, also from the shell: '--gin.MODEL_DIR="/tmp/x"'""",
+        ),
         ("SIZES = 4", "--gin.SIZES=4: no gin file reads the macro SIZES; did you mean SIZE?"),
-        ("OTHER = 4", "--gin.OTHER=4: no gin file reads the macro OTHER; leave it out, or name a macro of the files (docs/t5x-configs.md)"),
+        (
+            "OTHER = 4",
+            "--gin.OTHER=4: no gin file reads the macro OTHER; leave it out, or name a macro of the files (docs/t5x-configs.md)",
+        ),
         ("SIZE = 'x'", "--gin.SIZE: not a number: 'x'; give a number, as 8"),
-        ("MODEL_DIR = 4", "--gin.MODEL_DIR: not a string in quotes: 4; give a string in quotes, as 'runs/a'"),
-        ("SIZE = %NONE", "gin configuration: %NONE is read, and nothing sets it; mend the gin file or the --gin.NAME=VALUE word"),
-        ("tests.biuld.size = 1", "--gin.tests.biuld.size=1: No configurable matching 'tests.biuld'; mend the gin file or the --gin.NAME=VALUE word"),
+        (
+            "MODEL_DIR = 4",
+            "--gin.MODEL_DIR: not a string in quotes: 4; give a string in quotes, as 'runs/a'",
+        ),
+        (
+            "SIZE = %NONE",
+            "gin configuration: %NONE is read, and nothing sets it; mend the gin file or the --gin.NAME=VALUE word",
+        ),
+        (
+            "tests.biuld.size = 1",
+            "--gin.tests.biuld.size=1: No configurable matching 'tests.biuld'; mend the gin file or the --gin.NAME=VALUE word",
+        ),
         ("tests.build_for_configuration.sise = 1", "mend the gin file"),
     ],
 )
@@ -77,7 +94,10 @@ def test_a_wrong_word_is_one_line(binding: str, line: str, tmp_path: Path) -> No
         (FILE + "SIZES = 4\n", "run.gin:9: no gin file reads the macro SIZES; did you mean SIZE?"),
         ("include 'nowhere.gin'\n", "nowhere.gin"),
         ("tests.build_for_configuration.size = @nothing()\n", "nothing"),
-        ("what is this\n", "run.gin:1: not valid gin: 'what is this'; write NAME = VALUE, one on a line"),
+        (
+            "what is this\n",
+            "run.gin:1: not valid gin: 'what is this'; write NAME = VALUE, one on a line",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_line_with_its_place(text: str, line: str, tmp_path: Path) -> None:
@@ -87,7 +107,9 @@ def test_a_wrong_file_is_one_line_with_its_place(text: str, line: str, tmp_path:
     assert "\n" not in str(caught.value)
 
 
-def test_a_macro_of_the_files_that_nothing_reads_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_macro_of_the_files_that_nothing_reads_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _parse(tmp_path, FILE, "PERIOD = 3")
     err = capsys.readouterr().err
     assert "rosetta: --gin.PERIOD=3 has no effect: nothing in this run reads PERIOD\n" in err
@@ -95,17 +117,26 @@ def test_a_macro_of_the_files_that_nothing_reads_is_named(tmp_path: Path, capsys
     assert "SIZE has" not in err
 
 
-def test_a_macro_that_another_macro_hands_on_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _parse(tmp_path, FILE, "tests.build_for_configuration.required = {'a': [%PERIOD]}", "PERIOD = 5")
+def test_a_macro_that_another_macro_hands_on_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _parse(
+        tmp_path, FILE, "tests.build_for_configuration.required = {'a': [%PERIOD]}", "PERIOD = 5"
+    )
     assert "PERIOD" not in capsys.readouterr().err
     assert build_for_configuration() == (8, f"{Path.cwd()}/runs/a", {"a": [5]})
 
 
-def test_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     _parse(tmp_path)
     assert build_for_configuration()[1] == f"{tmp_path}/runs/a"
-    assert f"MODEL_DIR=runs/a counts from the current folder: {tmp_path}/runs/a" in capsys.readouterr().err
+    assert (
+        f"MODEL_DIR=runs/a counts from the current folder: {tmp_path}/runs/a"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("folder", ["/runs/a", "gs://bucket/runs", "s3://bucket/runs"])
@@ -117,12 +148,38 @@ def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (ValueError("Checkpoint period (300), eval period (1000), and GC period (0) must all be multiples\n  In call to configurable 'train' (x)"), "gin configuration of 'train': SAVE_PERIOD is 300 and EVAL_PERIOD 1000; make one of them a multiple of the other"),
-        (ValueError("Unexpected total_steps (1) < checkpoint step  (350).\n  In call to configurable 'train' (x)"), "TRAIN_STEPS=1: its checkpoint is at step 350 already; give a larger TRAIN_STEPS, or name another folder"),
-        (KeyError("targets"), "TASK_FEATURE_LENGTHS: there is no length for 'targets'; give all, as in {'inputs': 512, 'targets': 128}"),
-        (RuntimeError("MODEL_DIR/macro.value set to `%gin.REQUIRED` but not subsequently overridden."), "MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
-        (RuntimeError("Required bindings for `build` not provided in config: ['a']"), "build needs ['a']"),
-        (TypeError("__init__() got an unexpected keyword argument 'nope'\n  In call to configurable 'Trainer' (x)"), "gin configuration of 'Trainer': __init__() got an unexpected keyword argument 'nope'"),
+        (
+            ValueError(
+                "Checkpoint period (300), eval period (1000), and GC period (0) must all be multiples\n  In call to configurable 'train' (x)"
+            ),
+            "gin configuration of 'train': SAVE_PERIOD is 300 and EVAL_PERIOD 1000; make one of them a multiple of the other",
+        ),
+        (
+            ValueError(
+                "Unexpected total_steps (1) < checkpoint step  (350).\n  In call to configurable 'train' (x)"
+            ),
+            "TRAIN_STEPS=1: its checkpoint is at step 350 already; give a larger TRAIN_STEPS, or name another folder",
+        ),
+        (
+            KeyError("targets"),
+            "TASK_FEATURE_LENGTHS: there is no length for 'targets'; give all, as in {'inputs': 512, 'targets': 128}",
+        ),
+        (
+            RuntimeError(
+                "MODEL_DIR/macro.value set to `%gin.REQUIRED` but not subsequently overridden."
+            ),
+            "MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE",
+        ),
+        (
+            RuntimeError("Required bindings for `build` not provided in config: ['a']"),
+            "build needs ['a']",
+        ),
+        (
+            TypeError(
+                "__init__() got an unexpected keyword argument 'nope'\n  In call to configurable 'Trainer' (x)"
+            ),
+            "gin configuration of 'Trainer': __init__() got an unexpected keyword argument 'nope'",
+        ),
     ],
 )
 def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> None:
@@ -135,10 +192,17 @@ def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> Non
         (TypeError("a\n  In call to configurable 'Trainer' (x)"), True),
         (RuntimeError("Required bindings for `build` not provided in config: ['a']"), True),
         (TypeError("a"), False),
-        (RuntimeError("RESOURCE_EXHAUSTED: out of memory\n  In call to configurable 'train' (x)"), False),
+        (
+            RuntimeError(
+                "RESOURCE_EXHAUSTED: out of memory\n  In call to configurable 'train' (x)"
+            ),
+            False,
+        ),
     ],
 )
-def test_only_what_gin_built_is_blamed_on_the_configuration(error: Exception, belongs: bool) -> None:
+def test_only_what_gin_built_is_blamed_on_the_configuration(
+    error: Exception, belongs: bool
+) -> None:
     assert configuration.is_configuration_error(error) is belongs
 
 
@@ -150,14 +214,38 @@ def raise_from_gin(error: Any = None) -> None:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "a disk of this machine: No space left on device; make room there"),
-        (OSError(errno.ENOSPC, "No space left on device", "/m/a"), "/m/a: No space left on device; make room there"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded", "/m/a"), "/m/a: Disk quota exceeded; make room there"),
-        (PermissionError(errno.EACCES, "Permission denied", "/m/a"), "/m/a: Permission denied; let this user read and write there"),
-        (OSError(errno.EROFS, "Read-only file system", "/m/a"), "/m/a: Read-only file system; mount it writable"),
-        (OSError(errno.EIO, "Input/output error", "/m/a"), "/m/a: Input/output error; the disk or its file server failed"),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/m/a"), "/m/a: No such file or directory; check that path"),
-        (ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device"), "a disk of this machine: No space left on device; make room there"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "a disk of this machine: No space left on device; make room there",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/m/a"),
+            "/m/a: No space left on device; make room there",
+        ),
+        (
+            OSError(errno.EDQUOT, "Disk quota exceeded", "/m/a"),
+            "/m/a: Disk quota exceeded; make room there",
+        ),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/m/a"),
+            "/m/a: Permission denied; let this user read and write there",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "/m/a"),
+            "/m/a: Read-only file system; mount it writable",
+        ),
+        (
+            OSError(errno.EIO, "Input/output error", "/m/a"),
+            "/m/a: Input/output error; the disk or its file server failed",
+        ),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file or directory", "/m/a"),
+            "/m/a: No such file or directory; check that path",
+        ),
+        (
+            ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device"),
+            "a disk of this machine: No space left on device; make room there",
+        ),
     ],
 )
 def test_an_error_of_the_operating_system_is_not_blamed_on_gin(error: Exception, line: str) -> None:
@@ -169,5 +257,7 @@ def test_an_error_of_the_operating_system_is_not_blamed_on_gin(error: Exception,
 
 
 def test_a_missing_gin_file_is_still_a_matter_of_configuration() -> None:
-    error = OSError("Unable to open file: a.gin. Searched config paths: [''].\n  In call to configurable 'train' (x)")
+    error = OSError(
+        "Unable to open file: a.gin. Searched config paths: [''].\n  In call to configurable 'train' (x)"
+    )
     assert configuration.is_configuration_error(error)

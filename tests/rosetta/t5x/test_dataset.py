@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
-seqio = pytest.importorskip("seqio", reason="NOT CHECKED: needs the packages of a baked environment")
-tf = pytest.importorskip("tensorflow", reason="NOT CHECKED: needs the packages of a baked environment")
+seqio = pytest.importorskip(
+    "seqio", reason="NOT CHECKED: needs the packages of a baked environment"
+)
+tf = pytest.importorskip(
+    "tensorflow", reason="NOT CHECKED: needs the packages of a baked environment"
+)
 
 from rosetta.data import objectives, order, pipeline, records, vocabulary
 from rosetta.errors import UserError
@@ -20,9 +24,22 @@ from tests.rosetta.data import datakit
 
 DOCS = datakit.documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}
-MNLI: list[dict[str, Any]] = [{"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n} for n in range(12)]
-TEXT: list[dict[str, Any]] = [{"inputs": f"translate: {n}", "targets": f"number {n}"} for n in range(8)]
-SQUAD: list[dict[str, Any]] = [{"id": f"q{n}", "question": f"Which number, then?  No. {n}", "context": f"It's {n} (in words: “{n}”).", "answers": {"text": [str(n), f"It's {n}"]}} for n in range(8)]
+MNLI: list[dict[str, Any]] = [
+    {"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n}
+    for n in range(12)
+]
+TEXT: list[dict[str, Any]] = [
+    {"inputs": f"translate: {n}", "targets": f"number {n}"} for n in range(8)
+]
+SQUAD: list[dict[str, Any]] = [
+    {
+        "id": f"q{n}",
+        "question": f"Which number, then?  No. {n}",
+        "context": f"It's {n} (in words: “{n}”).",
+        "answers": {"text": [str(n), f"It's {n}"]},
+    }
+    for n in range(8)
+]
 
 
 @dataclasses.dataclass
@@ -52,7 +69,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def span_task(folder: Path) -> Any:
     data = f"text:{folder}/text/*.txt"
-    return dataset.task(data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0)
+    return dataset.task(
+        data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0
+    )
 
 
 def opened(task: Any, **changes: Any) -> dataset.TrainIterator:
@@ -66,7 +85,9 @@ def test_batches_are_rosettas_own_by_step(span_task: Any) -> None:
     direct = iterator.batches
     for step in range(3):
         assert pipeline.batch_hash(next(iterator)) == pipeline.batch_hash(direct.at(step))
-    assert {name: spec.shape for name, spec in iterator.element_spec.items()} == {name: values.shape for name, values in direct.at(0).items()}
+    assert {name: spec.shape for name, spec in iterator.element_spec.items()} == {
+        name: values.shape for name, values in direct.at(0).items()
+    }
     half = dataset.get_dataset(Config(span_task), 1, 2, seqio.EncDecFeatureConverter)
     assert (next(half)["encoder_input_tokens"] == direct.at(0)["encoder_input_tokens"][4:]).all()
 
@@ -95,14 +116,20 @@ def test_a_batch_read_ahead_is_not_made_again(span_task: Any) -> None:
     assert next(iterator) is held
 
 
-def test_a_changed_batch_goes_on_with_the_next_example(span_task: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_batch_goes_on_with_the_next_example(
+    span_task: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = opened(span_task)
     kept = json.loads(json.dumps(dataset.state(6)))
     larger = opened(span_task, batch_size=16)
     dataset.resume(kept, 6)
     dataset.align(larger, 6)
-    assert capsys.readouterr().out.startswith("data: the batch was 8, now 16: from step 6 on with example 48")
-    assert (next(larger)["encoder_input_tokens"][:8] == first.batches.at(6)["encoder_input_tokens"]).all()
+    assert capsys.readouterr().out.startswith(
+        "data: the batch was 8, now 16: from step 6 on with example 48"
+    )
+    assert (
+        next(larger)["encoder_input_tokens"][:8] == first.batches.at(6)["encoder_input_tokens"]
+    ).all()
     opened(span_task, seed=3)
     with pytest.raises(UserError, match="data seed 0, now it is 3"):
         dataset.resume(kept, 6)
@@ -118,7 +145,9 @@ def test_the_position_can_be_kept_as_t5x_does(span_task: Any, tmp_path: Path) ->
     assert pipeline.batch_hash(next(again)) == expected
 
 
-def test_the_log_has_the_batches_that_were_trained(span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_the_batches_that_were_trained(
+    span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
     iterator = opened(span_task)
     next(iterator)  # read ahead of a restore
@@ -132,15 +161,21 @@ def test_the_log_has_the_batches_that_were_trained(span_task: Any, tmp_path: Pat
     assert lines[1]["hash"] == pipeline.batch_hash(iterator.batches.at(5))
 
 
-def test_a_log_that_cannot_be_written_is_said_before_training(span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_written_is_said_before_training(
+    span_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "none" / "log"))
-    with pytest.raises(UserError, match=f"ROSETTA_BATCH_LOG={tmp_path}/none/log: it cannot be written to"):
+    with pytest.raises(
+        UserError, match=f"ROSETTA_BATCH_LOG={tmp_path}/none/log: it cannot be written to"
+    ):
         opened(span_task)
 
 
 def test_a_task_is_made_once_and_no_name_serves_two(folder: Path, span_task: Any) -> None:
     data = f"text:{folder}/text/*.txt"
-    same = dataset.task(data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0)
+    same = dataset.task(
+        data, dataset.vocabulary("byte"), eval_data=data, name="spans", mean_noise_span_length=20.0
+    )
     assert same is span_task
     with pytest.raises(UserError, match="made from something else"):
         dataset.task(data, dataset.vocabulary("byte"), name="spans")
@@ -158,26 +193,44 @@ def test_evaluation_reads_every_row_once_in_order(span_task: Any) -> None:
     text = dataset.ours(dataset.vocabulary("byte"))
     shown = "".join(text.decode(row["inputs"].tolist()) for row in rows)
     assert shown.index("w00001") < shown.index("w00200")
-    converted = seqio.EncDecFeatureConverter(pack=False)(span_task.get_dataset(LENGTHS, "validation", shuffle=False), LENGTHS)
+    converted = seqio.EncDecFeatureConverter(pack=False)(
+        span_task.get_dataset(LENGTHS, "validation", shuffle=False), LENGTHS
+    )
     assert next(converted.as_numpy_iterator())["encoder_input_tokens"].shape == (64,)
 
 
 @pytest.mark.parametrize("name", ["mnli", "squad", "text_to_text"])
 def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
-    task = dataset.task(f"jsonl:{folder}/{name}.jsonl", dataset.vocabulary("byte"), objective=name, eval_data=f"jsonl:{folder}/{name}.jsonl", name=f"eval_{name}")
+    task = dataset.task(
+        f"jsonl:{folder}/{name}.jsonl",
+        dataset.vocabulary("byte"),
+        objective=name,
+        eval_data=f"jsonl:{folder}/{name}.jsonl",
+        name=f"eval_{name}",
+    )
     lengths = {"inputs": 160, "targets": 16}
-    evaluator = seqio.Evaluator(task.name, seqio.EncDecFeatureConverter(pack=False), "validation", sequence_length=lengths)
+    evaluator = seqio.Evaluator(
+        task.name, seqio.EncDecFeatureConverter(pack=False), "validation", sequence_length=lengths
+    )
 
     def answers(wrong: int) -> Any:
         def predict(examples: Any) -> list[tuple[int, list[int]]]:
-            found = [(int(number), example["decoder_target_tokens"].tolist()) for number, example in examples.as_numpy_iterator()]
-            return [(number, [5, 1] + [0] * (len(ids) - 2) if number < wrong else ids) for number, ids in found]
+            found = [
+                (int(number), example["decoder_target_tokens"].tolist())
+                for number, example in examples.as_numpy_iterator()
+            ]
+            return [
+                (number, [5, 1] + [0] * (len(ids) - 2) if number < wrong else ids)
+                for number, ids in found
+            ]
 
         return predict
 
     count = len({"mnli": MNLI, "squad": SQUAD, "text_to_text": TEXT}[name])
     for wrong in (0, count // 2):
-        metrics, _ = evaluator.evaluate(compute_metrics=True, predict_fn=answers(wrong), score_fn=None, predict_with_aux_fn=None)
+        metrics, _ = evaluator.evaluate(
+            compute_metrics=True, predict_fn=answers(wrong), score_fn=None, predict_with_aux_fn=None
+        )
         found = metrics.result()[task.name]
         share = 100 * (1 - wrong / count)
         assert found["em" if name == "squad" else "accuracy"] == pytest.approx(share)
@@ -185,21 +238,34 @@ def test_evaluation_uses_t5s_metrics(folder: Path, name: str) -> None:
             assert found["f1"] == pytest.approx(share)
 
 
-def test_vocabularies_are_checked_before_a_compile(span_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabularies_are_checked_before_a_compile(
+    span_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import types
 
     utils = pytest.importorskip("t5x.utils", reason="NOT CHECKED: needs upstream's sources")
 
     byte = dataset.vocabulary("byte")
-    monkeypatch.setattr(utils, "get_vocabulary", lambda cfg: (cfg.mixture_or_task_name.output_features["inputs"].vocabulary,) * 2)
+    monkeypatch.setattr(
+        utils,
+        "get_vocabulary",
+        lambda cfg: (cfg.mixture_or_task_name.output_features["inputs"].vocabulary,) * 2,
+    )
 
     def model(size: int, vocabulary: Any = byte) -> Any:
-        return types.SimpleNamespace(input_vocabulary=vocabulary, output_vocabulary=vocabulary, module=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=size)))
+        return types.SimpleNamespace(
+            input_vocabulary=vocabulary,
+            output_vocabulary=vocabulary,
+            module=types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=size)),
+        )
 
     dataset.verify_vocabularies(Config(span_task), model(384))
     with pytest.raises(UserError, match="vocab_size is 256"):
         dataset.verify_vocabularies(Config(span_task), model(256))
-    with pytest.raises(UserError, match=r"have vocabulary ByteVocabulary \(259 ids\), the model has PassThroughVocabulary"):
+    with pytest.raises(
+        UserError,
+        match=r"have vocabulary ByteVocabulary \(259 ids\), the model has PassThroughVocabulary",
+    ):
         dataset.verify_vocabularies(Config(span_task), model(384, dataset.vocabulary("ids:384")))
 
 
@@ -209,19 +275,30 @@ def test_python_and_tensorflow_tokenise_alike() -> None:
     own = dataset.ours(theirs)
     assert (own.size, own.extra_ids) == (theirs.vocab_size, 100)
     for text in ("this is a test", "Größe & 水", ""):
-        assert own.encode([text])[0].tolist() == theirs.encode(text) == theirs.encode_tf(text).numpy().tolist()
+        assert (
+            own.encode([text])[0].tolist()
+            == theirs.encode(text)
+            == theirs.encode_tf(text).numpy().tolist()
+        )
 
 
-@pytest.mark.parametrize(("inputs", "density", "span"), [(512, 0.15, 3.0), (1024, 0.15, 3.0), (512, 0.15, 20.0), (114, 0.3, 5.0), (64, 0.5, 2.0)])
+@pytest.mark.parametrize(
+    ("inputs", "density", "span"),
+    [(512, 0.15, 3.0), (1024, 0.15, 3.0), (512, 0.15, 20.0), (114, 0.3, 5.0), (64, 0.5, 2.0)],
+)
 def test_windows_are_as_long_as_t5s(inputs: int, density: float, span: float) -> None:
     from t5.data import preprocessors
 
     theirs, targets = preprocessors.random_spans_helper(inputs, density, span, 1, 1)
     if density == 0.5:
-        theirs = objectives.window_length(inputs, density, span)  # T5 shortens it by one, to make inputs and targets equal
+        theirs = objectives.window_length(
+            inputs, density, span
+        )  # T5 shortens it by one, to make inputs and targets equal
         targets = inputs
     assert objectives.window_length(inputs, density, span) == theirs
-    objectives.Objective("span_corruption", inputs, targets, span, density).check(vocabulary.Vocabulary("byte", 200))
+    objectives.Objective("span_corruption", inputs, targets, span, density).check(
+        vocabulary.Vocabulary("byte", 200)
+    )
 
 
 def test_spans_are_marked_as_t5_marks_them() -> None:
@@ -232,12 +309,24 @@ def test_spans_are_marked_as_t5_marks_them() -> None:
     keys = order.keys(3, np.arange(5))
     tokens: Any = (np.arange(5 * 90, dtype=np.int32).reshape(5, 90) % 256) + 3
     masks = objectives.noise_mask(90, keys, 0.15, 3.0)
-    inputs, targets = objectives.corrupt(tokens, keys, np.arange(top, top - 100, -1, dtype=np.int32), 0.15, 3.0)
+    inputs, targets = objectives.corrupt(
+        tokens, keys, np.arange(top, top - 100, -1, dtype=np.int32), 0.15, 3.0
+    )
     named = {"vocabulary": dataclasses.make_dataclass("Sized", ["vocab_size"])(359), "seeds": None}
     assert byte.extra_ids == 100
     for row in range(5):
-        assert preprocessors.noise_span_to_unique_sentinel(tokens[row], masks[row], **named).numpy().tolist() == inputs[row].tolist()
-        assert preprocessors.nonnoise_span_to_unique_sentinel(tokens[row], masks[row], **named).numpy().tolist() == targets[row].tolist()
+        assert (
+            preprocessors.noise_span_to_unique_sentinel(tokens[row], masks[row], **named)
+            .numpy()
+            .tolist()
+            == inputs[row].tolist()
+        )
+        assert (
+            preprocessors.nonnoise_span_to_unique_sentinel(tokens[row], masks[row], **named)
+            .numpy()
+            .tolist()
+            == targets[row].tolist()
+        )
 
 
 def test_records_are_worded_as_t5_words_them() -> None:
@@ -247,17 +336,29 @@ def test_records_are_worded_as_t5_words_them() -> None:
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         return list(worded(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator())
 
-    glue = functools.partial(preprocessors.glue, benchmark_name="mnli", label_names=list(records.MNLI_LABELS))
+    glue = functools.partial(
+        preprocessors.glue, benchmark_name="mnli", label_names=list(records.MNLI_LABELS)
+    )
     for row, expected in zip(MNLI, theirs(MNLI, glue), strict=True):
         found = records.mnli(row)
         assert found is not None
-        assert [found[side] for side in ("inputs", "targets")] == [expected[side].decode() for side in ("inputs", "targets")]
-    columns: dict[str, Any] = {name: [row[name] for row in SQUAD] for name in ("id", "question", "context")}
+        assert [found[side] for side in ("inputs", "targets")] == [
+            expected[side].decode() for side in ("inputs", "targets")
+        ]
+    columns: dict[str, Any] = {
+        name: [row[name] for row in SQUAD] for name in ("id", "question", "context")
+    }
     columns["answers"] = {"text": [row["answers"]["text"] for row in SQUAD]}
-    for row, expected in zip(SQUAD, preprocessors.squad(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator(), strict=True):
+    for row, expected in zip(
+        SQUAD,
+        preprocessors.squad(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator(),
+        strict=True,
+    ):
         found = records.squad(row)
         assert found is not None
-        assert [found[side] for side in ("inputs", "targets")] == [expected[side].decode() for side in ("inputs", "targets")]
+        assert [found[side] for side in ("inputs", "targets")] == [
+            expected[side].decode() for side in ("inputs", "targets")
+        ]
         assert found["answers"] == [answer.decode() for answer in expected["answers"]]
 
 
@@ -265,19 +366,34 @@ def test_records_are_worded_as_t5_words_them() -> None:
 @pytest.mark.parametrize("converter", ["EncDecFeatureConverter", "DecoderFeatureConverter"])
 def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
     lengths = {"inputs": 160, "targets": 48}
-    task = dataset.task(f"jsonl:{folder}/mnli.jsonl", dataset.vocabulary("byte"), objective="mnli", name="features")
+    task = dataset.task(
+        f"jsonl:{folder}/mnli.jsonl", dataset.vocabulary("byte"), objective="mnli", name="features"
+    )
     cls = getattr(seqio, converter)
-    batches = dataset.get_dataset(Config(task, batch_size=4, task_feature_lengths=lengths, pack=pack, shuffle=False), 0, 1, cls).batches
+    batches = dataset.get_dataset(
+        Config(task, batch_size=4, task_feature_lengths=lengths, pack=pack, shuffle=False),
+        0,
+        1,
+        cls,
+    ).batches
     source: Any = batches.source
     ordered = [number for bundle in source.bundles for number in bundle]
-    texts = {side: [records.mnli(MNLI[number])[side] for number in ordered] for side in ("inputs", "targets")}  # type: ignore[index]
+    texts = {
+        side: [records.mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
+        for side in ("inputs", "targets")
+    }
     byte = dataset.ours(dataset.vocabulary("byte"))
 
     def examples() -> Any:
         for number in range(len(ordered)):
-            yield {side: np.append(byte.encode([texts[side][number]])[0], 1).astype(np.int32) for side in texts}
+            yield {
+                side: np.append(byte.encode([texts[side][number]])[0], 1).astype(np.int32)
+                for side in texts
+            }
 
-    theirs = tf.data.Dataset.from_generator(examples, output_signature={side: tf.TensorSpec((None,), tf.int32) for side in texts})
+    theirs = tf.data.Dataset.from_generator(
+        examples, output_signature={side: tf.TensorSpec((None,), tf.int32) for side in texts}
+    )
     expected = list(cls(pack=pack)(theirs, lengths).as_numpy_iterator())
     count = min(len(expected), source.count)
     assert count >= 3

@@ -22,11 +22,26 @@ WHOLE = NamedSharding(MESH, PartitionSpec())
 
 def state(key: Any) -> Any:
     """A network's parameters, and for each the optimizer's zeros; a step."""
-    config = T5Config(vocab_size=48, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, num_encoder_layers=3, num_decoder_layers=2, fp8="xla")
+    config = T5Config(
+        vocab_size=48,
+        emb_dim=16,
+        num_heads=2,
+        head_dim=8,
+        mlp_dim=24,
+        num_encoder_layers=3,
+        num_decoder_layers=2,
+        fp8="xla",
+    )
     tokens = jax.numpy.ones((2, 8), "int32")
-    variables = Transformer(config).init({"params": key, "dropout": key}, tokens, tokens, tokens, enable_dropout=False)
+    variables = Transformer(config).init(
+        {"params": key, "dropout": key}, tokens, tokens, tokens, enable_dropout=False
+    )
     variables = {name: tree for name, tree in variables.items() if name != "params_axes"}
-    return {"step": 0, "variables": variables, "moments": jax.tree.map(jax.numpy.zeros_like, variables["params"])}
+    return {
+        "step": 0,
+        "variables": variables,
+        "moments": jax.tree.map(jax.numpy.zeros_like, variables["params"]),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +65,11 @@ def test_it_is_what_jit_makes(made: tuple[Any, int]) -> None:
     expected = jax.jit(state)(jax.random.PRNGKey(3))
     assert jax.tree.structure(made[0]) == jax.tree.structure(expected)
     for mine, theirs in zip(jax.tree.leaves(made[0]), jax.tree.leaves(expected), strict=True):
-        assert (mine.shape, mine.dtype, mine.weak_type) == (theirs.shape, theirs.dtype, theirs.weak_type)
+        assert (mine.shape, mine.dtype, mine.weak_type) == (
+            theirs.shape,
+            theirs.dtype,
+            theirs.weak_type,
+        )
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
@@ -62,13 +81,17 @@ def test_what_is_made_alike_is_compiled_once(made: tuple[Any, int]) -> None:
 
 def test_layers_differ(made: tuple[Any, int]) -> None:
     encoder = made[0]["variables"]["params"]["encoder"]
-    first, second = (np.asarray(encoder[f"layers_{index}"]["attention"]["query"]["kernel"]) for index in (0, 1))
+    first, second = (
+        np.asarray(encoder[f"layers_{index}"]["attention"]["query"]["kernel"]) for index in (0, 1)
+    )
     assert np.abs(first - second).max() > 0.01
 
 
 def test_no_two_arrays_share_a_buffer(made: tuple[Any, int]) -> None:
     # A training step that gives its state away may not be given one buffer twice.
-    buffers = [leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(made[0])]
+    buffers = [
+        leaf.addressable_data(0).unsafe_buffer_pointer() for leaf in jax.tree.leaves(made[0])
+    ]
     assert len(set(buffers)) == len(buffers)
 
 
@@ -76,7 +99,10 @@ def test_arrays_lie_where_they_are_wanted() -> None:
     devices = len(jax.devices())
 
     def two(key: Any) -> Any:
-        return {"a": jax.random.normal(key, (devices * 2, 3)), "b": jax.random.normal(jax.random.fold_in(key, 5), (devices * 2, 3))}
+        return {
+            "a": jax.random.normal(key, (devices * 2, 3)),
+            "b": jax.random.normal(jax.random.fold_in(key, 5), (devices * 2, 3)),
+        }
 
     shapes = jax.eval_shape(two, jax.random.PRNGKey(0))
     where = fresh.shardings(MESH, {"a": PartitionSpec("data"), "b": None}, shapes)
@@ -103,7 +129,10 @@ def test_keys_made_from_keys_and_constants_of_the_program() -> None:
 
 def test_programs_that_differ_in_a_constant_are_not_confused() -> None:
     def scaled(key: Any) -> Any:
-        return [jax.random.uniform(jax.random.fold_in(key, index), (4,)) * scale for index, scale in enumerate((1.0, 2.0, 1.0))]
+        return [
+            jax.random.uniform(jax.random.fold_in(key, index), (4,)) * scale
+            for index, scale in enumerate((1.0, 2.0, 1.0))
+        ]
 
     key = jax.random.key(2)
     where = jax.tree.map(lambda _: WHOLE, jax.eval_shape(scaled, key))

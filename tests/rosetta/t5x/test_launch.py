@@ -36,7 +36,9 @@ def test_the_start_is_kept_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     folders.keep_start(str(out), "/pre/checkpoint_5")
     folders.keep_start(str(out), "/pre/checkpoint_5")
-    assert [(path.name, path.read_text()) for path in (out / "rosetta").iterdir()] == [("start", "/pre/checkpoint_5")]
+    assert [(path.name, path.read_text()) for path in (out / "rosetta").iterdir()] == [
+        ("start", "/pre/checkpoint_5")
+    ]
     folders.keep_start("gs://bucket/out", "/pre/checkpoint_5")
     assert not Path("gs:").exists()
 
@@ -50,33 +52,67 @@ def test_a_start_that_is_gone_is_said(tmp_path: Path) -> None:
     _checkpoint(Path(out), 12)
     with pytest.raises(UserError, match="which is gone"):
         folders.finetuning(str(pre), "mnli2", {}, "x")
-    assert folders.finetuning(str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x") == (out, f"{pre}/checkpoint_10")
+    assert folders.finetuning(
+        str(pre), "mnli2", {"INITIAL_CHECKPOINT_PATH": f"{pre}/checkpoint_10"}, "x"
+    ) == (out, f"{pre}/checkpoint_10")
 
 
-@pytest.mark.parametrize(("split", "bound", "complaint"), [("4", {"num_heads": 6}, "heads of 6"), ("8", {"num_heads": 8, "mlp_dim": 100}, "MLP width of 100"), ("2", {"vocab_size": 101}, "vocabulary of 101")])
-def test_what_lies_over_the_model_axis_divides_by_it(split: str, bound: dict[str, int], complaint: str) -> None:
+@pytest.mark.parametrize(
+    ("split", "bound", "complaint"),
+    [
+        ("4", {"num_heads": 6}, "heads of 6"),
+        ("8", {"num_heads": 8, "mlp_dim": 100}, "MLP width of 100"),
+        ("2", {"vocab_size": 101}, "vocabulary of 101"),
+    ],
+)
+def test_what_lies_over_the_model_axis_divides_by_it(
+    split: str, bound: dict[str, int], complaint: str
+) -> None:
     given = _settings(NUM_GPUS="8", TP_SIZE=split)
     names = {f"network.T5Config.{name}": ginread.literal(value) for name, value in bound.items()}
-    with pytest.raises(UserError, match=f"TP_SIZE={split}: .*{complaint} do not divide by it; choose one of: 1"):
+    with pytest.raises(
+        UserError, match=f"TP_SIZE={split}: .*{complaint} do not divide by it; choose one of: 1"
+    ):
         preflight.check(given, names, {})
     preflight.check(_settings(NUM_GPUS="8"), names, {})
 
 
-def test_data_is_checked_in_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_checked_in_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "/before")
-    bound = {name: ginread.literal(value) for name, value in {"DATA": "tfds:c4/en", "VOCAB": "byte", "OBJECTIVE": "span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}}.items()}
+    bound = {
+        name: ginread.literal(value)
+        for name, value in {
+            "DATA": "tfds:c4/en",
+            "VOCAB": "byte",
+            "OBJECTIVE": "span_corruption",
+            "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
+        }.items()
+    }
     task = {"MIXTURE_OR_TASK_NAME": "@dataset.task()"}
     with pytest.raises(UserError, match=f"TFDS_DATA_DIR={tmp_path}: no prepared data set c4/en"):
         preflight.data({**bound, **task}, {"TFDS_DATA_DIR": str(tmp_path)})
     assert os.environ["TFDS_DATA_DIR"] == "/before"
     preflight.data({**bound, "MIXTURE_OR_TASK_NAME": "'a task of SeqIO'"}, {})
-    preflight.data({**bound, **task, "DATA": "@function()"}, {})  # what only gin knows is left to the run
+    preflight.data(
+        {**bound, **task, "DATA": "@function()"}, {}
+    )  # what only gin knows is left to the run
 
 
 def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("plain words\n")
-    values = {"DATA": f"jsonl:{tmp_path}/a.txt", "VOCAB": "byte", "OBJECTIVE": "span_corruption", "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}, "MEAN_NOISE_SPAN_LENGTH": 20.0}
-    bound = {"MIXTURE_OR_TASK_NAME": "@dataset.task()", **{name: ginread.literal(value) for name, value in values.items()}}
+    values = {
+        "DATA": f"jsonl:{tmp_path}/a.txt",
+        "VOCAB": "byte",
+        "OBJECTIVE": "span_corruption",
+        "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
+        "MEAN_NOISE_SPAN_LENGTH": 20.0,
+    }
+    bound = {
+        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
+        **{name: ginread.literal(value) for name, value in values.items()},
+    }
     preflight.data(bound, {})
     with pytest.raises(UserError, match=r"a\.txt, line 1: not valid JSON"):
         preflight.data(bound, {}, trains=True)
@@ -86,41 +122,87 @@ def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some words of a text\n" * 100)
-    values = {"DATA": f"text:{tmp_path}/a.txt", "OBJECTIVE": "span_corruption", "PACK": False, "MEAN_NOISE_SPAN_LENGTH": 20.0, "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32}}
-    bound = {"MIXTURE_OR_TASK_NAME": "@dataset.task()", **{name: ginread.literal(value) for name, value in values.items()}}
-    batches = pipeline.Batches(pipeline.Recipe(str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0), 4)
+    values = {
+        "DATA": f"text:{tmp_path}/a.txt",
+        "OBJECTIVE": "span_corruption",
+        "PACK": False,
+        "MEAN_NOISE_SPAN_LENGTH": 20.0,
+        "TASK_FEATURE_LENGTHS": {"inputs": 64, "targets": 32},
+    }
+    bound = {
+        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
+        **{name: ginread.literal(value) for name, value in values.items()},
+    }
+    batches = pipeline.Batches(
+        pipeline.Recipe(
+            str(values["DATA"]), "span_corruption", "byte", 100, 64, 32, mean_noise_span_length=20.0
+        ),
+        4,
+    )
     checkpoint = _checkpoint(tmp_path / "run", 5)
     preflight.goes_on(checkpoint, "", bound)  # it says nothing of itself
-    record.write(str(tmp_path / "run"), record.Record(5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))))
+    record.write(
+        str(tmp_path / "run"),
+        record.Record(5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))),
+    )
     preflight.goes_on(checkpoint, "", bound)
     other = {**bound, "TASK_FEATURE_LENGTHS": "{'inputs': 60, 'targets': 32}"}
-    for changed, what in ((other, "inputs 64, now 60"), ({**bound, "PACK": "True"}, "pack False, now True")):
+    for changed, what in (
+        (other, "inputs 64, now 60"),
+        ({**bound, "PACK": "True"}, "pack False, now True"),
+    ):
         with pytest.raises(UserError) as raised:
             preflight.goes_on(checkpoint, "", changed)
-        assert str(raised.value) == f"DATA={values['DATA']}: the run began with {what}; use the same, or begin a new folder from this checkpoint"
-    longer = pipeline.Batches(pipeline.Recipe(str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0), 4)
+        assert (
+            str(raised.value)
+            == f"DATA={values['DATA']}: the run began with {what}; use the same, or begin a new folder from this checkpoint"
+        )
+    longer = pipeline.Batches(
+        pipeline.Recipe(
+            str(values["DATA"]), "span_corruption", "byte", 100, 60, 32, mean_noise_span_length=20.0
+        ),
+        4,
+    )
     with pytest.raises(UserError) as said:
         longer.same(batches.state(5))
-    assert "the run began with inputs 64, now 60; use the same, or begin a new folder" in str(said.value), "the trainer's own words"
-    preflight.goes_on(checkpoint, "/pre/checkpoint_3", other)  # a finetuning's start, in the same folder
+    assert "the run began with inputs 64, now 60; use the same, or begin a new folder" in str(
+        said.value
+    ), "the trainer's own words"
+    preflight.goes_on(
+        checkpoint, "/pre/checkpoint_3", other
+    )  # a finetuning's start, in the same folder
     preflight.goes_on(checkpoint, "", {**other, "DATA": "'task:mine'"})
     preflight.goes_on(checkpoint, "", {**other, "TASK_FEATURE_LENGTHS": "@lengths()"})
 
 
 @pytest.mark.parametrize("vocab", ["ids:40000", "ids:32129"])
 def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
-    bound = {"DATA": "'synthetic'", "OBJECTIVE": "'span_corruption'", "VOCAB": f"'{vocab}'", "TASK_FEATURE_LENGTHS": "{'inputs': 64, 'targets': 32}", "network.T5Config.vocab_size": "32128", "MIXTURE_OR_TASK_NAME": "@dataset.task()"}
+    bound = {
+        "DATA": "'synthetic'",
+        "OBJECTIVE": "'span_corruption'",
+        "VOCAB": f"'{vocab}'",
+        "TASK_FEATURE_LENGTHS": "{'inputs': 64, 'targets': 32}",
+        "network.T5Config.vocab_size": "32128",
+        "MIXTURE_OR_TASK_NAME": "@dataset.task()",
+    }
     with pytest.raises(UserError, match="32128"):
         preflight.data(bound, {})
 
 
-def test_a_dry_run_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     examples = tmp_path / ginfiles.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
     monkeypatch.setattr(card, "cards", list)
-    for name, value in {"JAX_PLATFORMS": "cpu", "HF_TOKEN": "hf_secret", "T5_SIZE": "mine", "MODEL_DIR": str(tmp_path / "m")}.items():
+    for name, value in {
+        "JAX_PLATFORMS": "cpu",
+        "HF_TOKEN": "hf_secret",
+        "T5_SIZE": "mine",
+        "MODEL_DIR": str(tmp_path / "m"),
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == 0
@@ -134,7 +216,9 @@ def test_a_dry_run_shows_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert wanted.env["HF_TOKEN"] == os.environ["HF_TOKEN"], "it reaches the trainer all the same"
 
 
-def test_a_python_of_no_environment_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_of_no_environment_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def lacking(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
@@ -147,13 +231,27 @@ def test_a_python_of_no_environment_is_one_line(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ValueError("odd"), 3, "settings: ValueError: odd; this is a fault of ours: report it with the output under ROSETTA_DEBUG=1"),
+        (
+            ValueError("odd"),
+            3,
+            "settings: ValueError: odd; this is a fault of ours: report it with the output under ROSETTA_DEBUG=1",
+        ),
         (KeyboardInterrupt(), 130, "settings: interrupted; run it again"),
-        (PermissionError(13, "Permission denied", "/a"), 2, "/a: Permission denied; make room or name another folder"),
+        (
+            PermissionError(13, "Permission denied", "/a"),
+            2,
+            "/a: Permission denied; make room or name another folder",
+        ),
         (OSError("odd"), 2, "settings: odd; make room or name another folder"),
     ],
 )
-def test_whatever_goes_wrong_is_one_line_and_a_status(error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatever_goes_wrong_is_one_line_and_a_status(
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -166,13 +264,20 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(error: BaseException, code
 @pytest.mark.parametrize(
     ("save", "evaluate", "data", "line"),
     [
-        ("300", "1000", "'text:x'", "SAVE_PERIOD=300: neither it nor EVAL_PERIOD=1000 is a multiple of the other; set both, as in EVAL_PERIOD=300"),
+        (
+            "300",
+            "1000",
+            "'text:x'",
+            "SAVE_PERIOD=300: neither it nor EVAL_PERIOD=1000 is a multiple of the other; set both, as in EVAL_PERIOD=300",
+        ),
         ("300", "900", "'text:x'", ""),
         ("1000", "500", "'text:x'", ""),
         ("300", "1000", "None", ""),
     ],
 )
-def test_periods_that_t5x_refuses_are_refused_before_it_starts(save: str, evaluate: str, data: str, line: str) -> None:
+def test_periods_that_t5x_refuses_are_refused_before_it_starts(
+    save: str, evaluate: str, data: str, line: str
+) -> None:
     bound = {"SAVE_PERIOD": save, "EVAL_PERIOD": evaluate, "EVAL_DATA": data}
     if not line:
         preflight.check_periods(bound)
@@ -184,28 +289,62 @@ def test_periods_that_t5x_refuses_are_refused_before_it_starts(save: str, evalua
 
 def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path, 5)
-    record.write(str(tmp_path), record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"}))
+    record.write(
+        str(tmp_path), record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"})
+    )
     record.stamp(str(tmp_path))
     line = "this run was computed in float32 so far and continues in bfloat16"
-    assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'bfloat16'"}) == (line,)
-    assert preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'float32'"}) == ()
-    assert preflight.describe_precision_change(_checkpoint(tmp_path, 6), {"network.T5Config.dtype": "'float32'"}) == ()
+    assert preflight.describe_precision_change(
+        checkpoint, {"network.T5Config.dtype": "'bfloat16'"}
+    ) == (line,)
+    assert (
+        preflight.describe_precision_change(checkpoint, {"network.T5Config.dtype": "'float32'"})
+        == ()
+    )
+    assert (
+        preflight.describe_precision_change(
+            _checkpoint(tmp_path, 6), {"network.T5Config.dtype": "'float32'"}
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
     ("bound", "begun", "step", "expected"),
     [
-        ({"TRAIN_STEPS": "1"}, 0, 350, "TRAIN_STEPS=1: MODEL_DIR is at step 350 already; give a larger TRAIN_STEPS, or name another folder"),
-        ({"TRAIN_STEPS": "350"}, 0, 350, ("TRAIN_STEPS=350: MODEL_DIR is at step 350 already: no step is left to train",)),
+        (
+            {"TRAIN_STEPS": "1"},
+            0,
+            350,
+            "TRAIN_STEPS=1: MODEL_DIR is at step 350 already; give a larger TRAIN_STEPS, or name another folder",
+        ),
+        (
+            {"TRAIN_STEPS": "350"},
+            0,
+            350,
+            ("TRAIN_STEPS=350: MODEL_DIR is at step 350 already: no step is left to train",),
+        ),
         ({"TRAIN_STEPS": "351"}, 0, 350, ()),
         ({"TRAIN_STEPS": "%gin.REQUIRED"}, 0, 350, ()),
-        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 106, "FT_STEPS=5: MODEL_DIR is at step 106 already; give a larger FT_STEPS, or name another folder"),
-        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 105, ("FT_STEPS=5: MODEL_DIR is at step 105 already: no step is left to train",)),
+        (
+            {"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"},
+            100,
+            106,
+            "FT_STEPS=5: MODEL_DIR is at step 106 already; give a larger FT_STEPS, or name another folder",
+        ),
+        (
+            {"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"},
+            100,
+            105,
+            ("FT_STEPS=5: MODEL_DIR is at step 105 already: no step is left to train",),
+        ),
         ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 100, 104, ()),
         ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "5"}, 0, 104, ()),
     ],
 )
-def test_a_run_that_ends_before_its_checkpoint_is_refused(bound: dict[str, str], begun: int, step: int, expected: object) -> None:
+def test_a_run_that_ends_before_its_checkpoint_is_refused(
+    bound: dict[str, str], begun: int, step: int, expected: object
+) -> None:
     if not isinstance(expected, str):
         assert preflight.check_last_step(bound, begun, step, "MODEL_DIR") == expected
         return
@@ -215,14 +354,25 @@ def test_a_run_that_ends_before_its_checkpoint_is_refused(bound: dict[str, str],
 
 
 @pytest.mark.parametrize(("steps", "status"), [("1", 2), ("350", 0), ("351", 0)])
-def test_the_launcher_compares_train_steps_with_the_checkpoint(steps: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_launcher_compares_train_steps_with_the_checkpoint(
+    steps: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     examples = tmp_path / ginfiles.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
     monkeypatch.setattr(card, "cards", list)
     _checkpoint(tmp_path / "m", 350)
-    for name, value in {"JAX_PLATFORMS": "cpu", "T5_SIZE": "mine", "MODEL_DIR": str(tmp_path / "m"), "TRAIN_STEPS": steps}.items():
+    for name, value in {
+        "JAX_PLATFORMS": "cpu",
+        "T5_SIZE": "mine",
+        "MODEL_DIR": str(tmp_path / "m"),
+        "TRAIN_STEPS": steps,
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == status
@@ -230,7 +380,18 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(steps: str, statu
     assert ("MODEL_DIR is at step 350 already" in output.out + output.err) == (steps != "351")
 
 
-@pytest.mark.parametrize("wrong", ["LEARNING_RATE=٣", "LEARNING_RATE=1_0", "LEARNING_RATE=nan", "LOSS_SPIKE=٣", "ROSETTA_DATA_WORKERS=many", "ROSETTA_DOCTOR=maybe", "XLA_PYTHON_CLIENT_MEM_FRACTION=lots"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "LEARNING_RATE=٣",
+        "LEARNING_RATE=1_0",
+        "LEARNING_RATE=nan",
+        "LOSS_SPIKE=٣",
+        "ROSETTA_DATA_WORKERS=many",
+        "ROSETTA_DOCTOR=maybe",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=lots",
+    ],
+)
 def test_values_that_a_run_would_stumble_over_are_refused(wrong: str) -> None:
     name, _, value = wrong.partition("=")
     with pytest.raises(UserError) as caught:

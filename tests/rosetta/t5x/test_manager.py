@@ -26,10 +26,17 @@ from tests.rosetta.t5x.states import Model
 
 def _manager(folder: Path, model: Model, **options: Any) -> manager.Manager:
     shape = jax.eval_shape(lambda: model.state(0))
-    return manager.Manager(str(folder), shape, PjitPartitioner(1, devices=jax.devices()[:1]), **({"save_dtype": "float32"} | options))
+    return manager.Manager(
+        str(folder),
+        shape,
+        PjitPartitioner(1, devices=jax.devices()[:1]),
+        **({"save_dtype": "float32"} | options),
+    )
 
 
-def _save(folder: Path, model: Model, step: int, *, run: str | None, keep: int | None = None) -> None:
+def _save(
+    folder: Path, model: Model, step: int, *, run: str | None, keep: int | None = None
+) -> None:
     saver = _manager(folder, model, keep=keep)
     if run is not None:
         record.write(str(folder), record.Record(step=step, scale_attn_logits=False, run=run))
@@ -38,7 +45,10 @@ def _save(folder: Path, model: Model, step: int, *, run: str | None, keep: int |
 
 
 def _same(left: Any, right: Any) -> bool:
-    return all(np.array_equal(one, other) for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+    return all(
+        np.array_equal(one, other)
+        for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    )
 
 
 @pytest.mark.parametrize("with_fp8", [False, True])
@@ -49,13 +59,17 @@ def test_a_state_comes_back(tmp_path: Path, with_fp8: bool, dtype: str | None) -
     found = _manager(tmp_path, model, restore_dtype=dtype).restore(path=f"{tmp_path}/checkpoint_5")
     before = model.state(5)
     assert _same(found.state_dict(), before.state_dict())
-    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [leaf.dtype for leaf in jax.tree.leaves(before)]
+    assert [leaf.dtype for leaf in jax.tree.leaves(found)] == [
+        leaf.dtype for leaf in jax.tree.leaves(before)
+    ]
 
 
 def test_only_parameters_are_restored_in_another_type(tmp_path: Path) -> None:
     """Upstream makes the step a bfloat16 too, which has no 1001."""
     _save(tmp_path, Model(), 1001, run=None)
-    found = _manager(tmp_path, Model(), restore_dtype="bfloat16").restore(path=f"{tmp_path}/checkpoint_1001")
+    found = _manager(tmp_path, Model(), restore_dtype="bfloat16").restore(
+        path=f"{tmp_path}/checkpoint_1001"
+    )
     assert found.params["dense"]["kernel"].dtype == "bfloat16"
     assert (found.step.dtype, int(found.step)) == ("int32", 1001)
 
@@ -69,8 +83,12 @@ def test_a_step_saved_as_a_float_counts_on(tmp_path: Path) -> None:
     assert (found.step.dtype, int(found.step)) == ("int32", 5)
 
 
-def test_a_checkpoint_has_its_record_before_it_counts_as_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "stamp", lambda *_, **__: None)  # a run that is killed never comes to it
+def test_a_checkpoint_has_its_record_before_it_counts_as_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        record, "stamp", lambda *_, **__: None
+    )  # a run that is killed never comes to it
     _save(tmp_path, Model(), 5, run="r")
     assert (tmp_path / "checkpoint_5" / record.FILE).is_file()
     (tmp_path / "checkpoint_5").rename(tmp_path / "copy")
@@ -81,7 +99,9 @@ def test_a_checkpoint_has_its_record_before_it_counts_as_whole(tmp_path: Path, m
     assert found.run == "r"
 
 
-@pytest.mark.parametrize(("folder", "advice"), [("run", "move the damaged one away: mv "), ("elsewhere", "instead")])
+@pytest.mark.parametrize(
+    ("folder", "advice"), [("run", "move the damaged one away: mv "), ("elsewhere", "instead")]
+)
 def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, folder: str, advice: str) -> None:
     for step in (4, 5):
         _save(tmp_path / "run", Model(), step, run="r")
@@ -94,7 +114,9 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path, folder: str, advice: s
     assert advice in raised.value.do
 
 
-def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_while_a_save_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
     finalize = ocp.CheckpointManager._finalize
 
@@ -136,7 +158,9 @@ def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     saver = _manager(tmp_path, Model())
     assert not saver.save(Model().state(5), [lambda *_: pytest.fail("it was about to be written")])
     saver.close()
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint_5").rglob("*")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoint_5").rglob("*")
+    } == before
 
 
 def test_evaluation_leaves_a_save_in_progress_alone(tmp_path: Path) -> None:
@@ -149,7 +173,9 @@ def test_evaluation_leaves_a_save_in_progress_alone(tmp_path: Path) -> None:
     assert halfway.exists()
 
 
-def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     saver = _manager(tmp_path, Model())
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
     assert not saver.save(Model().state(5))
@@ -161,14 +187,22 @@ def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypa
     assert folders.steps(str(tmp_path)) == []
 
 
-def test_a_state_is_looked_at_before_it_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_looked_at_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, bool]] = []
-    asked = SimpleNamespace(before_checkpoint=lambda step, finite: seen.append((step, finite())), saves=None)
+    asked = SimpleNamespace(
+        before_checkpoint=lambda step, finite: seen.append((step, finite())), saves=None
+    )
     monkeypatch.setattr("rosetta.health.run.current", lambda: asked)
     saver = _manager(tmp_path, Model())
     saver.save(Model().state(5))
     state = Model().state(10)
-    saver.save(state.replace_params(jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(np.nan), state.params)))
+    saver.save(
+        state.replace_params(
+            jax.tree.map(lambda leaf: leaf.at[(0,) * leaf.ndim].set(np.nan), state.params)
+        )
+    )
     saver.close()
     assert seen == [(5, True), (10, False)]
 
@@ -184,13 +218,18 @@ def test_size_counts_parameters_as_they_are_saved() -> None:
 def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -> None:
     model = Model()
     _save(tmp_path, model, 5, run=None)
-    found = _manager(tmp_path, model).restore(path=f"{tmp_path}/checkpoint_5", state_transformation_fns=checkpoint.transformations(optimizer=False))
+    found = _manager(tmp_path, model).restore(
+        path=f"{tmp_path}/checkpoint_5",
+        state_transformation_fns=checkpoint.transformations(optimizer=False),
+    )
     assert int(found.step) == 5
     assert _same(found.params, model.state(5).params)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(found.param_states))
 
 
-def test_fp8_state_a_checkpoint_lacks_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fp8_state_a_checkpoint_lacks_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _save(tmp_path, Model(), 5, run=None)
     found = _manager(tmp_path, Model(with_fp8=True)).restore(path=f"{tmp_path}/checkpoint_5")
     (state,) = found.flax_mutables.values()
@@ -200,7 +239,9 @@ def test_fp8_state_a_checkpoint_lacks_begins_anew(tmp_path: Path, capsys: pytest
     assert "no FP8 state: it begins anew" in capsys.readouterr().err
 
 
-def test_fp8_state_is_left_where_the_run_has_no_use_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fp8_state_is_left_where_the_run_has_no_use_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     _save(tmp_path, Model(with_fp8=True), 5, run=None)
     found = _manager(tmp_path, Model()).restore(path=f"{tmp_path}/checkpoint_5")
     assert not found.flax_mutables
@@ -212,15 +253,23 @@ def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) 
     manager.install()
     manager.install()
     shape = jax.eval_shape(lambda: Model().state(0))
-    common = {"train_state": shape, "partitioner": PjitPartitioner(1, devices=jax.devices()[:1]), "model_dir": str(tmp_path)}
+    common = {
+        "train_state": shape,
+        "partitioner": PjitPartitioner(1, devices=jax.devices()[:1]),
+        "model_dir": str(tmp_path),
+    }
     resumed = utils.RestoreCheckpointConfig(path=str(tmp_path))
-    made = utils.create_orbax_checkpoint_manager(save_cfg=utils.SaveCheckpointConfig(period=2), restore_cfg=resumed, **common)
+    made = utils.create_orbax_checkpoint_manager(
+        save_cfg=utils.SaveCheckpointConfig(period=2), restore_cfg=resumed, **common
+    )
     assert isinstance(made, manager.Manager)
     made.close()
 
     class Own(checkpoints.OrbaxCheckpointManagerInterface):
         pass
 
-    theirs = utils.create_orbax_checkpoint_manager(save_cfg=utils.SaveCheckpointConfig(period=2, checkpoint_manager_cls=Own), **common)
+    theirs = utils.create_orbax_checkpoint_manager(
+        save_cfg=utils.SaveCheckpointConfig(period=2, checkpoint_manager_cls=Own), **common
+    )
     assert type(theirs) is Own
     theirs.close()

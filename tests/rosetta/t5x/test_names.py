@@ -14,7 +14,10 @@ def test_classes_methods_and_scopes_are_carried_over() -> None:
         ("", "t5x.partitioning.PjitPartitioner"): {"num_partitions": 2},
         ("train", "t5x.trainer.Trainer"): {"num_microbatches": 4},
         ("", "t5x.models.EncoderDecoderModel.predict_batch_with_aux"): {"num_decodes": 8},
-        ("", "t5x.examples.decoder_only.network.TransformerConfig"): {"num_layers": 3, "emb_dim": 16},
+        ("", "t5x.examples.decoder_only.network.TransformerConfig"): {
+            "num_layers": 3,
+            "emb_dim": 16,
+        },
         ("", "t5x.contrib.gpu.t5.network.T5Config"): {"dtype": "float32"},
         ("", "rosetta.t5x.trainer.Trainer"): {"num_microbatches": 1},
     }
@@ -29,7 +32,15 @@ def test_classes_methods_and_scopes_are_carried_over() -> None:
 
 
 def test_a_name_that_only_begins_alike_is_not_upstreams() -> None:
-    assert names.carried({("", "t5x.trainer.TrainerOfMine"): {"x": 1}, ("", "t5x.utils.DatasetConfig"): {"pack": True}}) == {}
+    assert (
+        names.carried(
+            {
+                ("", "t5x.trainer.TrainerOfMine"): {"x": 1},
+                ("", "t5x.utils.DatasetConfig"): {"pack": True},
+            }
+        )
+        == {}
+    )
 
 
 def test_a_run_of_upstreams_alone_stays_its_own(capsys: pytest.CaptureFixture[str]) -> None:

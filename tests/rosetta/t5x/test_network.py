@@ -27,7 +27,12 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "remat minimal": {"remat": "minimal"},
     "remat full": {"remat": "full"},
     "scanned, remat": {"scan_layers": True, "remat": "minimal"},
-    "all": {"fuse_qkv": True, "transpose_batch_sequence": True, "scan_layers": True, "remat": "minimal"},
+    "all": {
+        "fuse_qkv": True,
+        "transpose_batch_sequence": True,
+        "scan_layers": True,
+        "remat": "minimal",
+    },
 }
 
 
@@ -41,7 +46,9 @@ def plain() -> Any:
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_a_switch_changes_nothing(plain: Any, switches: dict[str, Any]) -> None:
     variables, given, expected = plain
-    t5kit.close(t5kit.evaluated(t5kit.Transformer(t5kit.config(**switches)), variables, given), expected)
+    t5kit.close(
+        t5kit.evaluated(t5kit.Transformer(t5kit.config(**switches)), variables, given), expected
+    )
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
@@ -50,8 +57,12 @@ def test_the_parameters_do_not_depend_on_it(plain: Any, switches: dict[str, Any]
 
 
 DECODERS = {
-    "fused": {"fuse_qkv": True}, "transposed": {"transpose_batch_sequence": True}, "scanned": {"scan_layers": True}, "remat": {"remat": "minimal"}, "all": SWITCHES["all"],
-}  # fmt: skip
+    "fused": {"fuse_qkv": True},
+    "transposed": {"transpose_batch_sequence": True},
+    "scanned": {"scan_layers": True},
+    "remat": {"remat": "minimal"},
+    "all": SWITCHES["all"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +71,9 @@ def alone() -> Any:
     given = t5kit.packed()
     inputs, targets = given["decoder_input_tokens"], given["decoder_target_tokens"]
     variables = {
-        "params": t5kit.DecoderOnly(t5kit.config()).init(jax.random.key(0), inputs, targets, enable_dropout=False)[
-            "params"
-        ]
+        "params": t5kit.DecoderOnly(t5kit.config()).init(
+            jax.random.key(0), inputs, targets, enable_dropout=False
+        )["params"]
     }
     hows = (
         {"decoder_causal_attention": (jnp.arange(inputs.shape[1]) < 4) * jnp.ones_like(inputs)},
@@ -74,7 +85,10 @@ def alone() -> Any:
             logits = module.apply({"params": params}, inputs, targets, enable_dropout=False, **how)
             return t5kit.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
 
-        return [jax.jit(jax.value_and_grad(both, has_aux=True))(variables["params"], how) for how in hows]
+        return [
+            jax.jit(jax.value_and_grad(both, has_aux=True))(variables["params"], how)
+            for how in hows
+        ]
 
     return evaluated, evaluated(t5kit.DecoderOnly(t5kit.config()))
 
@@ -98,7 +112,10 @@ def test_other_models(model: dict[str, Any]) -> None:
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config(**model))
     expected = t5kit.evaluated(t5kit.Transformer(t5kit.config(**model)), variables, given)
     t5kit.close(
-        t5kit.evaluated(t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given), expected
+        t5kit.evaluated(
+            t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given
+        ),
+        expected,
     )
 
 
@@ -116,19 +133,28 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     together = {name: value.reshape(1, -1) for name, value in alone.items()}
     together["encoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 8, axis=1)
     together["decoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 6, axis=1)
-    t5kit.close(t5kit.call(module, variables, together).reshape(2, 6, -1), t5kit.call(module, variables, alone))
+    t5kit.close(
+        t5kit.call(module, variables, together).reshape(2, 6, -1),
+        t5kit.call(module, variables, alone),
+    )
 
 
 @pytest.mark.parametrize(
-    "switches", [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]], ids=["plain", "transposed", "all"]
+    "switches",
+    [{}, {"transpose_batch_sequence": True}, SWITCHES["all"]],
+    ids=["plain", "transposed", "all"],
 )
 def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
     module = t5kit.Transformer(t5kit.config(**switches))
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
     whole = t5kit.call(
-        module, variables, {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])}
+        module,
+        variables,
+        {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
     )
-    encoded = module.apply(variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode)
+    encoded = module.apply(
+        variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode
+    )
     _, made = t5kit.call(
         module,
         variables,
@@ -141,14 +167,24 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
     @jax.jit
     def step(cache: Any, token: Any) -> Any:
         return module.apply(
-            {**variables, "cache": cache}, encoded, given["encoder_input_tokens"], token, token, enable_dropout=False, decode=True,
-            max_decode_length=length, mutable=["cache"], method=module.decode,
-        )  # fmt: skip
+            {**variables, "cache": cache},
+            encoded,
+            given["encoder_input_tokens"],
+            token,
+            token,
+            enable_dropout=False,
+            decode=True,
+            max_decode_length=length,
+            mutable=["cache"],
+            method=module.decode,
+        )
 
     for index in range(length):
         logits, made = step(cache, given["decoder_input_tokens"][:, index : index + 1])
         cache = made["cache"]
-        np.testing.assert_allclose(logits[:, 0], whole[:, index], rtol=1e-4, atol=1e-5, err_msg=f"token {index}")
+        np.testing.assert_allclose(
+            logits[:, 0], whole[:, index], rtol=1e-4, atol=1e-5, err_msg=f"token {index}"
+        )
 
 
 def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt() -> None:
@@ -161,15 +197,26 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
 
     def logits(inputs: Any) -> Any:
         return module.apply(
-            variables, inputs, jnp.ones_like(inputs), decoder_causal_attention=prefix, enable_dropout=False
+            variables,
+            inputs,
+            jnp.ones_like(inputs),
+            decoder_causal_attention=prefix,
+            enable_dropout=False,
         )
 
     # A later token of the prefix reaches an earlier position; a token after the prefix does not.
     assert not np.allclose(logits(prompt)[0, 1], logits(prompt.at[0, 3].set(8))[0, 1])
-    np.testing.assert_allclose(logits(prompt)[1, 1], logits(prompt.at[1, 3].set(8))[1, 1], rtol=1e-5)
+    np.testing.assert_allclose(
+        logits(prompt)[1, 1], logits(prompt.at[1, 3].set(8))[1, 1], rtol=1e-5
+    )
 
     _, made = module.apply(
-        variables, jnp.ones_like(prompt), jnp.ones_like(prompt), enable_dropout=False, decode=True, mutable=["cache"]
+        variables,
+        jnp.ones_like(prompt),
+        jnp.ones_like(prompt),
+        enable_dropout=False,
+        decode=True,
+        mutable=["cache"],
     )
     how: dict[str, Any] = {
         "decoder_causal_attention": prefix,
@@ -177,7 +224,9 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
         "prefill": True,
         "prefill_lengths": lengths,
     }
-    _, made = module.apply({**variables, "cache": made["cache"]}, prompt, prefix, mutable=["cache"], **how)
+    _, made = module.apply(
+        {**variables, "cache": made["cache"]}, prompt, prefix, mutable=["cache"], **how
+    )
     following = jnp.take_along_axis(prompt, lengths[:, None], axis=1)
     found, _ = module.apply(
         {**variables, "cache": made["cache"]},
@@ -207,13 +256,21 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
     monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")
     found = t5kit.evaluated(t5kit.Transformer(settings), variables, given)
-    assert len(calls) == 6  # traced once for each of two encoder layers, and twice in each of two decoder layers
-    assert {(causal, biased) for _, causal, biased in calls} == {(False, True), (True, True), (False, False)}
+    assert (
+        len(calls) == 6
+    )  # traced once for each of two encoder layers, and twice in each of two decoder layers
+    assert {(causal, biased) for _, causal, biased in calls} == {
+        (False, True),
+        (True, True),
+        (False, False),
+    }
     expected = t5kit.evaluated(t5kit.Transformer(t5kit.config()), variables, given)
     t5kit.close(found, expected)
 
 
-def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_route_is_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(route, "_said", set())
     given = t5kit.batch()
     module = t5kit.Transformer(t5kit.config(attention="cudnn"))
@@ -222,12 +279,25 @@ def test_the_other_route_is_said_once(capsys: pytest.CaptureFixture[str], monkey
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
 
 
-PLACES = ("attention", "weights", "hidden", "mlp", "cross", "cross_weights", "encoder's input", "encoder_norm", "decoder's input", "decoder_norm")
+PLACES = (
+    "attention",
+    "weights",
+    "hidden",
+    "mlp",
+    "cross",
+    "cross_weights",
+    "encoder's input",
+    "encoder_norm",
+    "decoder's input",
+    "decoder_norm",
+)
 
 
 @pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
 @pytest.mark.parametrize("place", PLACES)
-def test_dropout_follows_its_key_in_every_place(place: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_follows_its_key_in_every_place(
+    place: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All places but one are without it: six that a layer draws for, and four outside the layers, in the order in which they come."""
     draw, module, outside = layers.draw, nn.Dropout, itertools.cycle(PLACES[6:])
 
@@ -235,11 +305,17 @@ def test_dropout_follows_its_key_in_every_place(place: str, switches: dict[str, 
         return {name: kept if name == place else None for name, kept in draw(*given).items()}
 
     monkeypatch.setattr(layers, "draw", only)
-    monkeypatch.setattr(nn, "Dropout", lambda *args, **how: module(*args, **how) if next(outside) == place else lambda x, **_: x)
+    monkeypatch.setattr(
+        nn,
+        "Dropout",
+        lambda *args, **how: module(*args, **how) if next(outside) == place else lambda x, **_: x,
+    )
     given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
     made = t5kit.Transformer(t5kit.config(dropout_rate=0.5, **switches))
     one, two, again = (
-        t5kit.call(made, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)})
+        t5kit.call(
+            made, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)}
+        )
         for seed in (1, 2, 1)
     )
     assert not np.allclose(one, two)
@@ -252,12 +328,17 @@ def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_row
     transposed: bool, scanned: bool
 ) -> None:
     """Layers without attention (its `out` is zero) treat equal tokens of a row alike, so their activations differ only by what is dropped."""
-    settings = t5kit.config(dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned)
+    settings = t5kit.config(
+        dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned
+    )
     variables = t5kit.variables(t5kit.config())
     encoder = variables["params"]["encoder"]
     for index in range(2):
         layer = encoder[f"layers_{index}"]
-        encoder[f"layers_{index}"] = {**layer, "attention": jax.tree.map(jnp.zeros_like, layer["attention"])}
+        encoder[f"layers_{index}"] = {
+            **layer,
+            "attention": jax.tree.map(jnp.zeros_like, layer["attention"]),
+        }
     module = t5kit.Transformer(settings)
     encoded = module.apply(
         variables,

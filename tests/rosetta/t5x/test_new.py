@@ -37,14 +37,27 @@ def test_no_placeholder_is_left(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert not re.findall(r"@[A-Z_]+@?|[A-Z_]+@", path.read_text()), path
 
 
-def test_files_of_the_data_get_absolute_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_data_get_absolute_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    tasks = _write(tmp_path, "--data", '{"text:a.txt,b.txt": 0.5, "hf:owner/set": 0.3, "hf:./set": 0.1, "cache:a,b": 0.1}', "--eval-data", "jsonl:kept.jsonl")[1]
+    tasks = _write(
+        tmp_path,
+        "--data",
+        '{"text:a.txt,b.txt": 0.5, "hf:owner/set": 0.3, "hf:./set": 0.1, "cache:a,b": 0.1}',
+        "--eval-data",
+        "jsonl:kept.jsonl",
+    )[1]
     values: dict[str, Any] = {}
     for node in ast.parse(tasks.read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values[node.targets[0].id] = ast.literal_eval(node.value)
-    data = {f"text:{tmp_path}/a.txt,{tmp_path}/b.txt": 0.5, "hf:owner/set": 0.3, f"hf:{tmp_path}/set": 0.1, f"cache:{tmp_path}/a,b": 0.1}
+    data = {
+        f"text:{tmp_path}/a.txt,{tmp_path}/b.txt": 0.5,
+        "hf:owner/set": 0.3,
+        f"hf:{tmp_path}/set": 0.1,
+        f"cache:{tmp_path}/a,b": 0.1,
+    }
     assert values == {"DATA": data, "EVAL_DATA": f"jsonl:{tmp_path}/kept.jsonl"}
 
 
@@ -59,8 +72,19 @@ def test_the_script_hands_its_folder_and_words_to_the_trainer(tmp_path: Path) ->
     shown = tmp_path / "show"
     shown.write_text('#!/bin/bash\nprintf "%s\\n" "$@" "$PYTHONPATH"\n')
     shown.chmod(0o755)
-    environment = {"PATH": "/usr/bin:/bin", "PYTHON": str(shown), "MODEL_DIR": str(tmp_path / 'a "b')}
-    words = subprocess.run([script, "--gin.BATCH_SIZE=4"], env=environment, check=True, capture_output=True, text=True, cwd="/").stdout.splitlines()
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHON": str(shown),
+        "MODEL_DIR": str(tmp_path / 'a "b'),
+    }
+    words = subprocess.run(
+        [script, "--gin.BATCH_SIZE=4"],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd="/",
+    ).stdout.splitlines()
     assert words == [
         "-u",
         "-m",
@@ -85,7 +109,9 @@ def test_another_model_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["write_text", "rename"])
-def test_a_full_disk_leaves_none_of_the_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_a_full_disk_leaves_none_of_the_four(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
     real, left = getattr(Path, fails), [2]
 
     def full(path: Path, *args: object) -> object:
@@ -135,4 +161,9 @@ def test_sizes_are_those_that_have_a_file() -> None:
 
 
 def test_a_familys_embedding_is_read_from_its_file() -> None:
-    assert {family: new.vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")} == {"t5_1_1": 32128, "t5_1_0": 32128, "mt5": 250112, "byt5": 384}
+    assert {family: new.vocab_size(family) for family in ("t5_1_1", "t5_1_0", "mt5", "byt5")} == {
+        "t5_1_1": 32128,
+        "t5_1_0": 32128,
+        "mt5": 250112,
+        "byt5": 384,
+    }

@@ -17,10 +17,19 @@ from t5x import optimizers, utils
 
 from rosetta.t5x import optimizer
 
-PARAMS = {"kernel": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32), "scale": np.array([1.0, 3.0], np.float32)}
+PARAMS = {
+    "kernel": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32),
+    "scale": np.array([1.0, 3.0], np.float32),
+}
 GRADS = [
-    {"kernel": np.array([[0.3, -0.2], [0.05, 0.4]], np.float32), "scale": np.array([0.01, -0.02], np.float32)},
-    {"kernel": np.array([[30.0, 5.0], [-7.0, 2.0]], np.float32), "scale": np.array([1.0, 0.5], np.float32)},  # is clipped
+    {
+        "kernel": np.array([[0.3, -0.2], [0.05, 0.4]], np.float32),
+        "scale": np.array([0.01, -0.02], np.float32),
+    },
+    {
+        "kernel": np.array([[30.0, 5.0], [-7.0, 2.0]], np.float32),
+        "scale": np.array([1.0, 0.5], np.float32),
+    },  # is clipped
 ]
 RATES = [1e-3, 2e-2]
 
@@ -43,7 +52,9 @@ def _adamw(rates: list[float], weight_decay: float) -> dict[str, np.ndarray]:
             grad = value.astype(np.float64) / max(norm, 1.0)
             first[name] = 0.9 * first[name] + 0.1 * grad
             second[name] = 0.999 * second[name] + 0.001 * grad**2
-            moved = (first[name] / (1 - 0.9**step)) / (np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8)
+            moved = (first[name] / (1 - 0.9**step)) / (
+                np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8
+            )
             params[name] = params[name] - rate * (moved + weight_decay * params[name])
     return params
 
@@ -55,10 +66,17 @@ def test_each_step_uses_the_rate_it_is_given() -> None:
 
 
 def test_equals_upstreams_at_a_constant_rate_and_has_its_state() -> None:
-    theirs = _trained(optimizers.chain([optax.clip_by_global_norm(1.0), optax.adamw(1e-3, weight_decay=0.01)]), [None, None])
+    theirs = _trained(
+        optimizers.chain([optax.clip_by_global_norm(1.0), optax.adamw(1e-3, weight_decay=0.01)]),
+        [None, None],
+    )
     ours = _trained(optimizer.adamw(), [1e-3, 1e-3])
     assert jax.tree.structure(ours.state_dict()) == jax.tree.structure(theirs.state_dict())
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours.state_dict(), theirs.state_dict())
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        ours.state_dict(),
+        theirs.state_dict(),
+    )
 
 
 def test_no_rate_is_refused() -> None:
@@ -75,7 +93,9 @@ def test_the_decay_ends_at_its_last_share() -> None:
         step_offset=5000,
         min_learning_rate=optimizer.last_rate(1e-4, 0.1),
     )
-    assert [float(rate(5000 + step)) for step in (50, 100, 550, 1000, 3000)] == pytest.approx([5e-5, 1e-4, 5.5e-5, 1e-5, 1e-5], rel=1e-4)
+    assert [float(rate(5000 + step)) for step in (50, 100, 550, 1000, 3000)] == pytest.approx(
+        [5e-5, 1e-4, 5.5e-5, 1e-5, 1e-5], rel=1e-4
+    )
 
 
 def test_a_run_shorter_than_its_warmup_does_not_decay() -> None:

@@ -17,7 +17,13 @@ from t5x import train_state
 
 from rosetta.errors import UserError
 from rosetta.nn import route
-from rosetta.t5x.partitioning import PjitPartitioner, fitting, shards, spread_over_data, standard_logical_axis_rules
+from rosetta.t5x.partitioning import (
+    PjitPartitioner,
+    fitting,
+    shards,
+    spread_over_data,
+    standard_logical_axis_rules,
+)
 from tests.rosetta.t5x import states
 
 
@@ -39,14 +45,24 @@ def machines(count: int, each: int, platform: str = "gpu") -> list[Device]:
 
 @pytest.mark.parametrize(
     ("devices", "local", "sizes"),
-    [(8, 8, [1, 2, 4, 8]), (1, 1, [1]), (6, 6, [1, 2, 3, 6]), (16, 8, [1, 2, 4, 8, 16]), (24, 8, [1, 2, 4, 8, 24]), (4, 1, [1, 2, 4])],
+    [
+        (8, 8, [1, 2, 4, 8]),
+        (1, 1, [1]),
+        (6, 6, [1, 2, 3, 6]),
+        (16, 8, [1, 2, 4, 8, 16]),
+        (24, 8, [1, 2, 4, 8, 24]),
+        (4, 1, [1, 2, 4]),
+    ],
 )
 def test_which_splits_of_a_model_fit(devices: int, local: int, sizes: list[int]) -> None:
     assert fitting(devices, local) == sizes
 
 
 def test_a_split_that_does_not_fit_names_those_that_do() -> None:
-    with pytest.raises(UserError, match=r"not split 3-fold over 8 device\(s\), 8 a process; choose one of: 1, 2, 4, 8"):
+    with pytest.raises(
+        UserError,
+        match=r"not split 3-fold over 8 device\(s\), 8 a process; choose one of: 1, 2, 4, 8",
+    ):
         PjitPartitioner(3, devices=machines(1, 8))
     with pytest.raises(UserError, match="choose one of: 1, 2, 4, 8, 24"):
         PjitPartitioner(16, devices=machines(3, 8))  # two machines of three
@@ -71,7 +87,10 @@ def test_a_model_is_split_over_neighbours(split: int) -> None:
 
 def test_a_batch_that_does_not_divide_names_those_that_do() -> None:
     partitioner = PjitPartitioner(2, devices=machines(1, 8))
-    with pytest.raises(UserError, match="a batch of 10 does not divide over 4 groups of devices; give a multiple of 4: 8, 12"):
+    with pytest.raises(
+        UserError,
+        match="a batch of 10 does not divide over 4 groups of devices; give a multiple of 4: 8, 12",
+    ):
         partitioner.get_data_layout(10)
     with pytest.raises(UserError, match=r"give a multiple of 4: 4$"):
         partitioner.get_data_layout(3)
@@ -83,14 +102,20 @@ def test_a_batch_that_does_not_divide_names_those_that_do() -> None:
         (PartitionSpec(None, "model"), (64, 32), PartitionSpec("data", "model")),
         (PartitionSpec("model"), (64, 32), PartitionSpec("model", "data")),
         (PartitionSpec(), (8, 64), PartitionSpec(None, "data")),  # the largest one
-        (PartitionSpec(None, "model"), (6, 32), PartitionSpec(None, "model")),  # 6 does not divide by 4
+        (
+            PartitionSpec(None, "model"),
+            (6, 32),
+            PartitionSpec(None, "model"),
+        ),  # 6 does not divide by 4
         (PartitionSpec(None), (64,), PartitionSpec("data")),
         (PartitionSpec("data"), (64, 64), PartitionSpec("data")),
         (PartitionSpec(), (), PartitionSpec()),
         (None, (64,), None),
     ],
 )
-def test_where_state_is_spread_over_the_data_axis(spec: Any, shape: tuple[int, ...], spread: Any) -> None:
+def test_where_state_is_spread_over_the_data_axis(
+    spec: Any, shape: tuple[int, ...], spread: Any
+) -> None:
     assert spread_over_data(spec, shape, {"data": 4}) == spread
 
 
@@ -98,14 +123,20 @@ def test_where_state_is_spread_over_the_data_axis(spec: Any, shape: tuple[int, .
     ("spec", "shape", "spread"),
     [
         (PartitionSpec(None, "model"), (36, 64), PartitionSpec(("replica", "data"), "model")),
-        (PartitionSpec(), (64, 12), PartitionSpec(None, ("replica", "data"))),  # the smaller one, as it divides by more
+        (
+            PartitionSpec(),
+            (64, 12),
+            PartitionSpec(None, ("replica", "data")),
+        ),  # the smaller one, as it divides by more
         (PartitionSpec(), (16, 64), PartitionSpec(None, "data")),
         (PartitionSpec(("replica", "data")), (36, 64), PartitionSpec(("replica", "data"))),
         (PartitionSpec(("model", "data")), (36, 64), PartitionSpec(("model", "data"))),
         (PartitionSpec(None), (9,), PartitionSpec(None)),  # by the replicas alone nothing is spread
     ],
 )
-def test_where_state_is_spread_over_two_axes(spec: Any, shape: tuple[int, ...], spread: Any) -> None:
+def test_where_state_is_spread_over_two_axes(
+    spec: Any, shape: tuple[int, ...], spread: Any
+) -> None:
     assert spread_over_data(spec, shape, {"replica": 3, "data": 4}) == spread
 
 
@@ -113,7 +144,19 @@ def test_nothing_is_spread_over_one() -> None:
     assert spread_over_data(PartitionSpec(), (64,), {"data": 1}) == PartitionSpec()
 
 
-@pytest.mark.parametrize(("groups", "local", "expected"), [(144, 8, 16), (6, 6, 2), (12, 6, 2), (24, 8, 8), (16, 8, 16), (9, 1, 1), (6, 3, 1), (24, 12, 4)])
+@pytest.mark.parametrize(
+    ("groups", "local", "expected"),
+    [
+        (144, 8, 16),
+        (6, 6, 2),
+        (12, 6, 2),
+        (24, 8, 8),
+        (16, 8, 16),
+        (9, 1, 1),
+        (6, 3, 1),
+        (24, 12, 4),
+    ],
+)
 def test_over_how_many_neighbours_state_is_spread(groups: int, local: int, expected: int) -> None:
     assert shards(groups, local) == expected
 
@@ -121,41 +164,66 @@ def test_over_how_many_neighbours_state_is_spread(groups: int, local: int, expec
 @pytest.mark.parametrize(
     ("count", "each", "split", "shape"),
     [
-        (18, 8, 1, {"replica": 9, "data": 16, "model": 1}), (1, 6, 1, {"replica": 3, "data": 2, "model": 1}), (2, 6, 2, {"data": 6, "model": 2}),
-        (3, 8, 2, {"replica": 3, "data": 4, "model": 2}), (4, 8, 1, {"data": 32, "model": 1}), (3, 8, 8, {"data": 3, "model": 8}),
+        (18, 8, 1, {"replica": 9, "data": 16, "model": 1}),
+        (1, 6, 1, {"replica": 3, "data": 2, "model": 1}),
+        (2, 6, 2, {"data": 6, "model": 2}),
+        (3, 8, 2, {"replica": 3, "data": 4, "model": 2}),
+        (4, 8, 1, {"data": 32, "model": 1}),
+        (3, 8, 8, {"data": 3, "model": 8}),
     ],
-)  # fmt: skip
-def test_with_fsdp_groups_are_replicas_of_a_power_of_two(count: int, each: int, split: int, shape: dict[str, int]) -> None:
+)
+def test_with_fsdp_groups_are_replicas_of_a_power_of_two(
+    count: int, each: int, split: int, shape: dict[str, int]
+) -> None:
     devices = machines(count, each)
     partitioner = PjitPartitioner(split, devices=devices, fsdp=True)
     assert dict(partitioner.mesh.shape) == shape
-    assert partitioner.mesh.devices.ravel().tolist() == devices  # a batch's rows lie where they lie without it
+    assert (
+        partitioner.mesh.devices.ravel().tolist() == devices
+    )  # a batch's rows lie where they lie without it
     assert partitioner.data_mesh_size == len(devices) // split
     for host in range(count):  # a block of the mesh, as loading data wants it
-        mine = np.vectorize(lambda device, host=host: device.process_index == host)(partitioner.mesh.devices)
+        mine = np.vectorize(lambda device, host=host: device.process_index == host)(
+            partitioner.mesh.devices
+        )
         block = np.ix_(*(np.unique(places) for places in mine.nonzero()))
         assert mine[block].all()
 
 
 def test_rules_of_a_batch_follow_the_axes_and_others_do_not() -> None:
     rules = standard_logical_axis_rules(parameter_partitioning_dims=2)
-    found = dict(PjitPartitioner(1, devices=machines(18, 8), fsdp=True, logical_axis_rules=rules).logical_axis_rules)
+    found = dict(
+        PjitPartitioner(
+            1, devices=machines(18, 8), fsdp=True, logical_axis_rules=rules
+        ).logical_axis_rules
+    )
     assert (found["batch"], found["embed"], found["mlp"]) == (("replica", "data"), "data", "model")
 
 
 @pytest.mark.parametrize(
     ("devices", "fsdp", "moments"),
     [
-        (machines(18, 8), True, PartitionSpec("data", "model")), (machines(1, 6), True, PartitionSpec("data", "model")), (machines(4, 1), True, PartitionSpec("data", "model")),
-        (machines(18, 8), False, PartitionSpec(None, "model")), (machines(1, 5), True, PartitionSpec(None, "model")),
+        (machines(18, 8), True, PartitionSpec("data", "model")),
+        (machines(1, 6), True, PartitionSpec("data", "model")),
+        (machines(4, 1), True, PartitionSpec("data", "model")),
+        (machines(18, 8), False, PartitionSpec(None, "model")),
+        (machines(1, 5), True, PartitionSpec(None, "model")),
     ],
     ids=["144", "6", "4", "without", "5"],
-)  # fmt: skip
-def test_a_train_state_with_fsdp(devices: Any, fsdp: bool, moments: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_a_train_state_with_fsdp(
+    devices: Any,
+    fsdp: bool,
+    moments: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A kernel of 16 times 4; where nothing can be spread, a line says so."""
     monkeypatch.setattr(route, "_said", set())
     model = states.Model(16)
-    state = train_state.FlaxOptimTrainState.create(model.optimizer_def, model.get_initial_variables())
+    state = train_state.FlaxOptimTrainState.create(
+        model.optimizer_def, model.get_initial_variables()
+    )
     axes = PjitPartitioner(1, devices=devices, fsdp=fsdp).get_mesh_axes(state)
     assert axes.params["dense"]["kernel"] == PartitionSpec(None, "model")
     assert axes.state_dict()["state"]["param_states"]["1"]["0"]["mu"]["dense"]["kernel"] == moments

@@ -14,7 +14,12 @@ T5_LENGTHS = {"inputs": 512, "targets": 114}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("checkpoint_900", "checkpoint_1000", "checkpoint_1000.orbax-checkpoint-tmp-7", "logs"):
+    for name in (
+        "checkpoint_900",
+        "checkpoint_1000",
+        "checkpoint_1000.orbax-checkpoint-tmp-7",
+        "logs",
+    ):
         (tmp_path / name).mkdir()
     return tmp_path
 
@@ -42,7 +47,9 @@ def test_no_checkpoint_to_start_from(tmp_path: Path) -> None:
 def test_what_is_saved_meanwhile_moves_no_running_run(folder: Path, tmp_path: Path) -> None:
     began = pretrained.start(str(folder), str(tmp_path / "ft"))
     (folder / "checkpoint_2000").mkdir()
-    assert pretrained.start(str(folder), str(tmp_path / "ft")) == began == f"{folder}/checkpoint_1000"
+    assert (
+        pretrained.start(str(folder), str(tmp_path / "ft")) == began == f"{folder}/checkpoint_1000"
+    )
 
 
 @pytest.fixture
@@ -50,12 +57,17 @@ def finetuned(folder: Path, tmp_path: Path) -> str:
     """A folder of finetuning from checkpoint_1000, which was stopped; since then pretraining has gone on."""
     made = tmp_path / "ft"
     (made / "checkpoint_1200").mkdir(parents=True)
-    record.write(str(made), record.Record(step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"))
+    record.write(
+        str(made),
+        record.Record(step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"),
+    )
     (folder / "checkpoint_2000").mkdir()
     return str(made)
 
 
-def test_a_run_that_is_started_again_starts_from_what_it_did(folder: Path, finetuned: str, tmp_path: Path) -> None:
+def test_a_run_that_is_started_again_starts_from_what_it_did(
+    folder: Path, finetuned: str, tmp_path: Path
+) -> None:
     assert pretrained.start(str(folder), finetuned) == f"{folder}/checkpoint_1000"
     assert pretrained.start(f"{folder}/checkpoint_1000/", finetuned) == f"{folder}/checkpoint_1000"
     (tmp_path / "moved" / "checkpoint_1000").mkdir(parents=True)
@@ -64,14 +76,19 @@ def test_a_run_that_is_started_again_starts_from_what_it_did(folder: Path, finet
 
 
 def test_another_start_or_one_that_is_gone_is_refused(folder: Path, finetuned: str) -> None:
-    with pytest.raises(UserError, match=f"finetuning in {finetuned} started from {folder}/checkpoint_1000; name that one"):
+    with pytest.raises(
+        UserError,
+        match=f"finetuning in {finetuned} started from {folder}/checkpoint_1000; name that one",
+    ):
         pretrained.start(f"{folder}/checkpoint_2000", finetuned)
     (folder / "checkpoint_1000").rmdir()
     with pytest.raises(UserError, match=r"checkpoint_1000: .* it is gone"):
         pretrained.start(str(folder), finetuned)
 
 
-def test_finetuning_ends_its_own_steps_after_the_checkpoint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finetuning_ends_its_own_steps_after_the_checkpoint(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert pretrained.total_steps(str(folder), 50) == 1050
     assert capsys.readouterr().err.count("50 more end at 1050") == 1  # gin asks more than once
@@ -81,16 +98,27 @@ def test_finetuning_ends_its_own_steps_after_the_checkpoint(folder: Path, capsys
 
 def test_the_loss_is_divided_as_published_where_the_checkpoint_says_nothing(folder: Path) -> None:
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 233_472
-    assert pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 229}) == 234_496
-    assert pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 189}) == 193_536
+    assert (
+        pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 229})
+        == 234_496
+    )
+    assert (
+        pretrained.loss_normalizing_factor(str(folder), 1024, {"inputs": 1024, "targets": 189})
+        == 193_536
+    )
 
 
 @pytest.mark.parametrize("mark", ["_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA"])
-def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_weights(folder: Path, mark: str) -> None:
+def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_weights(
+    folder: Path, mark: str
+) -> None:
     file = folder / "checkpoint_1000" / mark
     file.parent.mkdir(exist_ok=True)
     file.write_text("{}")
-    with pytest.raises(UserError, match=r"rosetta\.json is missing, and what its loss was divided by can't be known"):
+    with pytest.raises(
+        UserError,
+        match=r"rosetta\.json is missing, and what its loss was divided by can't be known",
+    ):
         pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS)
     with pytest.raises(UserError, match="whether its attention's logits are divided") as raised:
         pretrained.scale_attn_logits(str(folder), otherwise=True)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-seqio = pytest.importorskip("seqio", reason="NOT CHECKED: needs the packages of a baked environment")
+seqio = pytest.importorskip(
+    "seqio", reason="NOT CHECKED: needs the packages of a baked environment"
+)
 
 from rosetta.errors import UserError
 from rosetta.t5x import dataset, evaluation_data, predictions
@@ -26,27 +28,46 @@ def row(task: str, number: int) -> dict[str, Any]:
     if task == "mnli":
         return {"premise": f"p{number}", "hypothesis": "h", "label": answered or -1, "idx": number}
     if task == "squad":
-        return {"id": f"q{number}", "question": f"Who {number}?", "context": "Ann.", "answers": {"text": ["Ann"] if answered else [], "answer_start": [0] if answered else []}}
-    return {"id": f"t{number}", "inputs": f"say {number}", **({"targets": "one"} if answered else {})}
+        return {
+            "id": f"q{number}",
+            "question": f"Who {number}?",
+            "context": "Ann.",
+            "answers": {
+                "text": ["Ann"] if answered else [],
+                "answer_start": [0] if answered else [],
+            },
+        }
+    return {
+        "id": f"t{number}",
+        "inputs": f"say {number}",
+        **({"targets": "one"} if answered else {}),
+    }
 
 
 def features(task: str, number: int) -> bytes:
     """Return the record as a tf.train.Example, as TFDS stores it."""
     record = row(task, number)
     answers = record.pop("answers", {"text": []})["text"]
-    found: dict[str, Any] = {name: [value if isinstance(value, int) else value.encode()] for name, value in record.items()}
+    found: dict[str, Any] = {
+        name: [value if isinstance(value, int) else value.encode()]
+        for name, value in record.items()
+    }
     if answers:
         found["answers/text"] = [answer.encode() for answer in answers]
     elif task == "squad":
         # TFDS writes an empty list as a feature without values.
-        return datakit.example(**found) + datakit._field(1, datakit._field(1, datakit._field(1, b"answers/text") + datakit._field(2, b"")))
+        return datakit.example(**found) + datakit._field(
+            1, datakit._field(1, datakit._field(1, b"answers/text") + datakit._field(2, b""))
+        )
     return datakit.example(**found)
 
 
 def source(kind: str, task: str, folder: Path) -> str:
     """Write the records as one kind of source; return its spec."""
     if kind == "jsonl":
-        (folder / "a.jsonl").write_text("".join(json.dumps(row(task, number)) + "\n" for number in range(COUNT)))
+        (folder / "a.jsonl").write_text(
+            "".join(json.dumps(row(task, number)) + "\n" for number in range(COUNT))
+        )
         return f"jsonl:{folder}/a.jsonl"
     bodies = [features(task, number) for number in range(COUNT)]
     if kind == "tfrecord":
@@ -65,29 +86,71 @@ def source(kind: str, task: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["jsonl", "tfrecord", "tfds", "hf"])
 @pytest.mark.parametrize("objective", ["mnli", "squad", "text_to_text"])
-def test_inference_has_a_row_for_each_question_and_evaluation_for_each_answer(objective: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inference_has_a_row_for_each_question_and_evaluation_for_each_answer(
+    objective: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     data = source(kind, objective, tmp_path)
     for answered, numbers in ((False, range(COUNT)), (True, range(1, COUNT, 2))):
-        task = dataset.task(data, dataset.vocabulary("byte"), objective=objective, eval_data=data, name=f"{objective}_{kind}_{answered}", answered=answered)
-        if answered and kind == "hf" and objective == "text_to_text":  # a table has null where JSON lines have no field
-            with pytest.raises(Exception, match=r"(line|record) 1: not a record of text_to_text: it lacks inputs or targets"):
+        task = dataset.task(
+            data,
+            dataset.vocabulary("byte"),
+            objective=objective,
+            eval_data=data,
+            name=f"{objective}_{kind}_{answered}",
+            answered=answered,
+        )
+        if (
+            answered and kind == "hf" and objective == "text_to_text"
+        ):  # a table has null where JSON lines have no field
+            with pytest.raises(
+                Exception,
+                match=r"(line|record) 1: not a record of text_to_text: it lacks inputs or targets",
+            ):
                 list(task.get_dataset(LENGTHS, "validation", shuffle=False))
             continue
         rows = list(task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator())
         assert len(rows) == len(numbers)
-        assert [str(number) in found["inputs_pretokenized"].decode() for found, number in zip(rows, numbers, strict=True)] == [True] * len(rows)
-        named = [predictions.name_line({"inputs": {name: value.decode() for name, value in found.items() if name == evaluation_data.RECORD_NAME}, "prediction": "x"}) for found in rows]
-        names = [{name: row(objective, number)[name] for name in ("id", "idx") if name in row(objective, number)} for number in numbers]
-        assert named == [{**({} if answered else name), "inputs": {}, "prediction": "x"} for name in names]
+        assert [
+            str(number) in found["inputs_pretokenized"].decode()
+            for found, number in zip(rows, numbers, strict=True)
+        ] == [True] * len(rows)
+        named = [
+            predictions.name_line(
+                {
+                    "inputs": {
+                        name: value.decode()
+                        for name, value in found.items()
+                        if name == evaluation_data.RECORD_NAME
+                    },
+                    "prediction": "x",
+                }
+            )
+            for found in rows
+        ]
+        names = [
+            {
+                name: row(objective, number)[name]
+                for name in ("id", "idx")
+                if name in row(objective, number)
+            }
+            for number in numbers
+        ]
+        assert named == [
+            {**({} if answered else name), "inputs": {}, "prediction": "x"} for name in names
+        ]
 
 
-def test_an_error_in_the_data_is_kept_for_the_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_data_is_kept_for_the_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(evaluation_data, "errors", [])
     (tmp_path / "a.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": true}\n')
     data = f"jsonl:{tmp_path}/a.jsonl"
-    task = dataset.task(data, dataset.vocabulary("byte"), objective="mnli", eval_data=data, name="kept_error")
+    task = dataset.task(
+        data, dataset.vocabulary("byte"), objective="mnli", eval_data=data, name="kept_error"
+    )
     with pytest.raises(Exception, match="its label is true"):
         list(task.get_dataset(LENGTHS, "validation", shuffle=False))
     assert isinstance(evaluation_data.errors[0], UserError)
@@ -95,8 +158,17 @@ def test_an_error_in_the_data_is_kept_for_the_one_line(tmp_path: Path, monkeypat
 
 
 def test_a_number_of_a_record_that_is_too_large_for_seqio_stays_in_its_name(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"premise": "a", "hypothesis": "b", "label": -1, "idx": 10**12}) + "\n")
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"premise": "a", "hypothesis": "b", "label": -1, "idx": 10**12}) + "\n"
+    )
     data = f"jsonl:{tmp_path}/a.jsonl"
-    task = dataset.task(data, dataset.vocabulary("byte"), objective="mnli", eval_data=data, name="large_idx", answered=False)
+    task = dataset.task(
+        data,
+        dataset.vocabulary("byte"),
+        objective="mnli",
+        eval_data=data,
+        name="large_idx",
+        answered=False,
+    )
     (found,) = task.get_dataset(LENGTHS, "validation", shuffle=False).as_numpy_iterator()
     assert json.loads(found[evaluation_data.RECORD_NAME]) == {"idx": 10**12}

@@ -23,7 +23,9 @@ def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
 
 
 def test_a_record_comes_back_whole(tmp_path: Path) -> None:
-    kept = Record(7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"})
+    kept = Record(
+        7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"}
+    )
     record.write(str(tmp_path), kept)
     assert record.read(f"{tmp_path}/checkpoint_7/") == kept
     assert record.read(f"{tmp_path}/checkpoint_8") is None
@@ -59,12 +61,18 @@ def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> N
         return sorted(path.name for path in (tmp_path / record.FOLDER).iterdir())
 
     record.stamp(str(tmp_path))
-    assert kept() == ["checkpoint_30.json", "checkpoint_50.json", "checkpoint_60.json"]  # 60 may be on its way
+    assert kept() == [
+        "checkpoint_30.json",
+        "checkpoint_50.json",
+        "checkpoint_60.json",
+    ]  # 60 may be on its way
     record.stamp(str(tmp_path), idle=True)
     assert kept() == ["checkpoint_30.json", "checkpoint_50.json"]
 
 
-def test_a_full_disk_leaves_no_part_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_part_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -80,12 +88,28 @@ def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
     assert record.read(f"{tmp_path}/checkpoint_8") is not None
 
 
-@pytest.mark.parametrize(("path", "step"), [("/a/checkpoint_20", 20), ("gs://a/checkpoint_0/", 0), ("checkpoint_7", 7), ("/a/checkpoint_7/state", None), ("/a/checkpoint_7.tmp", None)])
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        ("/a/checkpoint_20", 20),
+        ("gs://a/checkpoint_0/", 0),
+        ("checkpoint_7", 7),
+        ("/a/checkpoint_7/state", None),
+        ("/a/checkpoint_7.tmp", None),
+    ],
+)
 def test_the_step_in_a_name(path: str, step: int | None) -> None:
     assert folders.step_of(path) == step
 
 
-@pytest.mark.parametrize(("text", "says"), [("{", "cannot be read"), ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"), ('{"schema": 99}', "newer release")])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "cannot be read"),
+        ('{"schema": 1, "step": 7, "colour": 1}', "cannot be read"),
+        ('{"schema": 99}', "newer release"),
+    ],
+)
 def test_a_record_that_cannot_be_understood(tmp_path: Path, text: str, says: str) -> None:
     (_checkpoint(tmp_path, 7) / record.FILE).write_text(text)
     with pytest.raises(UserError, match=says):
@@ -103,7 +127,9 @@ def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> None:
-    (_checkpoint(tmp_path, 7) / record.FILE).write_text(json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False}))
+    (_checkpoint(tmp_path, 7) / record.FILE).write_text(
+        json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False})
+    )
     record.run(str(tmp_path))
     assert not record.made_here(str(tmp_path), 7)
 

@@ -18,7 +18,10 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([*SET, "network.T5Config.fp8 = 'maybe'"], "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te"),
+        (
+            [*SET, "network.T5Config.fp8 = 'maybe'"],
+            "T5Config.fp8: fp8 is 'maybe'; choose one of: off, xla, te",
+        ),
         (SET[1:], "gin configuration: MODEL_DIR is not set; set it: --gin.MODEL_DIR=VALUE"),
     ],
 )

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-seqio = pytest.importorskip("seqio", reason="NOT CHECKED: needs the packages of a baked environment")
-pb2 = pytest.importorskip("sentencepiece.sentencepiece_model_pb2", reason="NOT CHECKED: needs the packages of a baked environment")
+seqio = pytest.importorskip(
+    "seqio", reason="NOT CHECKED: needs the packages of a baked environment"
+)
+pb2 = pytest.importorskip(
+    "sentencepiece.sentencepiece_model_pb2",
+    reason="NOT CHECKED: needs the packages of a baked environment",
+)
 
 from rosetta.data import checks, objectives, order, vocabulary
 from rosetta.errors import UserError
@@ -24,14 +29,24 @@ TEXTS = ("abc cab", "a <extra_id_0> b <extra_id_99> c", "<extra_id_1>", "a<extra
 BYT5_LENGTHS = {"inputs": 1024, "targets": 189}
 
 
-def write_model(path: Path, pieces: int, sentinels: list[str], *, first: bool = False, kind: int = USER_DEFINED) -> str:
+def write_model(
+    path: Path, pieces: int, sentinels: list[str], *, first: bool = False, kind: int = USER_DEFINED
+) -> str:
     """Write a model of T5's special ids, three letters and fillers, `pieces` in all, with sentinel pieces behind or before the letters."""
     model = pb2.ModelProto()
-    model.trainer_spec.pad_id, model.trainer_spec.eos_id, model.trainer_spec.unk_id, model.trainer_spec.bos_id = 0, 1, 2, -1
+    (
+        model.trainer_spec.pad_id,
+        model.trainer_spec.eos_id,
+        model.trainer_spec.unk_id,
+        model.trainer_spec.bos_id,
+    ) = 0, 1, 2, -1
     for piece, special in (("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN)):
         model.pieces.add(piece=piece, score=0.0, type=special)
     words = ["▁", "a", "b", "c", "<", ">"] + [f"filler{number}" for number in range(pieces - 9)]
-    blocks = [[(word, -float(number), NORMAL) for number, word in enumerate(words)], [(name, 0.0, kind) for name in sentinels]]
+    blocks = [
+        [(word, -float(number), NORMAL) for number, word in enumerate(words)],
+        [(name, 0.0, kind) for name in sentinels],
+    ]
     for block in reversed(blocks) if first else blocks:
         for piece, score, piece_type in block:
             model.pieces.add(piece=piece, score=score, type=piece_type)
@@ -49,15 +64,32 @@ def t5_marks(theirs: Any, tokens: np.ndarray, masks: np.ndarray) -> list[list[in
     from t5.data import preprocessors
 
     sized = dataclasses.make_dataclass("Sized", ["vocab_size"])(theirs.vocab_size)
-    return [preprocessors.noise_span_to_unique_sentinel(row, mask, vocabulary=sized, seeds=None).numpy().tolist() for row, mask in zip(tokens, masks, strict=True)]
+    return [
+        preprocessors.noise_span_to_unique_sentinel(row, mask, vocabulary=sized, seeds=None)
+        .numpy()
+        .tolist()
+        for row, mask in zip(tokens, masks, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
     ("pieces", "own", "extra_ids", "size", "rows"),
     [
-        (32_000, 100, None, 32_100, 32_128),  # T5's published file, as upstream's gin files name it: extra_ids=0
+        (
+            32_000,
+            100,
+            None,
+            32_100,
+            32_128,
+        ),  # T5's published file, as upstream's gin files name it: extra_ids=0
         (250_000, 100, None, 250_100, 250_112),  # mT5's
-        (32_000, 0, None, 32_100, 32_128),  # T5's other file, which T5's own tasks read with extra_ids=100
+        (
+            32_000,
+            0,
+            None,
+            32_100,
+            32_128,
+        ),  # T5's other file, which T5's own tasks read with extra_ids=100
         (32_000, 100, 0, 32_100, 32_128),
         (32_000, 0, 0, 32_000, 32_000),
         (32_000, 0, 125, 32_125, 32_128),
@@ -66,7 +98,9 @@ def t5_marks(theirs: Any, tokens: np.ndarray, masks: np.ndarray) -> list[list[in
         (32_000, 300, None, 32_300, 32_384),
     ],
 )
-def test_ids_and_sentinels_are_seqios(tmp_path: Path, pieces: int, own: int, extra_ids: int | None, size: int, rows: int) -> None:
+def test_ids_and_sentinels_are_seqios(
+    tmp_path: Path, pieces: int, own: int, extra_ids: int | None, size: int, rows: int
+) -> None:
     path = write_model(tmp_path / "v.model", pieces, names(own))
     found = vocabulary.named(path, extra_ids)
     theirs = seqio.SentencePieceVocabulary(path, extra_ids=found.extra_ids)
@@ -79,7 +113,11 @@ def test_ids_and_sentinels_are_seqios(tmp_path: Path, pieces: int, own: int, ext
     assert found.sentinel_ids == tuple(range(size - 1, size - 1 - found.sentinels, -1))
     assert found.sentinels == own + found.extra_ids
     for text in TEXTS:
-        assert found.encode([text])[0].tolist() == theirs.encode(text) == theirs.encode_tf(text).numpy().tolist()
+        assert (
+            found.encode([text])[0].tolist()
+            == theirs.encode(text)
+            == theirs.encode_tf(text).numpy().tolist()
+        )
     for number, sentinel in enumerate(found.sentinel_ids):
         assert theirs.tokenizer.IdToPiece(sentinel) == f"▁<extra_id_{number}>"
         assert found.decode([sentinel, 4]) == f"<extra_id_{number}> a"
@@ -117,44 +155,82 @@ def test_span_corruption_of_pieces_marks_spans_as_t5_does(tmp_path: Path, own: b
 @pytest.mark.parametrize("kind", [USER_DEFINED, CONTROL, NORMAL])
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("numbers", [[2, 1, 0], [0, 1, 2], [1, 2, 0], [7, 3, 5]])
-def test_own_sentinels_are_known_by_their_number(tmp_path: Path, numbers: list[int], first: bool, kind: int, mark: str) -> None:
-    path = write_model(tmp_path / "v.model", 20, [f"{mark}<extra_id_{number}>" for number in numbers], first=first, kind=kind)
+def test_own_sentinels_are_known_by_their_number(
+    tmp_path: Path, numbers: list[int], first: bool, kind: int, mark: str
+) -> None:
+    path = write_model(
+        tmp_path / "v.model",
+        20,
+        [f"{mark}<extra_id_{number}>" for number in numbers],
+        first=first,
+        kind=kind,
+    )
     found = vocabulary.named(path)
     begin = 3 if first else 20
     assert (found.extra_ids, found.size) == (0, 23)
-    assert found.numbered_sentinels == {number: begin + numbers.index(number) for number in sorted(numbers)}
-    assert [found.decode([sentinel]) for sentinel in found.sentinel_ids] == [f"<extra_id_{number}>" for number in sorted(numbers)]
+    assert found.numbered_sentinels == {
+        number: begin + numbers.index(number) for number in sorted(numbers)
+    }
+    assert [found.decode([sentinel]) for sentinel in found.sentinel_ids] == [
+        f"<extra_id_{number}>" for number in sorted(numbers)
+    ]
     rule = objectives.Objective("span_corruption", 12, 12, 1.0, 0.3)
     rule.check(found)
     inputs, _ = rule.apply([np.full(rule.window, 10, np.int32)], order.keys(0, np.arange(1)), found)
     marks = [one for one in inputs[0].tolist() if one in found.sentinel_ids]
     assert marks == list(found.sentinel_ids)[: len(marks)]
     assert marks
-    with pytest.raises(UserError, match=r"has 3 sentinels of its own; leave it out, or set it to 0"):
+    with pytest.raises(
+        UserError, match=r"has 3 sentinels of its own; leave it out, or set it to 0"
+    ):
         vocabulary.named(path, 100)
 
 
-@pytest.mark.parametrize("piece", ["<extra_id_>", "<extra_id_-1>", "x<extra_id_0>", "<extra_id_0>x", "<extra_ids_0>", "<extra_id_٠>"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<extra_id_>",
+        "<extra_id_-1>",
+        "x<extra_id_0>",
+        "<extra_id_0>x",
+        "<extra_ids_0>",
+        "<extra_id_٠>",
+    ],
+)
 def test_other_pieces_are_not_sentinels(tmp_path: Path, piece: str) -> None:
     assert vocabulary.named(write_model(tmp_path / "v.model", 20, [piece])).extra_ids == 100
 
 
 def test_of_two_spellings_the_higher_id_counts(tmp_path: Path) -> None:
-    found = vocabulary.named(write_model(tmp_path / "v.model", 20, ["<extra_id_1>", "▁<extra_id_0>", "▁<extra_id_1>", "<extra_id_0>"]))
+    found = vocabulary.named(
+        write_model(
+            tmp_path / "v.model",
+            20,
+            ["<extra_id_1>", "▁<extra_id_0>", "▁<extra_id_1>", "<extra_id_0>"],
+        )
+    )
     assert found.sentinel_ids == (23, 22)
     assert vocabulary.describe_sentinels(found) == "23 to 22"
 
 
-def test_a_run_begun_with_added_sentinels_keeps_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_begun_with_added_sentinels_keeps_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # Earlier releases did not know these as sentinels, since they count upwards, and added 100.
     path = write_model(tmp_path / "v.model", 200, names(3, mark="")[::-1])
     began = vocabulary.Vocabulary(path, 100)
     folder = tmp_path / "run" / "checkpoint_5"
     folder.mkdir(parents=True)
-    record.write(str(tmp_path / "run"), record.Record(step=5, scale_attn_logits=False, vocabulary=began.fingerprint()))
+    record.write(
+        str(tmp_path / "run"),
+        record.Record(step=5, scale_attn_logits=False, vocabulary=began.fingerprint()),
+    )
     for place in ({"checkpoint": str(folder)}, {"model_dir": str(tmp_path / "run")}):
         assert dataset.ours(dataset.vocabulary(path, **place)) == began
-    assert "sentinels: 302 to 203, as the run began; a new run has 200 to 202" in capsys.readouterr().err
+    assert (
+        "sentinels: 302 to 203, as the run began; a new run has 200 to 202"
+        in capsys.readouterr().err
+    )
     assert dataset.ours(dataset.vocabulary(path)) == vocabulary.Vocabulary(path, 0)
     assert pretrained.vocabulary(None, str(tmp_path / "empty")) == ""
 
@@ -164,4 +240,6 @@ def test_checks_before_the_start_take_the_published_vocabulary(tmp_path: Path) -
     data = datakit.text(tmp_path / "t", ["abc cab"] * 400)
     lengths = {"inputs": 512, "targets": 114}
     for objective in ("span_corruption", "prefix_lm", "lm"):
-        checks.before_start(data=data, objective=objective, vocab=path, vocab_size=32_128, lengths=lengths)
+        checks.before_start(
+            data=data, objective=objective, vocab=path, vocab_size=32_128, lengths=lengths
+        )

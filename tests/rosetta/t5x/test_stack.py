@@ -41,13 +41,21 @@ class Stack(nn.Module):
         return stack.run(self, Mark, self.config, self.count, x)
 
 
-@pytest.mark.parametrize("switches", [{}, {"scan_layers": True}, {"remat": "full"}, {"scan_layers": True, "remat": "full"}], ids=str)
+@pytest.mark.parametrize(
+    "switches",
+    [{}, {"scan_layers": True}, {"remat": "full"}, {"scan_layers": True, "remat": "full"}],
+    ids=str,
+)
 def test_each_layer_and_row_drops_others_and_all_follow_the_key(switches: dict[str, Any]) -> None:
     made = Stack(t5kit.config(**switches))
 
     def kept(seed: int) -> Any:
-        marks = made.apply({}, jnp.zeros((2, WIDTH), jnp.int32), rngs={"dropout": jax.random.key(seed)})
-        return (np.asarray(marks)[None] >> np.arange(LAYERS)[:, None, None] & 1).reshape(-1, WIDTH)  # layers times rows
+        marks = made.apply(
+            {}, jnp.zeros((2, WIDTH), jnp.int32), rngs={"dropout": jax.random.key(seed)}
+        )
+        return (np.asarray(marks)[None] >> np.arange(LAYERS)[:, None, None] & 1).reshape(
+            -1, WIDTH
+        )  # layers times rows
 
     one, again, other = kept(0), kept(0), kept(1)
     np.testing.assert_array_equal(one, again)

@@ -8,22 +8,39 @@ from rosetta.launch import peaks
 from rosetta.t5x import flops, step
 from rosetta.t5x.config import T5Config
 
-CONFIG = T5Config(vocab_size=100, emb_dim=8, num_heads=2, head_dim=3, mlp_dim=16, num_encoder_layers=1, num_decoder_layers=2, dtype="bfloat16")
+CONFIG = T5Config(
+    vocab_size=100,
+    emb_dim=8,
+    num_heads=2,
+    head_dim=3,
+    mlp_dim=16,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    dtype="bfloat16",
+)
 
 
 def test_the_work_of_a_step() -> None:
     shapes = {"encoder_input_tokens": (16, 5), "decoder_target_tokens": (16, 4)}
     card = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
     found = step.work(CONFIG, shapes, [card, card])
-    assert (found.flops, found.tokens, found.devices) == (flops.train_flops(CONFIG, 5, 4, 16), 16 * 9, 2)
+    assert (found.flops, found.tokens, found.devices) == (
+        flops.train_flops(CONFIG, 5, 4, 16),
+        16 * 9,
+        2,
+    )
     assert found.peak == peaks.peak_flops(card.device_kind, "bfloat16")
     with_fp8 = step.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
     assert with_fp8.peak == peaks.peak_flops(card.device_kind, "fp8") != found.peak
-    alone = step.work(CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")])
+    alone = step.work(
+        CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")]
+    )
     assert (alone.tokens, alone.peak) == (64, None)
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(None, 0.5), (1, 0.5), (8.0, 4.0), ("NUM_REAL_TARGET_TOKENS", 3.0)])
+@pytest.mark.parametrize(
+    ("factor", "expected"), [(None, 0.5), (1, 0.5), (8.0, 4.0), ("NUM_REAL_TARGET_TOKENS", 3.0)]
+)
 def test_the_loss_is_one_tokens_whatever_it_is_divided_by(factor: object, expected: float) -> None:
     assert step.loss({"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor) == expected
     assert step.loss({}, factor) is None

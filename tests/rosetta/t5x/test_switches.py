@@ -27,14 +27,51 @@ def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
         ((A100,), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
         ((H100, A100), False, {}, "off", "cudnn", ("FP8 is off: A100 has none",)),
         ((T4,), False, {"ENABLE_FP8": "0"}, "off", "xla", ()),
-        ((), False, {}, "off", "xla", ("FP8 is off: a card that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",)),
+        (
+            (),
+            False,
+            {},
+            "off",
+            "xla",
+            (
+                "FP8 is off: a card that cannot be asked (no nvidia-smi) may have none (ENABLE_FP8=1 turns it on)",
+            ),
+        ),
         ((), False, {"ENABLE_FP8": "1"}, "xla", "xla", ()),
-        ((H100,), True, {}, "off", "xla", ("FP8 is off: the CPU computes it slowly (ENABLE_FP8=1 turns it on)",)),
-        ((), True, {"ENABLE_FP8": "1"}, "xla", "xla", ("FP8 is computed as on a card, but slowly: the CPU has none",)),
-        ((H100,), False, {"PREC": "float32"}, "off", "xla", ("FP8 is off: PREC=float32 was asked for (ENABLE_FP8=1 turns it on)",)),
+        (
+            (H100,),
+            True,
+            {},
+            "off",
+            "xla",
+            ("FP8 is off: the CPU computes it slowly (ENABLE_FP8=1 turns it on)",),
+        ),
+        (
+            (),
+            True,
+            {"ENABLE_FP8": "1"},
+            "xla",
+            "xla",
+            ("FP8 is computed as on a card, but slowly: the CPU has none",),
+        ),
+        (
+            (H100,),
+            False,
+            {"PREC": "float32"},
+            "off",
+            "xla",
+            ("FP8 is off: PREC=float32 was asked for (ENABLE_FP8=1 turns it on)",),
+        ),
     ],
 )
-def test_what_is_decided_otherwise_is_said(cards: tuple[Card, ...], on_cpu: bool, given: dict[str, str], fp8: str, attention: str, notes: tuple[str, ...]) -> None:
+def test_what_is_decided_otherwise_is_said(
+    cards: tuple[Card, ...],
+    on_cpu: bool,
+    given: dict[str, str],
+    fp8: str,
+    attention: str,
+    notes: tuple[str, ...],
+) -> None:
     found = choose(*cards, on_cpu=on_cpu, **given)
     assert (found.fp8, found.attention, found.notes) == (fp8, attention, notes)
 
@@ -42,12 +79,23 @@ def test_what_is_decided_otherwise_is_said(cards: tuple[Card, ...], on_cpu: bool
 def test_fp8_takes_the_precision_along() -> None:
     found = choose(H100, PREC="float32", ENABLE_FP8="1")
     assert (found.precision, found.fp8) == ("bfloat16", "xla")
-    assert found.notes == ("with FP8 all else is in bfloat16, not in float32 (ENABLE_FP8=0 leaves it)",)
+    assert found.notes == (
+        "with FP8 all else is in bfloat16, not in float32 (ENABLE_FP8=0 leaves it)",
+    )
 
 
 def test_every_variable_is_a_binding() -> None:
     found = choose(
-        A100, FUSE_QKV="0", TRANSPOSE_BS="off", ATTENTION="xla", REMAT="full", SCAN_LAYERS="yes", FSDP="true", PACK="ON", GRADIENT_DTYPE="float32", PREC="float16"
+        A100,
+        FUSE_QKV="0",
+        TRANSPOSE_BS="off",
+        ATTENTION="xla",
+        REMAT="full",
+        SCAN_LAYERS="yes",
+        FSDP="true",
+        PACK="ON",
+        GRADIENT_DTYPE="float32",
+        PREC="float16",
     )
     assert found.training() == {
         "network.T5Config.dtype": "float16",
@@ -61,7 +109,11 @@ def test_every_variable_is_a_binding() -> None:
         "PACK": True,
         "trainer.Trainer.gradient_dtype": "float32",
     }
-    assert set(found.training()) - set(found.reading()) == {"partitioning.PjitPartitioner.fsdp", "PACK", "trainer.Trainer.gradient_dtype"}
+    assert set(found.training()) - set(found.reading()) == {
+        "partitioning.PjitPartitioner.fsdp",
+        "PACK",
+        "trainer.Trainer.gradient_dtype",
+    }
     assert "trainer.Trainer.gradient_dtype" not in choose(A100).training()
 
 
@@ -74,7 +126,10 @@ def test_every_variable_is_a_binding() -> None:
         ({"ATTENTION": "flash"}, "choose one of: xla, cudnn, te"),
         ({"REMAT": "1"}, "choose one of: none, minimal, full"),
         ({"PREC": "fp8"}, "PREC: it is 'fp8'"),
-        ({"GRADIENT_DTYPE": "float16"}, "GRADIENT_DTYPE: it is 'float16'; choose one of: bfloat16, float32"),
+        (
+            {"GRADIENT_DTYPE": "float16"},
+            "GRADIENT_DTYPE: it is 'float16'; choose one of: bfloat16, float32",
+        ),
         ({"ENABLE_TE": "1"}, "Transformer Engine: not in this environment"),
         ({"ATTENTION": "te"}, "Transformer Engine: not in this environment"),
     ],

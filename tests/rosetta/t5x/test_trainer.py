@@ -33,8 +33,20 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def _program(what: str, flags: str = "") -> Any:
-    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {flags}", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-m", "tests.rosetta.t5x.fp8_steps", what], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    env = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count=4 {flags}",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rosetta.t5x.fp8_steps", what],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -45,7 +57,16 @@ def steps() -> Any:
     return _program("state", "--xla_backend_optimization_level=0")
 
 
-@pytest.mark.parametrize("way", ["2 microbatches", "4 microbatches", "scanned", "4 devices", "4 devices, 2 microbatches, one reduction"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "2 microbatches",
+        "4 microbatches",
+        "scanned",
+        "4 devices",
+        "4 devices, 2 microbatches, one reduction",
+    ],
+)
 def test_the_state_is_the_same(steps: Any, way: str) -> None:
     plain, other = steps["plain"], steps[way]
     assert plain["state"].keys() == other["state"].keys()
@@ -86,18 +107,28 @@ def test_the_state_is_no_parameter(made: Any) -> None:
     mutables = _names(made.train_state.flax_mutables)
     assert len(mutables) == (2 * 7 + 2 * 11) * 6  # of each projection
     others = [*_names(made.train_state.params), *_names(made.train_state.param_states)]
-    assert not [name for name in others if any(each in name for each in ("amax", "input_scale", "kernel_scale", "output_grad_scale"))]
+    assert not [
+        name
+        for name in others
+        if any(
+            each in name for each in ("amax", "input_scale", "kernel_scale", "output_grad_scale")
+        )
+    ]
     saved = made.train_state.state_dict()
     assert "amax" not in str(jax.tree_util.tree_structure(saved["target"]))
     assert fp8.COLLECTION in saved["flax_mutables"]
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alone(made: Any, microbatches: int) -> None:
+def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alone(
+    made: Any, microbatches: int
+) -> None:
     params, state = made.train_state.params, flax.core.unfreeze(made.train_state.flax_mutables)
 
     def gradients(params: Any, state: Any, batch: Any) -> Any:
-        found, _, seen = trainer.gradients(made._model, params, state, batch, jax.random.PRNGKey(0), microbatches, None)
+        found, _, seen = trainer.gradients(
+            made._model, params, state, batch, jax.random.PRNGKey(0), microbatches, None
+        )
         return found, seen
 
     found, seen = jax.eval_shape(gradients, params, state, fp8_steps.batch(0))
@@ -106,12 +137,16 @@ def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alon
 
 
 def test_no_part_of_the_state_is_sharded(made: Any) -> None:
-    axes = jax.tree.leaves(made._train_state_axes.flax_mutables, is_leaf=lambda each: isinstance(each, PartitionSpec))
+    axes = jax.tree.leaves(
+        made._train_state_axes.flax_mutables, is_leaf=lambda each: isinstance(each, PartitionSpec)
+    )
     assert len(axes) == len(jax.tree.leaves(made.train_state.flax_mutables))
     assert not [each for each in axes if any(each)]
 
 
-def test_a_trainer_asks_whether_its_devices_have_fp8(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_asks_whether_its_devices_have_fp8(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(devices: Any) -> None:
         raise UserError(f"{len(devices)} devices have no FP8", "ENABLE_FP8", "switch it off")
 
@@ -120,16 +155,38 @@ def test_a_trainer_asks_whether_its_devices_have_fp8(made: Any, monkeypatch: pyt
         _trainer(made)
 
 
-@pytest.mark.parametrize(("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group of devices")])
+@pytest.mark.parametrize(
+    ("spec", "whose"), [(PartitionSpec("data"), "a batch"), (None, "a group of devices")]
+)
 def test_rows_that_would_be_left_out_of_microbatches(made: Any, spec: Any, whose: str) -> None:
-    with pytest.raises(UserError, match=rf"the 8 rows of {whose}.* do not divide into 3 microbatches; give a divisor of 8"):
-        trainer.gradients(made._model, made.train_state.params, {}, fp8_steps.batch(0), jax.random.PRNGKey(0), 3, spec)
+    with pytest.raises(
+        UserError,
+        match=rf"the 8 rows of {whose}.* do not divide into 3 microbatches; give a divisor of 8",
+    ):
+        trainer.gradients(
+            made._model,
+            made.train_state.params,
+            {},
+            fp8_steps.batch(0),
+            jax.random.PRNGKey(0),
+            3,
+            spec,
+        )
 
 
 def _trainer(made: Any, **others: Any) -> Any:
     """Another trainer of the same state."""
-    how = {name: getattr(made, f"_{name}") for name in ("model", "partitioner", "train_state_axes", "learning_rate_fn")}
-    settings: dict[str, Any] = {"train_state": made.train_state, "eval_names": [], "summary_dir": None, "rng": jax.random.PRNGKey(0), "num_microbatches": None}
+    how = {
+        name: getattr(made, f"_{name}")
+        for name in ("model", "partitioner", "train_state_axes", "learning_rate_fn")
+    }
+    settings: dict[str, Any] = {
+        "train_state": made.train_state,
+        "eval_names": [],
+        "summary_dir": None,
+        "rng": jax.random.PRNGKey(0),
+        "num_microbatches": None,
+    }
     return trainer.Trainer(**{**how, **settings, **others})
 
 
@@ -153,7 +210,9 @@ class _Failing:
 @pytest.fixture
 def failing(made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A trainer whose steps are none and whose reports fail."""
-    monkeypatch.setattr(upstream.Trainer, "train", lambda _, batches, *__: list(batches) and _Failing())
+    monkeypatch.setattr(
+        upstream.Trainer, "train", lambda _, batches, *__: list(batches) and _Failing()
+    )
     found = _trainer(made)
     found._reporter = _Failing()
     return found
@@ -192,10 +251,14 @@ def test_an_update_of_gradients_that_are_not_finite_is_left_out(made: Any, fine:
         first, *others = jax.tree.leaves(gradients)
         first.flat[0] = np.nan
         gradients = [first, *others]
-    after = before.replace_params(jax.tree.map(lambda leaf: leaf + 1, before.params)).replace_step(before.step + 1)
+    after = before.replace_params(jax.tree.map(lambda leaf: leaf + 1, before.params)).replace_step(
+        before.step + 1
+    )
     found, told = trainer._where_finite(gradients, after, before)
     assert bool(told) is fine
     assert int(found.step) == int(before.step) + 1
     wanted = after if fine else before
-    for one, other in zip(jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True):
+    for one, other in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True
+    ):
         np.testing.assert_array_equal(one, other)

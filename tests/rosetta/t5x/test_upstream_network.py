@@ -27,13 +27,22 @@ def _theirs(module: Any, **model: Any) -> Any:
 
 @pytest.mark.parametrize(
     "model",
-    [{}, {"mlp_activations": ("relu",), "logits_via_embedding": True}, {"scale_attn_logits": True}, {"float32_attention_logits": True}],
+    [
+        {},
+        {"mlp_activations": ("relu",), "logits_via_embedding": True},
+        {"scale_attn_logits": True},
+        {"float32_attention_logits": True},
+    ],
     ids=["T5 1.1", "T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_encoder_and_decoder(model: dict[str, Any]) -> None:
     given = t5kit.batch()
     theirs = upstream.Transformer(config=_theirs(upstream.T5Config, **model))
-    words = (given["encoder_input_tokens"], given["decoder_input_tokens"], given["decoder_target_tokens"])
+    words = (
+        given["encoder_input_tokens"],
+        given["decoder_input_tokens"],
+        given["decoder_target_tokens"],
+    )
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
     ours = t5kit.Transformer(t5kit.config(**model))
     made = ours.init(jax.random.key(0), *words, enable_dropout=False)
@@ -41,17 +50,29 @@ def test_encoder_and_decoder(model: dict[str, Any]) -> None:
     assert jax.tree.map(str, made["params_axes"]) == jax.tree.map(str, expected["params_axes"])
     variables = {"params": expected["params"]}
     t5kit.close(t5kit.evaluated(ours, variables, given), t5kit.evaluated(theirs, variables, given))
-    t5kit.close(t5kit.evaluated(ours, variables, t5kit.packed()), t5kit.evaluated(theirs, variables, t5kit.packed()))
+    t5kit.close(
+        t5kit.evaluated(ours, variables, t5kit.packed()),
+        t5kit.evaluated(theirs, variables, t5kit.packed()),
+    )
 
 
 def test_a_decoder_alone() -> None:
     given = t5kit.batch()
     words = (given["decoder_input_tokens"], given["decoder_target_tokens"])
-    settings = upstream_decoder.TransformerConfig(**{name: value for name, value in t5kit.SMALL.items() if not name.startswith("num_e") and not name.startswith("num_d")}, num_layers=2)
+    settings = upstream_decoder.TransformerConfig(
+        **{
+            name: value
+            for name, value in t5kit.SMALL.items()
+            if not name.startswith("num_e") and not name.startswith("num_d")
+        },
+        num_layers=2,
+    )
     theirs = upstream_decoder.DecoderWrapper(config=settings)
     ours = t5kit.DecoderOnly(t5kit.config())
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
-    assert jax.tree.map(np.shape, ours.init(jax.random.key(0), *words, enable_dropout=False)["params"]) == jax.tree.map(np.shape, expected["params"])
+    assert jax.tree.map(
+        np.shape, ours.init(jax.random.key(0), *words, enable_dropout=False)["params"]
+    ) == jax.tree.map(np.shape, expected["params"])
     prefix = (given["decoder_target_tokens"] > 60).astype("int32")
 
     def evaluated(module: Any, how: dict[str, Any]) -> Any:

@@ -11,14 +11,23 @@ from rosetta.launch import space
 from rosetta.t5x import ginfiles, ginread, weights
 from tests.rosetta import jaxkit
 
-PILE = {"TRAIN_STEPS": "1000000", "SAVE_PERIOD": "6000", "KEEP": "2", "OPTIMIZER": "@optimizer.adamw()", "utils.SaveCheckpointConfig.dtype": "'float32'"}
+PILE = {
+    "TRAIN_STEPS": "1000000",
+    "SAVE_PERIOD": "6000",
+    "KEEP": "2",
+    "OPTIMIZER": "@optimizer.adamw()",
+    "utils.SaveCheckpointConfig.dtype": "'float32'",
+}
 
 
 def bound(size: str, family: str = "t5_1_1") -> dict[str, str]:
     return ginread.read([ginfiles.HOME / ginfiles.model(family, size)], [ginfiles.HOME])
 
 
-@pytest.mark.parametrize(("size", "published"), [("small", 77e6), ("base", 250e6), ("large", 780e6), ("xl", 2.85e9), ("xxl", 11.3e9)])
+@pytest.mark.parametrize(
+    ("size", "published"),
+    [("small", 77e6), ("base", 250e6), ("large", 780e6), ("xl", 2.85e9), ("xxl", 11.3e9)],
+)
 def test_published_sizes(size: str, published: float) -> None:
     assert weights.kernels(bound(size)) == pytest.approx(published, rel=0.02)
 
@@ -37,11 +46,24 @@ def test_a_vocabulary_that_is_worked_out_later_is_not_known() -> None:
         ({"OPTIMIZER": "@adafactor.Adafactor()"}, [], 0, 4, 3),
         ({"utils.SaveCheckpointConfig.dtype": "'bfloat16'"}, [], 0, 10, 3),
         ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "6000"}, [], 1000000, 12, 1),
-        ({"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "6000"}, [1006000], 1000000, 12, 0),
+        (
+            {"TRAIN_STEPS": "@pretrained.total_steps()", "FT_STEPS": "6000"},
+            [1006000],
+            1000000,
+            12,
+            0,
+        ),
         ({"utils.CheckpointConfig.save": "None"}, [], 0, 12, None),
     ],
 )
-def test_what_is_to_come(changes: dict[str, str], own: list[int], begun: int, bytes_each: int, times: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_to_come(
+    changes: dict[str, str],
+    own: list[int],
+    begun: int,
+    bytes_each: int,
+    times: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[tuple[int, int]] = []
 
     def check(_folder: str, one: int, times: int, _name: str) -> tuple[str, ...]:
@@ -55,7 +77,9 @@ def test_what_is_to_come(changes: dict[str, str], own: list[int], begun: int, by
     assert asked == ([] if times is None else [(bytes_each * count, times)])
 
 
-def test_a_run_that_is_through_needs_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_run_that_is_through_needs_no_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(system, "room", lambda _: system.Room(1, 0, 1))
     assert weights.room({**bound("small"), **PILE}, str(tmp_path), [1000000], 0, "MODEL_DIR") == ()
 
@@ -69,8 +93,22 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
     from tests.rosetta.t5x import t5kit
 
     read = bound(size, family)
-    names = ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", "num_encoder_layers", "num_decoder_layers", "mlp_activations", "logits_via_embedding")
-    fields: dict[str, Any] = {name: value for name in names if (value := ginread.value(read, f"network.T5Config.{name}")) is not None}
+    names = (
+        "vocab_size",
+        "emb_dim",
+        "num_heads",
+        "head_dim",
+        "mlp_dim",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "mlp_activations",
+        "logits_via_embedding",
+    )
+    fields: dict[str, Any] = {
+        name: value
+        for name in names
+        if (value := ginread.value(read, f"network.T5Config.{name}")) is not None
+    }
     count = weights.kernels(read)
     if count is None:
         pytest.skip("its vocabulary is worked out later")

@@ -20,7 +20,16 @@ BATCH, LENGTH, SAVED_AT = 8, 16, 2
 NAMES = ("encoder_input_tokens", "decoder_input_tokens", "decoder_target_tokens")
 VOCABULARY = seqio.ByteVocabulary(100)
 CONFIG = network.T5Config(
-    vocab_size=384, dtype="float32", emb_dim=32, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, head_dim=16, mlp_dim=64, mlp_activations=("gelu", "linear"), dropout_rate=0.0
+    vocab_size=384,
+    dtype="float32",
+    emb_dim=32,
+    num_heads=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    head_dim=16,
+    mlp_dim=64,
+    mlp_activations=("gelu", "linear"),
+    dropout_rate=0.0,
 )
 ALL: dict[str, Any] = {"devices": 4, "tensor": 2, "microbatches": 2, "fsdp": True}
 
@@ -38,34 +47,85 @@ class Run:
     """One run on some of the devices: from nothing, or from a checkpoint."""
 
     def __init__(
-        self, folder: str, devices: int, tensor: int = 1, microbatches: int = 1, *, rows: int = BATCH, fsdp: bool = False, start: str | None = None, gradient_dtype: str | None = None
-    ) -> None:  # fmt: skip
+        self,
+        folder: str,
+        devices: int,
+        tensor: int = 1,
+        microbatches: int = 1,
+        *,
+        rows: int = BATCH,
+        fsdp: bool = False,
+        start: str | None = None,
+        gradient_dtype: str | None = None,
+    ) -> None:
         self.rows = rows
         self.partitioner = PjitPartitioner(tensor, devices=jax.devices()[:devices], fsdp=fsdp)
-        made = model.EncoderDecoderModel(module=network.Transformer(CONFIG), input_vocabulary=VOCABULARY, output_vocabulary=VOCABULARY, optimizer_def=optimizer.adamw())
+        made = model.EncoderDecoderModel(
+            module=network.Transformer(CONFIG),
+            input_vocabulary=VOCABULARY,
+            output_vocabulary=VOCABULARY,
+            optimizer_def=optimizer.adamw(),
+        )
         shapes, types = dict.fromkeys(NAMES, (rows, LENGTH)), dict.fromkeys(NAMES, jnp.int32)
         initializer = checkpoint.Initializer(
-            made.optimizer_def, made.get_initial_variables, shapes, self.partitioner, types, config=CONFIG, vocabulary=VOCABULARY, checkpoint=start, model_dir=folder, optimizer=True
+            made.optimizer_def,
+            made.get_initial_variables,
+            shapes,
+            self.partitioner,
+            types,
+            config=CONFIG,
+            vocabulary=VOCABULARY,
+            checkpoint=start,
+            model_dir=folder,
+            optimizer=True,
         )
-        self.manager = manager.Manager(folder, initializer.global_train_state_shape, self.partitioner, save_dtype="float32")
-        state = self.manager.restore(path=start) if start else initializer.from_scratch(jax.random.PRNGKey(0))
+        self.manager = manager.Manager(
+            folder, initializer.global_train_state_shape, self.partitioner, save_dtype="float32"
+        )
+        state = (
+            self.manager.restore(path=start)
+            if start
+            else initializer.from_scratch(jax.random.PRNGKey(0))
+        )
         self.trainer = Trainer(
-            model=made, train_state=state, partitioner=self.partitioner, eval_names=[], summary_dir=None, train_state_axes=initializer.train_state_axes, rng=jax.random.PRNGKey(1),
-            learning_rate_fn=utils.create_learning_rate_scheduler(factors="constant", base_learning_rate=0.01), num_microbatches=microbatches, gradient_dtype=gradient_dtype,
-        )  # fmt: skip
+            model=made,
+            train_state=state,
+            partitioner=self.partitioner,
+            eval_names=[],
+            summary_dir=None,
+            train_state_axes=initializer.train_state_axes,
+            rng=jax.random.PRNGKey(1),
+            learning_rate_fn=utils.create_learning_rate_scheduler(
+                factors="constant", base_learning_rate=0.01
+            ),
+            num_microbatches=microbatches,
+            gradient_dtype=gradient_dtype,
+        )
 
     def steps(self, last: int) -> list[float]:
         """Train up to and with step `last`; return each step's loss."""
         losses = []
         for step in range(int(self.trainer.train_state.step), last):
-            rows = {key: jax.device_put(value, jax.sharding.NamedSharding(self.partitioner.mesh, self.partitioner.data_partition_spec)) for key, value in batch(step, self.rows).items()}
-            self.trainer.train_state, metrics = self.trainer._partitioned_train_step(self.trainer.train_state, rows)
+            rows = {
+                key: jax.device_put(
+                    value,
+                    jax.sharding.NamedSharding(
+                        self.partitioner.mesh, self.partitioner.data_partition_spec
+                    ),
+                )
+                for key, value in batch(step, self.rows).items()
+            }
+            self.trainer.train_state, metrics = self.trainer._partitioned_train_step(
+                self.trainer.train_state, rows
+            )
             losses.append(float(metrics["loss"].total))
         return losses
 
     def moments_held(self) -> float:
         """Return the share of the optimizer's state that one device holds."""
-        leaves = [leaf for leaf in jax.tree.leaves(self.trainer.train_state.param_states) if leaf.ndim]
+        leaves = [
+            leaf for leaf in jax.tree.leaves(self.trainer.train_state.param_states) if leaf.ndim
+        ]
         held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
         return float(held / sum(leaf.size for leaf in leaves))
 
@@ -75,7 +135,10 @@ class Run:
 
 def apart(left: Any, right: Any) -> float:
     """Return the largest difference of two trees' values."""
-    return max(float(np.max(np.abs(one - other))) for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True))
+    return max(
+        float(np.max(np.abs(one - other)))
+        for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    )
 
 
 def main(folder: str) -> None:
@@ -89,19 +152,35 @@ def main(folder: str) -> None:
     found["one"], found["moments of one"] = plain.steps(SAVED_AT + 2), plain.moments_held()
     found["two"] = Run(f"{folder}/two", 2, microbatches=2, start=start).steps(SAVED_AT + 2)
     for dtype in ("float32", "bfloat16"):
-        other = Run(f"{folder}/{dtype}", 4, microbatches=2, fsdp=True, start=start, gradient_dtype=dtype)
+        other = Run(
+            f"{folder}/{dtype}", 4, microbatches=2, fsdp=True, start=start, gradient_dtype=dtype
+        )
         found[dtype] = other.steps(SAVED_AT + 2)
         found[f"apart {dtype}"] = apart(other.params(), plain.params())
-    found["tensor"] = Run(f"{folder}/tensor", **ALL, start=start, gradient_dtype="float32").steps(SAVED_AT + 2)
+    found["tensor"] = Run(f"{folder}/tensor", **ALL, start=start, gradient_dtype="float32").steps(
+        SAVED_AT + 2
+    )
     # Twelve rows, of which each of six devices has two.
-    found["one on another batch"] = Run(f"{folder}/one12", 1, rows=12, start=start).steps(SAVED_AT + 2)
+    found["one on another batch"] = Run(f"{folder}/one12", 1, rows=12, start=start).steps(
+        SAVED_AT + 2
+    )
     six = Run(f"{folder}/six", 6, rows=12, fsdp=True, start=start)
     found["six"], found["moments of six"] = six.steps(SAVED_AT + 2), six.moments_held()
     six.manager.save(six.trainer.train_state)
     six.manager.close()
     found["six goes on"] = six.steps(SAVED_AT + 3)
-    found["one after six"] = Run(f"{folder}/again", 1, rows=12, start=f"{folder}/six/checkpoint_{SAVED_AT + 2}").steps(SAVED_AT + 3)
-    found["six once"] = Run(f"{folder}/once", 6, microbatches=2, rows=12, fsdp=True, start=start, gradient_dtype="float32").steps(SAVED_AT + 2)
+    found["one after six"] = Run(
+        f"{folder}/again", 1, rows=12, start=f"{folder}/six/checkpoint_{SAVED_AT + 2}"
+    ).steps(SAVED_AT + 3)
+    found["six once"] = Run(
+        f"{folder}/once",
+        6,
+        microbatches=2,
+        rows=12,
+        fsdp=True,
+        start=start,
+        gradient_dtype="float32",
+    ).steps(SAVED_AT + 2)
     print(json.dumps(found))
 
 

@@ -32,26 +32,43 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
         made.append(choice)
         if (choice.batch or 8) > 16:
             return Outcome("out-of-memory", reason="it does not fit into memory")
-        return Outcome(OK, 100.0 * (1.2 if choice.batch == 16 else 1.0) * (1.1 if "command-buffers" in choice.switches else 1.0))
+        return Outcome(
+            OK,
+            100.0
+            * (1.2 if choice.batch == 16 else 1.0)
+            * (1.1 if "command-buffers" in choice.switches else 1.0),
+        )
 
     monkeypatch.setattr(trial.Trials, "__call__", measure)
     monkeypatch.setattr(same, "options", lambda flags: (flags,))  # whatever jaxlib there is
     return made
 
 
-def test_a_preset_that_can_be_used_is_written_with_its_evidence(trials: list[Choice], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "t5x-tiny", "VOCAB=byte", "--try", "batch,command-buffers", "--json"]) == 0
+def test_a_preset_that_can_be_used_is_written_with_its_evidence(
+    trials: list[Choice], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.main(["tune", "t5x-tiny", "VOCAB=byte", "--try", "batch,command-buffers", "--json"])
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["settings"] == {"batch.per_gpu": "16", "ROSETTA_WITH": "command-buffers"}
     layer = files.chain("./t5x-tiny-tuned.yaml")[-1]
-    assert (layer.extends, layer.values["batch.per_gpu"].value, layer.values["switches"].value) == ("t5x-tiny", 16, ["command-buffers"])
+    assert (layer.extends, layer.values["batch.per_gpu"].value, layer.values["switches"].value) == (
+        "t5x-tiny",
+        16,
+        ["command-buffers"],
+    )
     assert layer.values["switches"].why == "command-buffers +10.0%, measured on 1 x CPU"
     run = describe.describe("./t5x-tiny-tuned.yaml", accelerator=None, settings={}, environment={})
     assert run.batch["per_gpu"] == 16
     lines = [json.loads(line) for line in Path("t5x-tiny-tuned.jsonl").read_text().splitlines()]
     assert lines[0]["preset"] == "t5x-tiny"
     assert lines[0]["settings"] == {"VOCAB": "byte"}
-    assert (lines[0]["values"]["batch.per_gpu"], lines[0]["values"]["settings.VOCAB"]) == ("8", "byte")
+    assert (lines[0]["values"]["batch.per_gpu"], lines[0]["values"]["settings.VOCAB"]) == (
+        "8",
+        "byte",
+    )
     assert len(lines) - 1 == len(trials)
     assert {each["outcome"]["kind"] for each in lines[1:]} == {"ok", "out-of-memory"}
 
@@ -64,13 +81,17 @@ def test_a_second_start_tries_nothing_again(trials: list[Choice]) -> None:
     assert (len(trials), Path("t5x-tiny-tuned.yaml").read_text()) == (before, text)
 
 
-def test_a_preset_that_was_edited_meanwhile_is_another(trials: list[Choice], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preset_that_was_edited_meanwhile_is_another(
+    trials: list[Choice], capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 4}\n")
     assert cli.main(["tune", "./mine.yaml"]) == 0
     before = len(trials)
     Path("mine.yaml").write_text("extends: t5x-tiny\nbatch: {per_gpu: 2}\n")
     assert cli.main(["tune", "./mine.yaml"]) == 2
-    assert "it is of a tuning with another batch.per_gpu; name another file" in capsys.readouterr().err
+    assert (
+        "it is of a tuning with another batch.per_gpu; name another file" in capsys.readouterr().err
+    )
     assert len(trials) == before
 
 
@@ -86,7 +107,9 @@ def test_the_cpu_may_be_a_word(trials: list[Choice], monkeypatch: pytest.MonkeyP
     assert json.loads(Path("t5x-tiny-tuned.jsonl").read_text().splitlines()[0])["card"] == "CPU"
 
 
-def test_a_choice_that_cannot_be_described_is_left_out(trials: list[Choice], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_choice_that_cannot_be_described_is_left_out(
+    trials: list[Choice], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = describe.describe
 
     def described(name: str, *, settings: dict[str, str], **more: Any) -> Any:
@@ -100,11 +123,29 @@ def test_a_choice_that_cannot_be_described_is_left_out(trials: list[Choice], mon
     assert trials[-1].switches == ("command-buffers",)
 
 
-def test_no_secret_is_written_or_said(trials: list[Choice], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "t5x-tiny", "VOCAB=byte", "WANDB_API_KEY=hunter22", "DATA=gs://me:swordfish@bucket/x"]) == 0
+def test_no_secret_is_written_or_said(
+    trials: list[Choice], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        cli.main(
+            [
+                "tune",
+                "t5x-tiny",
+                "VOCAB=byte",
+                "WANDB_API_KEY=hunter22",
+                "DATA=gs://me:swordfish@bucket/x",
+            ]
+        )
+        == 0
+    )
     assert trials
     said = capsys.readouterr()
-    for text in (said.out, said.err, Path("t5x-tiny-tuned.yaml").read_text(), Path("t5x-tiny-tuned.jsonl").read_text()):
+    for text in (
+        said.out,
+        said.err,
+        Path("t5x-tiny-tuned.yaml").read_text(),
+        Path("t5x-tiny-tuned.jsonl").read_text(),
+    ):
         assert "hunter22" not in text
         assert "swordfish" not in text
     assert "WANDB_API_KEY=..." in said.out
@@ -113,14 +154,26 @@ def test_no_secret_is_written_or_said(trials: list[Choice], capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["t5x-huge"], "there is no preset"), (["t5x-tiny", "--try", "everything"], "'everything' cannot be tried"), (["t5x-tiny", "word"], "'word' is no setting"),
-        (["t5x-tiny", "NOSUCH=1"], "there is no setting"), (["t5x-tiny", "ROSETTA_WITH=pgle"], "switches are what is tried"), (["t5x-tiny", "--nodes", "2"], "a trial is made on this machine"),
-        (["t5x-tiny", "--card", "h1000"], "there is no description of"), (["t5x-tiny", "--output", "/proc/x.yaml"], "cannot be written"), (["t5x-tiny", "--steps", "0"], "whole number"),
-        (["t5x-tiny", "--card", "h100", "BASE_XLA_FLAGS=--xla_a=1"], "BASE_XLA_FLAGS: a plan has the flags of the model's preset"),
-        (["t5x-tiny", "--card", "h100", "--steps", "9"], "--steps: a plan is of one step"), (["t5x-tiny", "--card", "h100"], "this environment cannot compile for GPUs"),
+        (["t5x-huge"], "there is no preset"),
+        (["t5x-tiny", "--try", "everything"], "'everything' cannot be tried"),
+        (["t5x-tiny", "word"], "'word' is no setting"),
+        (["t5x-tiny", "NOSUCH=1"], "there is no setting"),
+        (["t5x-tiny", "ROSETTA_WITH=pgle"], "switches are what is tried"),
+        (["t5x-tiny", "--nodes", "2"], "a trial is made on this machine"),
+        (["t5x-tiny", "--card", "h1000"], "there is no description of"),
+        (["t5x-tiny", "--output", "/proc/x.yaml"], "cannot be written"),
+        (["t5x-tiny", "--steps", "0"], "whole number"),
+        (
+            ["t5x-tiny", "--card", "h100", "BASE_XLA_FLAGS=--xla_a=1"],
+            "BASE_XLA_FLAGS: a plan has the flags of the model's preset",
+        ),
+        (["t5x-tiny", "--card", "h100", "--steps", "9"], "--steps: a plan is of one step"),
+        (["t5x-tiny", "--card", "h100"], "this environment cannot compile for GPUs"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_line_and_nothing_is_tried(trials: list[Choice], words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_what_is_wrong_is_one_line_and_nothing_is_tried(
+    trials: list[Choice], words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["tune", *words]) == 2
     err = capsys.readouterr().err
     assert what in err
@@ -131,33 +184,82 @@ def test_what_is_wrong_is_one_line_and_nothing_is_tried(trials: list[Choice], wo
 
 class TestPlanned:
     @pytest.mark.parametrize(
-        ("peak", "behind", "kind", "rate"), [(50e9, 10.0, "ok", 32.0), (50e9, 5.0, "ok", 24.0), (50e9, 0.0, "ok", 16.0), (80e9, 10.0, "out-of-memory", 0.0)]
+        ("peak", "behind", "kind", "rate"),
+        [
+            (50e9, 10.0, "ok", 32.0),
+            (50e9, 5.0, "ok", 24.0),
+            (50e9, 0.0, "ok", 16.0),
+            (80e9, 10.0, "out-of-memory", 0.0),
+        ],
     )
-    def test_a_plan_is_judged_by_memory_and_by_what_is_waited_for(self, peak: float, behind: float, kind: str, rate: float) -> None:
+    def test_a_plan_is_judged_by_memory_and_by_what_is_waited_for(
+        self, peak: float, behind: float, kind: str, rate: float
+    ) -> None:
         run = described("t5x-large")
-        result: dict[str, Any] = {"memory": {"peak": peak}, "collectives": [{"bytes": 10.0, "bytes_behind": behind}]}
+        result: dict[str, Any] = {
+            "memory": {"peak": peak},
+            "collectives": [{"bytes": 10.0, "bytes_behind": behind}],
+        }
         found = planned.judged(result, run, "h100", {})
         assert (found.kind, found.rate) == (kind, rate)
 
-    @pytest.mark.parametrize("name", [name for name in files.presets() if name not in ("t5x", "pax")])
+    @pytest.mark.parametrize(
+        "name", [name for name in files.presets() if name not in ("t5x", "pax")]
+    )
     def test_every_preset_has_words_that_plan_takes(self, name: str) -> None:
         run = described(name)
         args = cli.parser().parse_args(["plan", *planned.words(run, "h100"), "--json"])
         assert args.gpus == run.nodes * run.gpus_per_node
-        assert (command.hyper(args.hyper) if run.framework == "pax" else command.switches(args.switches)).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
+        assert (
+            command.hyper(args.hyper) if run.framework == "pax" else command.switches(args.switches)
+        ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
 
     def test_the_step_is_the_one_that_runs(self) -> None:
-        words = planned.words(described("t5x-large", ENC_SL="256", TRANSPOSE_BS="0", SCAN_LAYERS="1", FSDP="1", REMAT="full", precision="fp32"), "h100")
-        assert {"--fsdp", "--inputs", "dtype=float32", "fp8=off", "transpose_batch_sequence=false", "attention=xla", "scan_layers=true", "remat=full", "fuse_qkv=true"} <= {*words}
-        assert {"USE_REPEATED_LAYER=False", "MAX_SEQ_LEN=4096", 'ATTENTION="cudnn"'} <= {*planned.words(described("llama-7b"), "h100")}
+        words = planned.words(
+            described(
+                "t5x-large",
+                ENC_SL="256",
+                TRANSPOSE_BS="0",
+                SCAN_LAYERS="1",
+                FSDP="1",
+                REMAT="full",
+                precision="fp32",
+            ),
+            "h100",
+        )
+        assert {
+            "--fsdp",
+            "--inputs",
+            "dtype=float32",
+            "fp8=off",
+            "transpose_batch_sequence=false",
+            "attention=xla",
+            "scan_layers=true",
+            "remat=full",
+            "fuse_qkv=true",
+        } <= {*words}
+        assert {"USE_REPEATED_LAYER=False", "MAX_SEQ_LEN=4096", 'ATTENTION="cudnn"'} <= {
+            *planned.words(described("llama-7b"), "h100")
+        }
         assert 'ATTENTION="xla"' in planned.words(described("gpt-126m"), "h100")
-        assert {"USE_FP8=True", "NUM_LAYERS=2"} <= {*planned.words(described("gpt-5b", precision="fp8-xla", **{"fdl.NUM_LAYERS": "2"}), "h100")}
+        assert {"USE_FP8=True", "NUM_LAYERS=2"} <= {
+            *planned.words(
+                described("gpt-5b", precision="fp8-xla", **{"fdl.NUM_LAYERS": "2"}), "h100"
+            )
+        }
 
     @pytest.mark.parametrize(
         ("name", "settings", "what"),
-        [("t5x-large", {"PACK": "1"}, "PACK=1"), ("t5x-large", {"GRADIENT_DTYPE": "bfloat16"}, "GRADIENT_DTYPE=bfloat16"), ("t5x-large", {"FT_TASK": "mnli2"}, "FT_TASK=mnli2"), ("gpt-5b", {"precision": "fp8-te"}, "ENABLE_TE=1")],
+        [
+            ("t5x-large", {"PACK": "1"}, "PACK=1"),
+            ("t5x-large", {"GRADIENT_DTYPE": "bfloat16"}, "GRADIENT_DTYPE=bfloat16"),
+            ("t5x-large", {"FT_TASK": "mnli2"}, "FT_TASK=mnli2"),
+            ("gpt-5b", {"precision": "fp8-te"}, "ENABLE_TE=1"),
+        ],
     )
-    def test_what_is_not_planned_is_refused(self, name: str, settings: dict[str, str], what: str) -> None:
+    def test_what_is_not_planned_is_refused(
+        self, name: str, settings: dict[str, str], what: str
+    ) -> None:
         with pytest.raises(UserError, match=f"{what}: no plan is made with it"):
             planned.words(described(name, **settings), "h100")
         assert planned.words(described("t5x-large", PACK="0"), "h100")
@@ -165,22 +267,42 @@ class TestPlanned:
     @pytest.mark.parametrize(
         ("program", "kind", "reason"),
         [
-            ("""test "$DATA" = text:x && test -n "$XLA_FLAGS" && echo '{"ok": true, "result": {"memory": {"peak": 9}, "collectives": []}}'""", "ok", ""),
-            ("""echo '{"ok": false, "error": {"what": "it does not divide", "where": "--tp 3", "do": "give 4"}}'; exit 2""", "refused", "--tp 3: it does not divide; give 4"),
+            (
+                """test "$DATA" = text:x && test -n "$XLA_FLAGS" && echo '{"ok": true, "result": {"memory": {"peak": 9}, "collectives": []}}'""",
+                "ok",
+                "",
+            ),
+            (
+                """echo '{"ok": false, "error": {"what": "it does not divide", "where": "--tp 3", "do": "give 4"}}'; exit 2""",
+                "refused",
+                "--tp 3: it does not divide; give 4",
+            ),
             ("echo gone >&2; kill -KILL $$", "failed", "rosetta plan ended with status -9"),
             ("exec sleep 600", "too long", "it was ended"),
         ],
     )
-    def test_how_a_plan_ends_is_an_outcome(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, kind: str, reason: str) -> None:
+    def test_how_a_plan_ends_is_an_outcome(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, kind: str, reason: str
+    ) -> None:
         (tmp_path / "python").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "python").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
         monkeypatch.setenv("ROSETTA_SITE", "")
-        found = planned.Plans("t5x-tiny", "h100", {"DATA": "text:x"}, nodes=None, gpus=None, seconds=1, logs=tmp_path / "logs")(Choice(), 0)
+        found = planned.Plans(
+            "t5x-tiny",
+            "h100",
+            {"DATA": "text:x"},
+            nodes=None,
+            gpus=None,
+            seconds=1,
+            logs=tmp_path / "logs",
+        )(Choice(), 0)
         assert (found.kind, found.rate) == (kind, 8.0 if kind == OK else 0.0)
         assert found.reason.startswith(reason)
         assert Path(found.more["log"]).is_file()
 
 
 def described(name: str, **settings: str) -> Run:
-    return describe.describe(name, accelerator="h100", settings=settings, environment={}, site=files.Layer("site", {}))
+    return describe.describe(
+        name, accelerator="h100", settings=settings, environment={}, site=files.Layer("site", {})
+    )

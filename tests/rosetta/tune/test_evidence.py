@@ -25,7 +25,12 @@ def test_a_tuning_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert again.known(CHOICE, 1) == Outcome("out-of-memory", reason="it does not fit")
     assert again.known(CHOICE, 2) is None
     again.add(CHOICE, 2, Outcome(OK, 1.0))
-    assert [json.loads(line).get("repeat") for line in file.read_text().splitlines()] == [None, 0, 1, 2]
+    assert [json.loads(line).get("repeat") for line in file.read_text().splitlines()] == [
+        None,
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("kind", ["refused", "failed", "too long"])

@@ -12,15 +12,25 @@ from tests.rosetta.presets.presetkit import NO_SITE
 
 
 def comes_to(preset: str, accelerator: str, **settings: str) -> object:
-    return same.comes_to(describe.describe(preset, accelerator=accelerator, settings=settings, environment={}, site=NO_SITE))
+    return same.comes_to(
+        describe.describe(
+            preset, accelerator=accelerator, settings=settings, environment={}, site=NO_SITE
+        )
+    )
 
 
 def test_what_a_precision_goes_without_is_void() -> None:
-    assert comes_to("t5x-small", "h100", ROSETTA_WITH="pipelined-collectives") == comes_to("t5x-small", "h100")
-    assert comes_to("t5x-small", "h100", ROSETTA_WITH="pipelined-collectives", precision="bf16") != comes_to("t5x-small", "h100", precision="bf16")
+    assert comes_to("t5x-small", "h100", ROSETTA_WITH="pipelined-collectives") == comes_to(
+        "t5x-small", "h100"
+    )
+    assert comes_to(
+        "t5x-small", "h100", ROSETTA_WITH="pipelined-collectives", precision="bf16"
+    ) != comes_to("t5x-small", "h100", precision="bf16")
     assert comes_to("t5x-small", "h100", combine="layers") != comes_to("t5x-small", "h100")
     assert comes_to("t5x-small", "h100", **{"batch.per_gpu": "8"}) != comes_to("t5x-small", "h100")
-    assert comes_to("gpt-5b", "h100", ROSETTA_WITH="no-command-buffers") == comes_to("gpt-5b", "h100")
+    assert comes_to("gpt-5b", "h100", ROSETTA_WITH="no-command-buffers") == comes_to(
+        "gpt-5b", "h100"
+    )
 
 
 def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
@@ -28,9 +38,18 @@ def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("accelerator", "default"), [("h100", True), ("b200", False)])
-def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(accelerator: str, default: bool) -> None:
+def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
+    accelerator: str, default: bool
+) -> None:
     jaxkit.need_current("jaxlib")
     assert len(same.options("", sys.executable)) > 100
-    assert (comes_to("t5x-small", accelerator, ROSETTA_WITH="command-buffers") == comes_to("t5x-small", accelerator)) == default
-    assert comes_to("t5x-small", accelerator, ROSETTA_WITH="no-command-buffers") != comes_to("t5x-small", accelerator)
-    assert same.options(xlaflags.joined(["--xla_gpu_enable_command_buffer="])) == same.options("--xla_gpu_enable_command_buffer=''")
+    assert (
+        comes_to("t5x-small", accelerator, ROSETTA_WITH="command-buffers")
+        == comes_to("t5x-small", accelerator)
+    ) == default
+    assert comes_to("t5x-small", accelerator, ROSETTA_WITH="no-command-buffers") != comes_to(
+        "t5x-small", accelerator
+    )
+    assert same.options(xlaflags.joined(["--xla_gpu_enable_command_buffer="])) == same.options(
+        "--xla_gpu_enable_command_buffer=''"
+    )

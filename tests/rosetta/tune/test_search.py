@@ -8,10 +8,16 @@ from rosetta.errors import UserError
 from rosetta.tune.search import OK, Choice, Outcome, Search
 
 MEMORY = Outcome("out-of-memory", reason="it does not fit into memory")
-PARTS = [("a", Choice(switches=("a",))), ("b", Choice(switches=("b",))), ("combine", Choice(fields=(("combine", "layers"),)))]
+PARTS = [
+    ("a", Choice(switches=("a",))),
+    ("b", Choice(switches=("b",))),
+    ("combine", Choice(fields=(("combine", "layers"),))),
+]
 
 
-def machine(fits: int, gains: dict[str, float], noise: float = 0.01, start: int = 8) -> tuple[Callable[[Choice, int], Outcome], list[tuple[Choice, int]]]:
+def machine(
+    fits: int, gains: dict[str, float], noise: float = 0.01, start: int = 8
+) -> tuple[Callable[[Choice, int], Outcome], list[tuple[Choice, int]]]:
     """A machine on which a doubled batch is a tenth faster up to 32, and a switch gains what is said; repeats go up and down."""
     tried: list[tuple[Choice, int]] = []
 
@@ -41,11 +47,15 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     measure, tried = machine(3, {})
     found = Search(measure, 3).run(8, [], grow=True)
     assert (found.choice.batch, found.kept) == (2, ())
-    assert [choice.batch for choice, repeat in tried if not repeat] == [None, 4, 2], "what did not fit is not tried again"
+    assert [choice.batch for choice, repeat in tried if not repeat] == [None, 4, 2], (
+        "what did not fit is not tried again"
+    )
 
 
 def test_what_gains_more_than_the_noise_is_kept_one_on_top_of_the_other() -> None:
-    found = Search(machine(8, {"a": 0.05, "b": -0.2, "combine": 0.04})[0], 3).run(8, PARTS, grow=True)
+    found = Search(machine(8, {"a": 0.05, "b": -0.2, "combine": 0.04})[0], 3).run(
+        8, PARTS, grow=True
+    )
     assert found.choice == Choice(None, ("a",), (("combine", "layers"),))
     assert [name for name, _ in found.kept] == ["a", "combine"]
     assert found.noise == pytest.approx(0.01)
@@ -65,7 +75,9 @@ def test_it_has_to_gain_twice() -> None:
 
 def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
     said: list[str] = []
-    found = Search(machine(8, {"a": 0.1})[0], 2, say=said.append).run(8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False)
+    found = Search(machine(8, {"a": 0.1})[0], 2, say=said.append).run(
+        8, [("broken", Choice(switches=("broken",))), *PARTS], grow=False
+    )
     assert found.choice.switches == ("a",)
     assert "broken: failed, XLA has no flag" in said
 
@@ -73,7 +85,9 @@ def test_a_trial_that_fails_is_left_out_and_the_search_goes_on() -> None:
 def test_what_comes_to_the_same_is_not_tried() -> None:
     measure, tried = machine(8, {"a": 0.1})
     said: list[str] = []
-    found = Search(measure, 3, comes_to=lambda choice: "a" in choice.switches, say=said.append).run(8, PARTS, grow=False)
+    found = Search(measure, 3, comes_to=lambda choice: "a" in choice.switches, say=said.append).run(
+        8, PARTS, grow=False
+    )
     assert found.choice.switches == ("a",)
     assert {choice.switches for choice, _ in tried} == {(), ("a",)}
     assert said[-2:] == ["b: it changes nothing here", "combine: it changes nothing here"]
@@ -89,20 +103,32 @@ def test_a_switch_takes_the_place_of_its_opposite() -> None:
 def test_what_is_always_the_same_is_measured_once() -> None:
     measure, tried = machine(16, {"a": 0.1}, noise=0.0)
     assert Search(measure, 1).run(8, PARTS[:1], grow=True).choice == Choice(16, ("a",))
-    assert [(choice.batch, repeat) for choice, repeat in tried] == [(None, 0), (16, 0), (32, 0), (16, 0)]
+    assert [(choice.batch, repeat) for choice, repeat in tried] == [
+        (None, 0),
+        (16, 0),
+        (32, 0),
+        (16, 0),
+    ]
 
 
-@pytest.mark.parametrize(("most", "batch", "count"), [(0, None, 0), (1, None, 0), (2, 16, 2), (5, 32, 4)])
+@pytest.mark.parametrize(
+    ("most", "batch", "count"), [(0, None, 0), (1, None, 0), (2, 16, 2), (5, 32, 4)]
+)
 def test_there_is_an_end_to_it(most: int, batch: int | None, count: int) -> None:
     measure, tried = machine(10**9, {})
     said: list[str] = []
-    assert Search(measure, 3, most=most, say=said.append).run(8, PARTS, grow=True).choice.batch == batch
+    assert (
+        Search(measure, 3, most=most, say=said.append).run(8, PARTS, grow=True).choice.batch
+        == batch
+    )
     assert len(tried) - 3 == count
     assert [said.index(line) for line in said if "no more" in line] == [len(said) - 1], "once"
 
 
 def test_a_preset_that_does_not_run_is_told() -> None:
     with pytest.raises(UserError, match="it does not run: no such vocabulary"):
-        Search(lambda *_: Outcome("refused", reason="no such vocabulary"), 3).run(8, PARTS, grow=True)
+        Search(lambda *_: Outcome("refused", reason="no such vocabulary"), 3).run(
+            8, PARTS, grow=True
+        )
     with pytest.raises(UserError, match="does not fit"):
         Search(lambda *_: MEMORY, 3).run(8, PARTS, grow=True)

@@ -10,29 +10,92 @@ from tests.rosetta.presets.presetkit import NO_SITE, resolved
 
 
 def run(preset: str, gpus: int = 8, **settings: str) -> Run:
-    return describe.describe(preset, accelerator="h100", settings=settings, nodes=1, gpus_per_node=gpus, environment={}, site=NO_SITE)
+    return describe.describe(
+        preset,
+        accelerator="h100",
+        settings=settings,
+        nodes=1,
+        gpus_per_node=gpus,
+        environment={},
+        site=NO_SITE,
+    )
 
 
 @pytest.mark.parametrize(
     ("described", "names"),
     [
         (run("t5x-small", 1), ["batch", "command-buffers", "no-command-buffers"]),
-        (run("t5x-small"), ["batch", "command-buffers", "no-command-buffers", "user-buffers", "combine"]),
-        (run("t5x-small", SCAN_LAYERS="1", TP_SIZE="2"), ["batch", "command-buffers", "no-command-buffers", "user-buffers", "pipelined-collectives", "double-buffering", "windowed-einsum", "combine"]),
-        (run("t5x-small", NUM_MICROBATCHES="4"), ["batch", "command-buffers", "no-command-buffers", "user-buffers", "pipelined-collectives", "double-buffering", "combine"]),
-        (run("gpt-5b"), ["batch", "command-buffers", "no-command-buffers", "user-buffers", "pipelined-collectives", "double-buffering", "combine"]),
-        (run("glam-64b-64e"), ["batch", "command-buffers", "no-command-buffers", "user-buffers", "pipelined-collectives", "double-buffering", "windowed-einsum", "combine"]),
+        (
+            run("t5x-small"),
+            ["batch", "command-buffers", "no-command-buffers", "user-buffers", "combine"],
+        ),
+        (
+            run("t5x-small", SCAN_LAYERS="1", TP_SIZE="2"),
+            [
+                "batch",
+                "command-buffers",
+                "no-command-buffers",
+                "user-buffers",
+                "pipelined-collectives",
+                "double-buffering",
+                "windowed-einsum",
+                "combine",
+            ],
+        ),
+        (
+            run("t5x-small", NUM_MICROBATCHES="4"),
+            [
+                "batch",
+                "command-buffers",
+                "no-command-buffers",
+                "user-buffers",
+                "pipelined-collectives",
+                "double-buffering",
+                "combine",
+            ],
+        ),
+        (
+            run("gpt-5b"),
+            [
+                "batch",
+                "command-buffers",
+                "no-command-buffers",
+                "user-buffers",
+                "pipelined-collectives",
+                "double-buffering",
+                "combine",
+            ],
+        ),
+        (
+            run("glam-64b-64e"),
+            [
+                "batch",
+                "command-buffers",
+                "no-command-buffers",
+                "user-buffers",
+                "pipelined-collectives",
+                "double-buffering",
+                "windowed-einsum",
+                "combine",
+            ],
+        ),
     ],
 )
 def test_what_means_something(described: Run, names: list[str]) -> None:
     assert tried.usual(described, planned=False, on_cpu=False) == names
-    assert tried.usual(described, planned=True, on_cpu=False) == [name for name in names if name not in tried.LAUNCHES]
-    assert tried.usual(described, planned=False, on_cpu=True) == ["batch"], "the switches are of cards"
+    assert tried.usual(described, planned=True, on_cpu=False) == [
+        name for name in names if name not in tried.LAUNCHES
+    ]
+    assert tried.usual(described, planned=False, on_cpu=True) == ["batch"], (
+        "the switches are of cards"
+    )
 
 
 def test_what_is_on_is_not_tried() -> None:
     settings = resolved("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
-    assert tried.off(["batch", "user-buffers", "combine", "command-buffers", "batch"], settings) == ["batch", "command-buffers"]
+    assert tried.off(
+        ["batch", "user-buffers", "combine", "command-buffers", "batch"], settings
+    ) == ["batch", "command-buffers"]
 
 
 def test_a_plan_does_not_see_launches() -> None:

@@ -15,19 +15,36 @@ FOUND = Found(Choice(32, ("pgle",), (("combine", "layers"),)), 142.0, 100.0, 0.0
 def whys(folder: Path, found: Found, *, planned: bool) -> dict[str, str]:
     """Field -> its reason, as the preset's reader reads what is written."""
     path = folder / "tuned.yaml"
-    document = written.preset(found, extends="t5x-small", accelerator="h100", about="tuned", why="on it", planned=planned)
+    document = written.preset(
+        found, extends="t5x-small", accelerator="h100", about="tuned", why="on it", planned=planned
+    )
     path.write_text(written.text(document, "tuned.jsonl"))
     return {name: value.why for name, value in files.chain(str(path))[-1].cards["h100"].items()}
 
 
-@pytest.mark.parametrize(("planned", "batch"), [(False, "+32.0%, on it"), (True, "the preset's doubled while it fits, on it")])
+@pytest.mark.parametrize(
+    ("planned", "batch"),
+    [(False, "+32.0%, on it"), (True, "the preset's doubled while it fits, on it")],
+)
 def test_each_value_says_what_it_gained(tmp_path: Path, planned: bool, batch: str) -> None:
-    assert whys(tmp_path, FOUND, planned=planned) == {"batch.per_gpu": batch, "switches": "pgle +5.0%, on it", "combine": "+3.0%, on it"}
+    assert whys(tmp_path, FOUND, planned=planned) == {
+        "batch.per_gpu": batch,
+        "switches": "pgle +5.0%, on it",
+        "combine": "+3.0%, on it",
+    }
 
 
 def test_a_batch_that_was_halved_says_so(tmp_path: Path) -> None:
-    assert whys(tmp_path, Found(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {"batch.per_gpu": "the largest half of the preset's that fits, on it"}
+    assert whys(tmp_path, Found(Choice(4), 1.0, 1.0, 0.0, ()), planned=False) == {
+        "batch.per_gpu": "the largest half of the preset's that fits, on it"
+    }
 
 
 def test_where_nothing_was_found_it_sets_nothing() -> None:
-    assert written.preset(Found(Choice(), 1.0, 1.0, 0.0, ()), extends="t5x-small", accelerator="h100", about="tuned", why="on it") == {"about": "tuned", "extends": "t5x-small"}
+    assert written.preset(
+        Found(Choice(), 1.0, 1.0, 0.0, ()),
+        extends="t5x-small",
+        accelerator="h100",
+        about="tuned",
+        why="on it",
+    ) == {"about": "tuned", "extends": "t5x-small"}
