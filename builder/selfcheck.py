@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,12 @@ def shell_scripts(root: Path) -> list[str]:
             ):
                 found.append(name)
     return found
+
+
+def has_import_contracts(root: Path) -> bool:
+    """Return whether pyproject.toml holds contracts for lint-imports, which fails without any."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return "importlinter" in settings["tool"]
 
 
 _INSIDE = "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -105,6 +112,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     jobs: dict[str, list[str]] = {}
     if not arguments.no_lint:
         jobs |= {"ruff": [str(here / "ruff"), "check", "."], "mypy": [str(here / "mypy")]}
+        if has_import_contracts(context.root):
+            jobs["lint-imports"] = [str(here / "lint-imports"), "--no-logo", "--no-cache"]
         if scripts := shell_scripts(context.root):
             jobs["shellcheck"] = [
                 _shellcheck(here),

@@ -50,6 +50,15 @@ def test_ours_are_found() -> None:
     } <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [("[tool.ruff]\n", False), ("[tool.importlinter]\nroot_packages = []\n", True)],
+)
+def test_import_contracts_are_detected(tmp_path: Path, settings: str, expected: bool) -> None:
+    (tmp_path / "pyproject.toml").write_text(settings)
+    assert selfcheck.has_import_contracts(tmp_path) is expected
+
+
 def test_nothing_to_do_is_refused(context: Context) -> None:
     with pytest.raises(FatalError, match="with both there is nothing to do"):
         selfcheck.run(
