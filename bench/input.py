@@ -26,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from rosetta.data import cache, pipeline, spec, training, vocabulary
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
 # T5-small on 8 A100, 512/128 (the old rosetta's table), and what an H100 is faster with FP8 (its own T5-large: 174.1 / 75.8).
@@ -66,8 +66,8 @@ def _write(folder: str, documents: list[str]) -> dict[str, str]:
         file.writelines(f"{text}\n" for text in documents)
     with open(f"{folder}/a.jsonl", "w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
-    datakit.tfrecords(
-        Path(folder, "a.tfrecord"), [datakit.example(text=[text.encode()]) for text in documents]
+    corpora.tfrecords(
+        Path(folder, "a.tfrecord"), [corpora.example(text=[text.encode()]) for text in documents]
     )
     return {
         "text": f"text:{folder}/a.txt",

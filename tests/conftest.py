@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.cache import Cache
-from tests.builder import indexkit
+from tests.support import package_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> Cache:
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """A package index on the loopback address, and uv told of it."""
-    with indexkit.serving() as served:
+    with package_index.serving() as served:
         monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
         monkeypatch.setenv("UV_HTTP_RETRIES", "0")
         yield served

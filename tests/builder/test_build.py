@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builder import chainkit
-from tests.builder.chainkit import ROOT, Chain, content
-from tests.builder.indexkit import serving
+from tests.support import small_distribution
+from tests.support.package_index import serving
+from tests.support.small_distribution import ROOT, Chain, content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     with serving() as index:
-        yield chainkit.make(tmp_path, index)
+        yield small_distribution.make(tmp_path, index)
 
 
 def _cut_off() -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def test_bakes_and_the_result_runs(chain: Chain) -> None:
 
 def test_an_sdist_may_be_a_zip(tmp_path: Path) -> None:
     with serving() as index:
-        chain = chainkit.make(tmp_path, index, sdist="fromsource-1.0.zip")
+        chain = small_distribution.make(tmp_path, index, sdist="fromsource-1.0.zip")
         status, _, stderr = chain.run()
         assert status == 0, stderr
         assert chain.greeting() == "good morning"
@@ -300,7 +300,7 @@ def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
         sys.executable,
         "-I",
         "-c",
-        chainkit._MAIN,
+        small_distribution._MAIN,
         str(ROOT),
         "--distribution",
         "thing",
@@ -317,7 +317,7 @@ def test_bad_requests(chain: Chain, more: tuple[str, ...], word: str) -> None:
 
 
 def test_two_builds_at_once(chain: Chain) -> None:
-    argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *chain.argv()]
+    argv = [sys.executable, "-I", "-c", small_distribution._MAIN, str(ROOT), *chain.argv()]
     with (
         subprocess.Popen(
             argv,
@@ -364,7 +364,7 @@ def test_a_full_disk_is_one_line_and_a_rerun_converges(chain: Chain) -> None:
 def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
     """SIGKILL at twelve points spread over the whole build; after each, one more run gives what an undisturbed build gives."""
     chain.extra["KILL_AT"] = "0"
-    status, _, stderr = chain.run(program=chainkit.KILLED)
+    status, _, stderr = chain.run(program=small_distribution.KILLED)
     assert status == 0, stderr
     total, wanted = int(stderr.split()[-1]), content(chain.output)
     assert total > 12
@@ -373,7 +373,7 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
         for folder in (chain.output, chain.cache):
             shutil.rmtree(folder, ignore_errors=True)
         chain.extra["KILL_AT"] = str(point)
-        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv()]
+        argv = [sys.executable, "-I", "-c", small_distribution.KILLED, str(ROOT), *chain.argv()]
         done = subprocess.run(
             argv,
             capture_output=True,
@@ -394,7 +394,9 @@ def test_killed_at_any_stage_a_rerun_converges(chain: Chain) -> None:
 
 def test_interrupted_by_the_user(chain: Chain) -> None:
     chain.extra["KILL_AT"] = "8"
-    program = chainkit.KILLED.replace("os.killpg(0, signal.SIGKILL)", "raise KeyboardInterrupt")
+    program = small_distribution.KILLED.replace(
+        "os.killpg(0, signal.SIGKILL)", "raise KeyboardInterrupt"
+    )
     status, _, stderr = chain.run(program=program)
     assert status == 130
     assert "Traceback" not in stderr
@@ -406,7 +408,9 @@ def test_modes_do_not_depend_on_the_umask(chain: Chain) -> None:
     for mask in ("022", "077"):
         for folder in (chain.output, chain.cache):
             shutil.rmtree(folder, ignore_errors=True)
-        program = chainkit._MAIN.replace("import sys;", f"import os, sys; os.umask(0o{mask});")
+        program = small_distribution._MAIN.replace(
+            "import sys;", f"import os, sys; os.umask(0o{mask});"
+        )
         assert chain.run(program=program)[0] == 0
         modes.append(
             {
@@ -435,7 +439,7 @@ def test_settings_of_uv_cannot_add_packages(chain: Chain) -> None:
 
 @pytest.mark.parametrize("module", ["thing", "rosetta"])
 def test_a_package_that_would_hide_the_source_is_refused(chain: Chain, module: str) -> None:
-    wheel = chainkit._wheel(chain.folder / "evil-1.0-py3-none-any.whl", "evil", "1.0")
+    wheel = small_distribution._wheel(chain.folder / "evil-1.0-py3-none-any.whl", "evil", "1.0")
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr(f"{module}/__init__.py", "GREETING = 'stolen'\n")
     digest = chain.index.add("evil", wheel)

@@ -16,11 +16,9 @@ import pytest
 
 from builder.context import LAYERS, build_command, label_lines
 from builder.image import compress, layout, runtime
-from tests.builder import chainkit
-from tests.builder.chainkit import ROOT, Chain
-from tests.builder.engine import enginekit
-from tests.builder.image import imagekit
-from tests.builder.indexkit import serving
+from tests.support import container_engines, image_bases, small_distribution
+from tests.support.package_index import serving
+from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +31,8 @@ RECIPES = {"t5x": ROOT / "Dockerfile.t5x", "pax": ROOT / "Dockerfile.pax"}
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     with serving() as index:
-        made = chainkit.make(tmp_path, index)
-        status, _, stderr = imagekit.images(made, "--platform", f"linux/{imagekit.OWN}")
+        made = small_distribution.make(tmp_path, index)
+        status, _, stderr = image_bases.images(made, "--platform", f"linux/{image_bases.OWN}")
         assert status == 0, stderr
         yield made
 
@@ -53,7 +51,7 @@ def _context(chain: Chain, folder: Path) -> tuple[int, dict[str, Any], str]:
         sys.executable,
         "-I",
         "-c",
-        chainkit._MAIN,
+        small_distribution._MAIN,
         str(ROOT),
         "context",
         "thing",
@@ -191,19 +189,24 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str) -> None:
     """The layers that the engine's COPY steps add, against those that the builder wrote: every path, mode, owner, target and byte."""
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     folder = chain.folder / "context"
     status, _, stderr = _context(chain, folder)
     assert status == 0, stderr
     place = chain.folder / "zstd"
-    status, _, stderr = imagekit.images(
-        chain, "--platform", f"linux/{imagekit.OWN}", "--compression", "zstd", output=f"oci:{place}"
+    status, _, stderr = image_bases.images(
+        chain,
+        "--platform",
+        f"linux/{image_bases.OWN}",
+        "--compression",
+        "zstd",
+        output=f"oci:{place}",
     )
     assert status == 0, stderr
     image, wanted = _of_image(place)
     base, tag = "localhost/rosetta-test-context:base", "localhost/rosetta-test-context:made"
     try:
-        enginekit.take(engine, chain.folder / "base-layout", base, imagekit.OWN)
+        container_engines.take(engine, chain.folder / "base-layout", base, image_bases.OWN)
         argv = (
             ["docker", "build"]
             if name == "docker"

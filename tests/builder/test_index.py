@@ -10,7 +10,7 @@ import pytest
 
 from builder import index
 from builder.errors import FatalError
-from tests.builder.indexkit import Index, serving
+from tests.support.package_index import Index, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,11 @@ from builder.errors import FatalError
 from builder.locks import declared, lockfile
 from builder.sources.source import Access
 from builder.verb import Context, Result
-from tests.builder import gitkit
-from tests.builder.lockkit import publish, wheel
+from tests.support import git_repository
+from tests.support.package_archives import publish, wheel
 
 if TYPE_CHECKING:
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 ROOT = Path(__file__).parents[2]
 PATCH = """From: rosetta <rosetta@localhost>
@@ -421,11 +421,11 @@ def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:
 
 def test_a_pin_whose_branch_moved_away_or_was_lost_is_found(tmp_path: Path) -> None:
     """The upstream grows, is rewritten under the pin, and loses its branch: --check says which; without a mirror it says that it could not tell."""
-    upstream = gitkit.init(tmp_path / "mirrors/up.git")
-    pin = gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"first"}))
+    upstream = git_repository.init(tmp_path / "mirrors/up.git")
+    pin = git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"first"}))
     text = f"""version: 1
 sources:
-  up: {{git: "{gitkit.URL.format("up")}", track: main, commit: {pin}, patches: patches/up}}
+  up: {{git: "{git_repository.URL.format("up")}", track: main, commit: {pin}, patches: patches/up}}
 lines:
   l: {{python: "3.12", pythons: ["3.12"], common: locks/common.in}}
 distributions:
@@ -434,11 +434,15 @@ distributions:
     (tmp_path / "manifest.yaml").write_text(text)
     loaded = manifest.load(tmp_path / "manifest.yaml")
     access = Access(Cache(tmp_path / "cache"), offline=True, mirrors=(tmp_path / "mirrors",))
-    gitkit.branch(
-        upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"second"}), pin)
+    git_repository.branch(
+        upstream,
+        git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"second"}), pin),
     )
     assert lock._branches(loaded, access) == ([], [])
-    gitkit.branch(upstream, gitkit.commit(upstream, gitkit.tree(upstream, {"README": b"other"})))
+    git_repository.branch(
+        upstream,
+        git_repository.commit(upstream, git_repository.tree(upstream, {"README": b"other"})),
+    )
     lost, unasked = lock._branches(loaded, access)
     assert unasked == []
     assert "source up" in lost[0]
@@ -446,5 +450,5 @@ distributions:
     lost, unasked = lock._branches(loaded, replace(access, mirrors=()))
     assert (lost, len(unasked)) == ([], 1)
     assert "could not be told" in unasked[0]
-    gitkit.git(upstream, "update-ref", "-d", "refs/heads/main")
+    git_repository.git(upstream, "update-ref", "-d", "refs/heads/main")
     assert "could not be told" in lock._branches(loaded, access)[1][0]

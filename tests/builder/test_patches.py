@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder import cli
-from tests.builder.patchkit import Bench, Upstream, text
+from tests.support.patch_series import Bench, Upstream, text
 
 ROOT = Path(__file__).resolve().parents[2]
 

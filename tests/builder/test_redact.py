@@ -16,7 +16,7 @@ import pytest
 
 from builder import cli, redact
 from builder.image import transport
-from tests.builder.publish.publishkit import Project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

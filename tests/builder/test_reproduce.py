@@ -16,11 +16,9 @@ import pytest
 from builder.cache import Cache
 from builder.image import layer, layout, oci
 from builder.image.entry import Entry
-from tests.builder import chainkit
-from tests.builder.chainkit import ROOT, Chain
-from tests.builder.engine import enginekit
-from tests.builder.image import imagekit
-from tests.builder.indexkit import serving
+from tests.support import container_engines, image_bases, small_distribution
+from tests.support.package_index import serving
+from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     with serving() as index:
-        made = chainkit.make(tmp_path, index)
-        status, _, stderr = imagekit.images(made)
+        made = small_distribution.make(tmp_path, index)
+        status, _, stderr = image_bases.images(made)
         assert status == 0, stderr
         yield made
 
@@ -49,7 +47,7 @@ def _reproduce(chain: Chain, image: str = "", *more: str) -> tuple[int, dict[str
         sys.executable,
         "-I",
         "-c",
-        chainkit._MAIN,
+        small_distribution._MAIN,
         str(ROOT),
         "reproduce",
         image or f"oci:{chain.folder}/image",
@@ -228,14 +226,14 @@ def test_what_is_no_image_of_ours(chain: Chain) -> None:
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_image_in_an_engine(chain: Chain, name: str) -> None:
-    engine = enginekit.needed(name)
+    engine = container_engines.needed(name)
     tag = f"localhost/rosetta-test-reproduce:{chain.folder.name.replace('[', '-').replace(']', '')}".lower()
-    own = ("--platform", f"linux/{imagekit.OWN}", "--engine", name)
+    own = ("--platform", f"linux/{image_bases.OWN}", "--engine", name)
     for variable in ("DOCKER_HOST", "DOCKER_CONFIG"):
         if value := os.environ.get(variable):
             chain.extra[variable] = value
     try:
-        status, document, stderr = imagekit.images(chain, *own, output=f"image:{tag}")
+        status, document, stderr = image_bases.images(chain, *own, output=f"image:{tag}")
         assert status == 0, stderr
         status, document, stderr = _reproduce(chain, tag, "--engine", name)
         assert status == 0, (document, stderr)

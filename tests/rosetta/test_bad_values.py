@@ -24,7 +24,7 @@ from rosetta import cli
 from rosetta.errors import UserError
 from rosetta.pax import settings as pax_settings
 from rosetta.t5x import command as t5x_command
-from tests.rosetta.walking import VARIABLES, dry_run, leaf_parsers
+from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

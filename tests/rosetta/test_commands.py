@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.rosetta.data import datakit
-from tests.rosetta.gpukit import OVERLAY, ROOT
+from tests.support import corpora
+from tests.support.t5x_scripts import OVERLAY, ROOT
 
 PAGE = ROOT / "docs" / "commands.md"
 # What a container has at these places lies in folders of the test.
@@ -106,8 +106,8 @@ _SQUAD: dict[str, list[bytes]] = {
     name: [b"a"] for name in ("id", "context", "question", "answers/text")
 }
 RECORDS = {
-    "glue/mnli": datakit.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
-    "squad/v1.1": datakit.example(answers_start=[0], **_SQUAD),
+    "glue/mnli": corpora.example(premise=[b"a"], hypothesis=[b"b"], label=[1], idx=[0]),
+    "squad/v1.1": corpora.example(answers_start=[0], **_SQUAD),
 }
 
 
@@ -160,8 +160,8 @@ def place_(tmp_path: Path) -> Path:
             ("boolq", "1.0.0"),
         ):
             splits = ("train", "validation", "validation_matched", "validation_mismatched", "test")
-            record = RECORDS.get(name, datakit.example(text=[b"x"]))
-            datakit.tfds(
+            record = RECORDS.get(name, corpora.example(text=[b"x"]))
+            corpora.tfds(
                 root / "datasets", name, {split: [[record] * 8] for split in splits}, version
             )
     (home / "workspace" / "small" / "checkpoint_1000").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The single-node scripts and what else the overlay replaces; see gpukit."""
+"""The single-node scripts and what else the overlay replaces; see tests/support/t5x_scripts.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.rosetta.gpukit import OVERLAY, SCRIPTS, Place, bindings, checkpoints, place_, snapshot
+from tests.support.t5x_scripts import (
+    OVERLAY,
+    SCRIPTS,
+    Place,
+    bindings,
+    checkpoints,
+    place_,
+    snapshot,
+)
 
 __all__ = ["place_"]  # a fixture
 NO_GPU = not list(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists()

@@ -1,4 +1,4 @@
-"""The multi-process and Slurm scripts, and the command line beside them; see gpukit."""
+"""The multi-process and Slurm scripts, and the command line beside them; see tests/support/t5x_scripts.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from tests.rosetta.gpukit import Place, bindings, checkpoints, place_, snapshot
+from tests.support.t5x_scripts import Place, bindings, checkpoints, place_, snapshot
 
 __all__ = ["place_"]  # a fixture
 SLURM = {"SLURM_NTASKS": "64", "SLURM_PROCID": "3", "SLURM_JOB_ID": "42"}

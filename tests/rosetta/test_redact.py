@@ -17,7 +17,7 @@ import pytest
 from rosetta import cli, redact
 from rosetta.errors import UserError
 from rosetta.launch import progress
-from tests.rosetta.walking import VARIABLES, dry_run, leaf_parsers, required_positionals
+from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers, required_positionals
 
 MARK = "hunter2"
 ADDRESS = f"https://me:PW-{MARK}@host.example/a?X-Amz-Signature=AMZ-{MARK}&sig=SAS-{MARK}"

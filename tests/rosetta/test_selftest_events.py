@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.selftest import events
-from tests.rosetta import eventkit
+from tests.support import event_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,31 +17,35 @@ NAME = "events.out.tfevents.1.host.0.v2"
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (eventkit.simple("loss", 2.5), 2.5),
-        (eventkit.tensor("loss", events.FLOAT, content=struct.pack("<f", 0.25)), 0.25),
-        (eventkit.tensor("loss", events.FLOAT, packed=(5, struct.pack("<f", 0.75))), 0.75),
-        (eventkit.tensor("loss", events.DOUBLE, content=struct.pack("<d", 1e-3)), 1e-3),
-        (eventkit.tensor("loss", events.DOUBLE, packed=(6, struct.pack("<d", 3.0))), 3.0),
-        (eventkit.tensor("loss", events.BFLOAT16, content=b"\x80\x3f"), 1.0),
+        (event_files.simple("loss", 2.5), 2.5),
+        (event_files.tensor("loss", events.FLOAT, content=struct.pack("<f", 0.25)), 0.25),
+        (event_files.tensor("loss", events.FLOAT, packed=(5, struct.pack("<f", 0.75))), 0.75),
+        (event_files.tensor("loss", events.DOUBLE, content=struct.pack("<d", 1e-3)), 1e-3),
+        (event_files.tensor("loss", events.DOUBLE, packed=(6, struct.pack("<d", 3.0))), 3.0),
+        (event_files.tensor("loss", events.BFLOAT16, content=b"\x80\x3f"), 1.0),
     ],
 )
 def test_every_way_a_scalar_is_written(tmp_path: Path, value: bytes, expected: float) -> None:
-    eventkit.append(tmp_path / NAME, eventkit.version() + eventkit.record(300, 1e9, value))
+    event_files.append(tmp_path / NAME, event_files.version() + event_files.record(300, 1e9, value))
     assert events.read(tmp_path / NAME) == [events.Scalar(300, 1e9, "loss", expected)]
 
 
 def test_texts_and_other_tags_are_left_out(tmp_path: Path) -> None:
-    text = eventkit.tensor("config", 7, packed=(8, b"words"))
-    eventkit.append(
+    text = event_files.tensor("config", 7, packed=(8, b"words"))
+    event_files.append(
         tmp_path / NAME,
-        eventkit.record(5, 1.0, text, eventkit.simple("rate", 1.0), eventkit.simple("loss", 2.0)),
+        event_files.record(
+            5, 1.0, text, event_files.simple("rate", 1.0), event_files.simple("loss", 2.0)
+        ),
     )
     assert events.scalars(tmp_path, "loss") == {5: 2.0}
     assert events.scalars(tmp_path, "config") == {}
 
 
 def test_half_a_record_at_the_end_is_not_read_yet(tmp_path: Path) -> None:
-    whole, next_one = (eventkit.record(step, 1.0, eventkit.simple("loss", 1.0)) for step in (5, 10))
+    whole, next_one = (
+        event_files.record(step, 1.0, event_files.simple("loss", 1.0)) for step in (5, 10)
+    )
     for cut in range(len(next_one)):
         (tmp_path / NAME).write_bytes(whole + next_one[:cut])
         assert list(events.scalars(tmp_path, "loss")) == [5]
@@ -55,9 +59,9 @@ def test_no_folder_no_losses(tmp_path: Path) -> None:
 
 def test_pace_by_the_file_that_has_both_ends(tmp_path: Path) -> None:
     first, second = tmp_path / "a" / NAME, tmp_path / "b" / NAME
-    eventkit.append(first, eventkit.record(5, 10.0, eventkit.simple("loss", 1.0)))
+    event_files.append(first, event_files.record(5, 10.0, event_files.simple("loss", 1.0)))
     for step, at in ((5, 10.0), (10, 11.0), (20, 12.5)):
-        eventkit.append(second, eventkit.record(step, at, eventkit.simple("loss", 1.0)))
+        event_files.append(second, event_files.record(step, at, event_files.simple("loss", 1.0)))
     assert events.pace(tmp_path, [5, 10, 20]) == pytest.approx(6.0)
     assert events.pace(tmp_path, [5]) is None
     assert events.pace(tmp_path, [5, 40]) is None

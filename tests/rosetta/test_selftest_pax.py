@@ -6,7 +6,7 @@ import pytest
 
 from rosetta.selftest import workload_of
 from rosetta.selftest.pax import Pax, cache_works, mesh
-from tests.rosetta import eventkit
+from tests.support import event_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,10 +64,10 @@ def test_results(tmp_path: Path) -> None:
     assert tiny.framework == "pax"
     assert tiny.losses(tmp_path) == {}
     assert tiny.checkpoint_steps(tmp_path) == []
-    record = eventkit.record(
-        5, 1.0, eventkit.simple("loss", 2.0), eventkit.simple("learning/lr", 1000.0)
+    record = event_files.record(
+        5, 1.0, event_files.simple("loss", 2.0), event_files.simple("learning/lr", 1000.0)
     )
-    eventkit.append(tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record)
+    event_files.append(tmp_path / "job" / "summaries" / "train" / "events.out.tfevents.1", record)
     for folder in (
         "checkpoint_00000020/state",
         "checkpoint_00000000/state",

@@ -5,7 +5,7 @@ from pathlib import Path
 import rosetta
 from rosetta.selftest import workload_of
 from rosetta.selftest.t5x import GIN, T5X
-from tests.rosetta import eventkit
+from tests.support import event_files
 
 PACKAGE = Path(rosetta.__file__).parent
 
@@ -33,8 +33,10 @@ def test_results(tmp_path: Path) -> None:
     assert tiny.losses(tmp_path) == {}
     assert tiny.checkpoint_steps(tmp_path) == []
     name = "loss_per_nonpadding_target_token"
-    record = eventkit.record(5, 1.0, eventkit.simple(name, 2.0), eventkit.simple("loss", 1000.0))
-    eventkit.append(tmp_path / "model" / "train" / "events.out.tfevents.1", record)
+    record = event_files.record(
+        5, 1.0, event_files.simple(name, 2.0), event_files.simple("loss", 1000.0)
+    )
+    event_files.append(tmp_path / "model" / "train" / "events.out.tfevents.1", record)
     for folder in (
         "checkpoint_20/state",
         "checkpoint_0/state",

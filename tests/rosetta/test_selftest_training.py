@@ -11,7 +11,7 @@ from rosetta.selftest import events, training
 from rosetta.selftest.process import Context
 from rosetta.selftest.workload import Phase
 
-TRAINER = Path(__file__).with_name("faketrainer.py")
+TRAINER = Path(__file__).parents[1] / "support" / "fake_trainer.py"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 
 from rosetta import xlaflags
 from rosetta.errors import UserError
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +163,7 @@ def test_without_jax_nothing_is_known() -> None:
 class TestWithJax:
     @pytest.fixture(autouse=True)
     def jax(self) -> None:
-        jaxkit.need("jax")
+        required_modules.need("jax")
 
     def test_an_unknown_flag_is_one_line(self) -> None:
         with pytest.raises(

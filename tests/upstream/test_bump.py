@@ -21,7 +21,7 @@ from builder.errors import FatalError
 from builder.manifest import GitSource
 from builder.sources.source import Access, acquire
 from builder.stack import patchfile, refresh, series, stack
-from tests.upstream.upstreamkit import ROOT, SHIPPED
+from tests.support.shipped_sources import ROOT, SHIPPED
 
 pytestmark = pytest.mark.upstream
 

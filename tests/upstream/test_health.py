@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from rosetta.launch import folders
-from tests.rosetta.pax.paxkit import SCRIPTS
+from tests.support.pax_scripts import SCRIPTS
 
 pytestmark = pytest.mark.upstream
 

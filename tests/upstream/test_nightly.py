@@ -13,8 +13,8 @@ import pytest
 from builder import cli, manifest
 from builder.cache import Cache
 from builder.sources.source import Access
+from tests.support.shipped_sources import SHIPPED
 from tests.upstream.test_bump import BACK, NAMES, copy, mirror, set_back
-from tests.upstream.upstreamkit import SHIPPED
 
 __all__ = ["copy", "mirror"]  # fixtures
 pytestmark = pytest.mark.upstream

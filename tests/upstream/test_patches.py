@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.stack import overlay, refresh, series, stack
-from tests.upstream.upstreamkit import SHIPPED, pinned
+from tests.support.shipped_sources import SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-seqio_input = jaxkit.need("praxis", "paxml", "paxml.seqio_input")
+seqio_input = required_modules.need("praxis", "paxml", "paxml.seqio_input")
 
 import fiddle as fdl
 import jax
@@ -21,7 +21,7 @@ import tensorflow as tf
 from rosetta.data import spec as specs
 from rosetta.data import training
 from rosetta.pax import inputs
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def ours(data: str, objective: str, rows: int, **more: Any) -> Any:
 
 
 def test_windows_of_running_text(tmp_path: Path) -> None:
-    made = ours(datakit.text(tmp_path, DOCS, files=1), "lm", 4)
+    made = ours(corpora.text(tmp_path, DOCS, files=1), "lm", 4)
     tokens = [[int(one) for one in row if one] for row in made.labels]
     same(
         made,
@@ -117,7 +117,7 @@ def test_windows_of_running_text(tmp_path: Path) -> None:
 
 
 def test_packed_documents(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path, DOCS, files=1)
+    data = corpora.text(tmp_path, DOCS, files=1)
     made = inputs.Input(
         name="ours", is_training=True, data=data, batch_size=1, seq_len=LENGTH, packed=True
     ).get_next()
@@ -152,7 +152,7 @@ def test_lambada(tmp_path: Path) -> None:
 
 def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
     tasks = pytest.importorskip("paxml.contrib.gpu.scripts_gpu.tasks")
-    words = datakit.text(
+    words = corpora.text(
         tmp_path / "t",
         [
             f"{record['passage']} yes no question: {record['question']}? answer:"
@@ -187,7 +187,7 @@ def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
 
 
 def test_lambadas_accuracy_is_what_counting_by_hand_gives(tmp_path: Path) -> None:
-    jaxkit.need("praxis.contrib.gpu.scripts_gpu.models")
+    required_modules.need("praxis.contrib.gpu.scripts_gpu.models")
     from praxis import base_hyperparams, base_layer
 
     from rosetta.pax import configs

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "paxml")
+required_modules.need("jax", "paxml")
 
 import fiddle as fdl
 import jax
@@ -18,8 +18,8 @@ import numpy as np
 from absl import flags
 
 from rosetta.pax import configs
-from tests.rosetta.pax import stepkit
-from tests.upstream.upstreamkit import pinned
+from tests.support import pax_training
+from tests.support.shipped_sources import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,11 +134,11 @@ _SIZE = {
     "HIDDEN_DIMS": 256,
     "DIMS_PER_HEAD": 16,
     "VOCAB_SIZE": 512,
-    "MAX_SEQ_LEN": stepkit.LENGTH,
+    "MAX_SEQ_LEN": pax_training.LENGTH,
     "FPROP_DTYPE": "float32",
     "ICI_MESH_SHAPE": [1, 1, 1],
     "DCN_MESH_SHAPE": [1, 1, 1],
-    "PERCORE_BATCH_SIZE": stepkit.BATCH,
+    "PERCORE_BATCH_SIZE": pax_training.BATCH,
     "MAX_STEPS": 3,
     "PACKED_INPUT": True,
 }
@@ -169,7 +169,7 @@ def test_three_steps_are_upstreams(upstream: Any, case: str) -> None:
         else {**_SIZE, **given, "PACKED_INPUT": False}
     )
     theirs, ours = (
-        stepkit.Run(_made(getattr(module, name), **given)) for module in (upstream, configs)
+        pax_training.Run(_made(getattr(module, name), **given)) for module in (upstream, configs)
     )
     assert ours.params.keys() == theirs.params.keys()
     for leaf, value in theirs.params.items():

@@ -21,7 +21,7 @@ import pytest
 
 from rosetta.launch import folders
 from rosetta.pax import preflight
-from tests.rosetta.pax.paxkit import SCRIPTS
+from tests.support.pax_scripts import SCRIPTS
 
 paxml = pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environment of pax")
 

@@ -12,7 +12,7 @@ import pytest
 
 from builder import cachedir
 from builder.sources import sourcelock
-from tests.upstream.upstreamkit import ROOT, SHIPPED, pinned
+from tests.support.shipped_sources import ROOT, SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream
 

@@ -1,4 +1,4 @@
-"""The .sub files train for real on a real Slurm of two nodes, see slurmkit: the trainer of this environment, a tiny model, a process a node.
+"""The .sub files train for real on a real Slurm of two nodes, see tests/support/slurm_cluster.py: the trainer of this environment, a tiny model, a process a node.
 
 To be run by a baked environment's Python (build.py test --inside env:DIR), of T5X or of Pax. Some minutes on two cores.
 """
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.launch import folders
-from tests.rosetta.launch import slurmkit
+from tests.support import slurm_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.rosetta.launch.slurmkit import Slurm
+    from tests.support.slurm_cluster import Slurm
 
 pytestmark = pytest.mark.upstream
 
@@ -163,7 +163,7 @@ class Trainer:
 
 @pytest.fixture(scope="module", name="slurm")
 def slurm_() -> Iterator[Slurm]:
-    made = slurmkit.start()
+    made = slurm_cluster.start()
     yield made
     made.stop()
 
@@ -257,7 +257,7 @@ def _reach(slurm: Slurm, trainer: Trainer, number: str, run: Trained, step: int)
         assert slurm.state(number) in {"PENDING", "RUNNING"}, trainer.said(number)
         return bool(run.saved()) and max(run.losses(), default=0) >= step
 
-    slurmkit.wait(there, 600, lambda: trainer.said(number))
+    slurm_cluster.wait(there, 600, lambda: trainer.said(number))
 
 
 def test_a_lost_node_costs_what_came_after_the_last_checkpoint(
@@ -267,7 +267,7 @@ def test_a_lost_node_costs_what_came_after_the_last_checkpoint(
     run = trainer.trained("lost")
     _reach(slurm, trainer, number, run, 2 * SAVED)
     slurm.lose("n2")
-    slurmkit.wait(lambda: slurm.state(number) == "PENDING", 300, lambda: trainer.said(number))
+    slurm_cluster.wait(lambda: slurm.state(number) == "PENDING", 300, lambda: trainer.said(number))
     reached = max(run.losses())
     assert reached < STEPS, "it was done before it was lost: train for longer"
     slurm.start("n2")

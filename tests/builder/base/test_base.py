@@ -20,7 +20,7 @@ from builder.image.entry import Entry, file
 from builder.manifest import Manifest
 from builder.stamps import write_stamp
 from builder.verb import Context
-from tests.builder.base import basekit
+from tests.support import debian_packages
 
 DEB = Deb("thing", "1.0", "all", "pool/main/t/thing/thing_1.0_all.deb", "a" * 64, 10, "os")
 IMAGE = "debian:trixie-slim"
@@ -33,7 +33,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    return basekit.loaded(tmp_path)
+    return debian_packages.loaded(tmp_path)
 
 
 def _resolve(
@@ -67,11 +67,11 @@ def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> Base
 
 
 def _system(architecture: str, **parts: Any) -> list[Entry]:
-    found = basekit.system(**parts)
+    found = debian_packages.system(**parts)
     if architecture == "amd64":
         return found
-    libc = basekit.FACTS["libc"]
-    return basekit.system(libc=libc[:18] + (183).to_bytes(2, "little") + libc[20:], **parts)
+    libc = debian_packages.FACTS["libc"]
+    return debian_packages.system(libc=libc[:18] + (183).to_bytes(2, "little") + libc[20:], **parts)
 
 
 def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
@@ -87,7 +87,7 @@ def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **par
 
 def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
     """As if an engine had built Dockerfile.base on the image of this digest."""
-    layer.write(cache, "k1", "base", "gzip", lambda: basekit.system(**parts))
+    layer.write(cache, "k1", "base", "gzip", lambda: debian_packages.system(**parts))
     layer.write(cache, "k2", "os", "gzip", lambda: [file("usr/bin/git", "engine")])
     key = stage_key(
         "base",
@@ -279,7 +279,7 @@ def test_any_other_build_stays_locked(
 
 
 def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
-    basekit.need("dpkg")
+    debian_packages.need("dpkg")
     debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian")
     debian.refuse_older(debian.Replacement("thing", "", "1.0"), "Debian")
     with pytest.raises(

@@ -23,8 +23,7 @@ from builder.errors import FatalError
 from builder.image import layer
 from builder.image.entry import Entry, file
 from builder.image.layer import Layer
-from tests.builder.base import basekit
-from tests.builder.engine import enginekit
+from tests.support import container_engines, debian_packages
 
 MARK = "a7f3-mark-of-this-machine"
 _MAKE = """
@@ -41,7 +40,7 @@ print(*(each.digest for each in bootstrap.layers(Cache(Path(sys.argv[5])), lock,
 
 def _lock() -> BaseLock:
     architecture = bootstrap.MACHINES.get(platform.machine(), "")
-    loaded = manifest.load(basekit.REAL)
+    loaded = manifest.load(debian_packages.REAL)
     lock = debs.load(loaded, "trixie", architecture) if architecture else None
     if not lock or not lock.packages:
         pytest.skip(f"NOT CHECKED: no Debian packages are locked for {platform.machine()}")
@@ -53,7 +52,7 @@ def _start(lock: BaseLock, cache: Path, umask: str, **env: str) -> subprocess.Po
         sys.executable,
         "-c",
         _MAKE,
-        str(basekit.REAL),
+        str(debian_packages.REAL),
         lock.base,
         lock.architecture,
         umask,
@@ -87,7 +86,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The layers of the locked trixie, made after a first try was killed."""
-    basekit.need("mmdebstrap", "dpkg-deb", "/usr/lib/apt/apt-helper")
+    debian_packages.need("mmdebstrap", "dpkg-deb", "/usr/lib/apt/apt-helper")
     if os.geteuid() != 0:
         pytest.skip("NOT CHECKED: mmdebstrap is tested as root")
     lock, folder = _lock(), tmp_path_factory.mktemp("bootstrap")
@@ -262,7 +261,7 @@ def test_the_os_layer_holds_only_what_is_new(made: Made) -> None:
 @pytest.mark.parametrize("name", ["docker", "buildah"])
 def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
     base, above = made.layers
-    chosen = enginekit.needed(name, builds=True)
+    chosen = container_engines.needed(name, builds=True)
     with step.build_base(
         chosen,
         made.cache,

@@ -9,7 +9,7 @@ import pytest
 from builder.base import check
 from builder.errors import FatalError
 from builder.image.entry import Entry, file
-from tests.builder.base.basekit import FACTS, system
+from tests.support.debian_packages import FACTS, system
 
 
 def _shown(**parts: Any) -> dict[str, Entry]:

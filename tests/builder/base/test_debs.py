@@ -15,8 +15,8 @@ from builder.base import debs, mirrors
 from builder.base.debs import BaseLock, Deb
 from builder.cache import Cache
 from builder.errors import FatalError
-from tests.builder.base import basekit
-from tests.builder.base.basekit import Mirror
+from tests.support import debian_packages
+from tests.support.debian_packages import Mirror
 
 DEB = Deb(
     "thing", "1:1.0-1", "amd64", "pool/main/t/thing/thing_1.0-1_amd64.deb", "a" * 64, 10, "os"
@@ -25,7 +25,7 @@ DEB = Deb(
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
-    basekit.need("dpkg-deb", "/usr/lib/apt/apt-helper")
+    debian_packages.need("dpkg-deb", "/usr/lib/apt/apt-helper")
     made = Mirror(tmp_path / "mirror")
     monkeypatch.setenv(mirrors.MIRROR, made.url)
     monkeypatch.setenv(mirrors.SECURITY, made.url)
@@ -34,7 +34,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 
 
 def _written(tmp_path: Path, lock: BaseLock) -> Any:
-    loaded = basekit.loaded(tmp_path)
+    loaded = debian_packages.loaded(tmp_path)
     debs.path(loaded, lock.base, lock.architecture).write_text(debs.render(lock), encoding="utf-8")
     return loaded
 
@@ -45,7 +45,7 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
             "trixie",
             "trixie",
             "amd64",
-            debs.inputs(basekit.loaded(tmp_path), "trixie", "amd64"),
+            debs.inputs(debian_packages.loaded(tmp_path), "trixie", "amd64"),
             (("debian:trixie-slim", "sha256:" + "b" * 64),),
             (DEB,),
         ),
@@ -56,13 +56,13 @@ def _current(tmp_path: Path, **changes: Any) -> BaseLock:
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     lock = _current(tmp_path)
     assert debs.load(_written(tmp_path, lock), "trixie", "amd64") == lock
-    assert debs.load(basekit.loaded(tmp_path), "trixie", "arm64") == BaseLock(
+    assert debs.load(debian_packages.loaded(tmp_path), "trixie", "arm64") == BaseLock(
         "trixie", "trixie", "arm64"
     )
 
 
 def test_the_real_locks_are_current_and_name_no_machine() -> None:
-    loaded = manifest.load(basekit.REAL)
+    loaded = manifest.load(debian_packages.REAL)
     for base, architecture in (("trixie", "amd64"), ("trixie", "arm64"), ("bookworm", "amd64")):
         lock = debs.load(loaded, base, architecture)
         assert {"libc6", "apt", "dpkg"} <= {

@@ -20,9 +20,7 @@ from builder.image.entry import Entry, file, folder
 from builder.image.layer import Layer
 from builder.manifest import Manifest
 from builder.verb import Context
-from tests.builder.base import basekit
-from tests.builder.engine import enginekit
-from tests.builder.image import registrykit
+from tests.support import container_engines, debian_packages, image_registry
 
 ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
 TAG = "localhost/rosetta-test-base:1"
@@ -43,7 +41,7 @@ def _system() -> list[Entry]:
         "#!/bin/sh\ncase $0 in *ldconfig) echo libibverbs.so.1 librdmacm.so.1 libnuma.so.1;; esac\n",
         0o755,
     )
-    found = [entry for entry in basekit.system(libc=b"") if entry.path != "lib"]
+    found = [entry for entry in debian_packages.system(libc=b"") if entry.path != "lib"]
     return [
         *found,
         *real,
@@ -57,10 +55,10 @@ def _system() -> list[Entry]:
 
 @pytest.fixture(params=["docker", "buildah"])
 def chosen(request: pytest.FixtureRequest) -> Engine:
-    basekit.need("ldd")
+    debian_packages.need("ldd")
     if os.uname().machine != "x86_64":
         pytest.skip("NOT CHECKED: the image of this test is for x86_64")
-    return enginekit.needed(request.param, builds=True)
+    return container_engines.needed(request.param, builds=True)
 
 
 def _resolve(
@@ -85,7 +83,7 @@ def _image(cache: Cache) -> tuple[Layer, oci.Index]:
 
 
 def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Path) -> None:
-    loaded = basekit.loaded(tmp_path)
+    loaded = debian_packages.loaded(tmp_path)
     made, index = _image(cache)
     chosen.load(cache, index, TAG)
     try:
@@ -99,8 +97,8 @@ def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Pat
 
 
 def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
-    loaded = basekit.loaded(tmp_path)
-    made = layer.write(cache, "system", "base", "gzip", basekit.system)
+    loaded = debian_packages.loaded(tmp_path)
+    made = layer.write(cache, "system", "base", "gzip", debian_packages.system)
     index = oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
     layout.write(cache, index, tmp_path / "layout", name="x:1")
     found = _resolve(cache, loaded, f"oci:{tmp_path / 'layout'}", "", offline=True)
@@ -115,7 +113,7 @@ def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """An empty registry; yields HOST:PORT."""
-    with registrykit.real(tmp_path) as served:
+    with image_registry.real(tmp_path) as served:
         yield served.host
 
 
@@ -127,10 +125,10 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
             "NOT CHECKED: this buildah speaks TLS only to a registry that its own settings do not list"
         )
     reference = f"{registry}/debian:trixie-slim"
-    text = basekit.REAL.read_text(encoding="utf-8").replace("debian:trixie-slim", reference)
-    loaded = basekit.loaded(tmp_path)
+    text = debian_packages.REAL.read_text(encoding="utf-8").replace("debian:trixie-slim", reference)
+    loaded = debian_packages.loaded(tmp_path)
     (tmp_path / "manifest.yaml").write_text(text, encoding="utf-8")
-    loaded = basekit.manifest_of(tmp_path)
+    loaded = debian_packages.manifest_of(tmp_path)
     made, index = _image(cache)
     chosen.load(cache, index, reference)
     command.run("docker", "push", "--quiet", "--", reference)

@@ -18,17 +18,17 @@ from builder.cache import Cache
 from builder.env import bytecode
 from builder.errors import FatalError
 from builder.image import layer
-from tests.builder.base import basekit
+from tests.support import debian_packages
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @pytest.fixture
 def base(cache: Cache) -> Base:
-    basekit.need("ldd")
+    debian_packages.need("ldd")
     if platform.libc_ver()[0] != "glibc" or platform.machine() not in bootstrap.MACHINES:
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
-    made = layer.write(cache, "key", "base", "gzip", basekit.running)
+    made = layer.write(cache, "key", "base", "gzip", debian_packages.running)
     return Base(
         bootstrap.MACHINES[platform.machine()],
         "test",
@@ -48,7 +48,7 @@ def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_pat
         platform.python_version(),
         sys.implementation.cache_tag,
     )
-    direct = python.Interpreter(basekit.PROGRAM, found.version, found.full, found.tag)
+    direct = python.Interpreter(debian_packages.PROGRAM, found.version, found.full, found.tag)
     root = Path(bytecode.__file__).parents[1]
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
     for each, name in ((found, "one"), (direct, "two")):

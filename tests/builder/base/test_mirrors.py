@@ -11,7 +11,7 @@ import pytest
 
 from builder.base import mirrors
 from builder.errors import FatalError
-from tests.builder.base import basekit
+from tests.support import debian_packages
 
 _APT_GET = """#!/bin/sh
 case " $* " in
@@ -77,7 +77,7 @@ def test_apt_itself_reads_sources_without_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real apt with a source that is a folder, and no lists at all."""
-    basekit.need("apt-get", "apt-config")
+    debian_packages.need("apt-get", "apt-config")
     archive = tmp_path / "archive"
     (archive / "dists/trixie").mkdir(parents=True)
     (archive / "dists/trixie/Release").write_text(

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.builder import chainkit, indexkit
-from tests.builder.bisect.bisectkit import Story
+from tests.support import package_index, small_distribution
+from tests.support.bisect_history import Story
 
 
 @pytest.fixture
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
-    with indexkit.serving() as index:
-        chain = chainkit.make(tmp_path, index)
+    with package_index.serving() as index:
+        chain = small_distribution.make(tmp_path, index)
         for name, value in chain.environment().items():
             monkeypatch.setenv(name, value)
         yield Story(chain)

@@ -15,8 +15,8 @@ from builder.sources.source import Access
 from builder.stack import patchfile
 from builder.stack.cause import Cause
 from builder.stack.overlay import OverlayFile
-from tests.builder.chainkit import PATCH
-from tests.builder.patchkit import FIELDS
+from tests.support.patch_series import FIELDS
+from tests.support.small_distribution import PATCH
 
 WHEEL = {"wheel": "up==1.0", "sha256": "0" * 64}
 HERE = {"platform_machine": "x86_64"}

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tests.builder import chainkit
-from tests.builder.bisect.bisectkit import Story, culprit, lined
+from tests.support import small_distribution
+from tests.support.bisect_history import Story, culprit, lined
 
 BAD = "'bad' in text('bad.py')"
 
@@ -134,14 +134,18 @@ def test_a_patch_made_anew_is_no_change_and_is_taken_as_it_applies(story: Story)
     """Its context moves at commit 5: the good end's version applies before, the bad end's after."""
     story.end("good")
     story.many(5)
-    reworded = chainkit.SOURCE.replace("# a thing", "# the thing")
+    reworded = small_distribution.SOURCE.replace("# a thing", "# the thing")
     story.commit("reworded", **{"thing/__init__.py": reworded})
     commits = story.many(10, bad=6)
     patch = story.end("bad") / "patches/thing/greet.patch"
-    for text in (chainkit.SOURCE, chainkit.SOURCE.replace("hi", "good morning")):
+    for text in (
+        small_distribution.SOURCE,
+        small_distribution.SOURCE.replace("hi", "good morning"),
+    ):
         patch.write_text(
             patch.read_text().replace(
-                chainkit.blob(text), chainkit.blob(text.replace("# a thing", "# the thing"))
+                small_distribution.blob(text),
+                small_distribution.blob(text.replace("# a thing", "# the thing")),
             )
         )
     patch.write_text(patch.read_text().replace("# a thing", "# the thing"))

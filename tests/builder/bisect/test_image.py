@@ -16,10 +16,10 @@ from builder.cache import Cache
 from builder.env import parts
 from builder.image import layer, layout, oci, registry
 from builder.image.entry import file
-from tests.builder import gitkit
-from tests.builder.bisect.bisectkit import Story, culprit, lined
-from tests.builder.image.registrykit import Served, serving
-from tests.builder.publish.publishkit import Listing
+from tests.support import git_repository
+from tests.support.bisect_history import Story, culprit, lined
+from tests.support.image_registry import Served, serving
+from tests.support.published_project import Listing
 
 BAD = "'bad' in text('bad.py')"
 DAYS = [f"2026-03-{day:02}" for day in range(1, 13)]
@@ -41,7 +41,7 @@ def _files(end: Path) -> dict[str, tuple[str, int]]:
         "patched_tree": "3" * 40,
         "exported_tree": "3" * 40,
         "absent": [],
-        "date": gitkit.DATE,
+        "date": git_repository.DATE,
         "patches": [
             {
                 "name": name,
@@ -159,9 +159,9 @@ def test_what_is_not_as_it_was_made_is_refused(story: Story, damage: str) -> Non
 def test_a_lock_is_found_in_our_history(story: Story) -> None:
     story.end("good")
     place = _environment(story, story.folder / "good")
-    gitkit.git(story.folder, "init", "--quiet", "--initial-branch=main", ".")
-    gitkit.git(story.folder, "add", "locks", "manifest.yaml", "patches")
-    gitkit.git(story.folder, "commit", "--quiet", "-m", "as it was")
+    git_repository.git(story.folder, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.git(story.folder, "add", "locks", "manifest.yaml", "patches")
+    git_repository.git(story.folder, "commit", "--quiet", "-m", "as it was")
     with open(story.folder / "locks/thing-cpu.txt", "a") as lock:
         lock.write("# edited\n")
     commits = story.many(4, bad=1)

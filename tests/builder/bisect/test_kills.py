@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 
-from tests.builder import chainkit
-from tests.builder.bisect.bisectkit import Story, culprit
-from tests.builder.chainkit import ROOT
+from tests.support import small_distribution
+from tests.support.bisect_history import Story, culprit
+from tests.support.small_distribution import ROOT
 
 BAD = "'bad' in text('bad.py')"
 
 
-def _killed(story: Story, *argv: str, program: str = chainkit._MAIN, **extra: str) -> int:
+def _killed(story: Story, *argv: str, program: str = small_distribution._MAIN, **extra: str) -> int:
     command = [sys.executable, "-I", "-c", program, str(ROOT), *argv]
     done = subprocess.run(
         command,
@@ -55,7 +55,7 @@ def test_killed_at_any_step_of_ours(story: Story) -> None:
     commits = story.many(6, bad=3)
     story.end("bad")
     argv = story.argv(BAD, "--work", str(story.folder / "work"))
-    total = _killed(story, *argv, program=chainkit.KILLED, KILL_AT="0")
+    total = _killed(story, *argv, program=small_distribution.KILLED, KILL_AT="0")
     answered = story.calls()
     assert total > 20
     for point in sorted({1 + total * part // 10 for part in range(10)}):
@@ -63,7 +63,8 @@ def test_killed_at_any_step_of_ours(story: Story) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         story.log.unlink(missing_ok=True)
         assert (
-            _killed(story, *argv, program=chainkit.KILLED, KILL_AT=str(point)) == -signal.SIGKILL
+            _killed(story, *argv, program=small_distribution.KILLED, KILL_AT=str(point))
+            == -signal.SIGKILL
         ), point
         status, document = story.main(*argv)
         assert (status, culprit(document["result"])["commit"]) == (0, commits[3]), point

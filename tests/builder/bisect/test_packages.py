@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.builder import chainkit, gitkit, lockkit
-from tests.builder.bisect.bisectkit import Story, culprit
+from tests.support import git_repository, package_archives, small_distribution
+from tests.support.bisect_history import Story, culprit
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 
@@ -17,7 +17,7 @@ def _lock(story: Story, end: Path, versions: dict[str, str], **requires: str) ->
     text = lock.read_text()
     for name, version in versions.items():
         wanted = [requires[name]] if name in requires else []
-        digest = lockkit.publish(story.chain.index, story.folder, name, version, *wanted)
+        digest = package_archives.publish(story.chain.index, story.folder, name, version, *wanted)
         text += f"{name}=={version} \\\n    --hash=sha256:{digest}\n"
     lock.write_text(text)
 
@@ -76,16 +76,16 @@ def test_the_command_finds_the_environment_on_its_path(two: Story) -> None:
 def test_revisions_of_this_repository(story: Story) -> None:
     """Our own commits: of rosetta/ each is a change, and of a patch the one that changed it is told."""
     repo = story.folder / "ours"
-    gitkit.git(story.folder, "init", "--quiet", "--initial-branch=main", str(repo))
+    git_repository.git(story.folder, "init", "--quiet", "--initial-branch=main", str(repo))
 
     def commit(subject: str, **files: str) -> str:
         for name, text in files.items():
             path = repo / "rosetta" / f"{name}.py"
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
-        gitkit.git(repo, "add", ".")
-        gitkit.git(repo, "commit", "--quiet", "--allow-empty", "-m", subject)
-        return gitkit.git(repo, "rev-parse", "HEAD")
+        git_repository.git(repo, "add", ".")
+        git_repository.git(repo, "commit", "--quiet", "--allow-empty", "-m", subject)
+        return git_repository.git(repo, "rev-parse", "HEAD")
 
     for part in ("patches", "locks", "manifest.yaml"):
         (story.folder / part).rename(repo / part)
@@ -129,7 +129,8 @@ def test_revisions_of_this_repository(story: Story) -> None:
 
     greet = repo / "patches/thing/greet.patch"
     polite, loud = (
-        chainkit.blob(chainkit.SOURCE.replace("hi", word)) for word in ("good morning", "HELLO")
+        small_distribution.blob(small_distribution.SOURCE.replace("hi", word))
+        for word in ("good morning", "HELLO")
     )
     greet.write_text(greet.read_text().replace(polite, loud).replace("good morning", "HELLO"))
     by = commit("shout")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builder.bump.bumpkit import Story, begin
+from tests.support.bump_history import Story, begin
 
 
 @pytest.fixture

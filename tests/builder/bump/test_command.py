@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builder.bump.bumpkit import Story
+from tests.support.bump_history import Story
 
 
 def test_a_forecast_changes_nothing(story: Story) -> None:

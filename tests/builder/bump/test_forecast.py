@@ -13,10 +13,10 @@ from builder.errors import FatalError
 from builder.locks import marker
 from builder.locks.lockfile import Pin
 from builder.locks.resolve import Request, Rules
-from tests.builder.bump.bumpkit import Story
-from tests.builder.indexkit import Index
-from tests.builder.lockkit import publish
-from tests.builder.patchkit import text
+from tests.support.bump_history import Story
+from tests.support.package_archives import publish
+from tests.support.package_index import Index
+from tests.support.patch_series import text
 
 PLACES = marker.grid(["3.12"], ["amd64"])
 NOW = [

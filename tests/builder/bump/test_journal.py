@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder import cli
-from tests.builder.bump.bumpkit import Story
-from tests.builder.patchkit import text
+from tests.support.bump_history import Story
+from tests.support.patch_series import text
 
 ROOT = Path(__file__).resolve().parents[3]
 

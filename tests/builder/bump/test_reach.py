@@ -10,9 +10,9 @@ from builder.bump import reach
 from builder.cache import Cache
 from builder.manifest import GitSource
 from builder.sources.source import Access
-from tests.builder import gitkit
-from tests.builder.bump.bumpkit import Story
-from tests.builder.patchkit import URL, Bench, text
+from tests.support import git_repository
+from tests.support.bump_history import Story
+from tests.support.patch_series import URL, Bench, text
 
 
 def _finding(story: Story) -> dict[str, str]:
@@ -131,7 +131,7 @@ def test_a_mirror_that_is_cut_off(story: Story) -> None:
     up.commit({"README": b"y\n"}, "two")
     shallow = story.bench.root / "shallow/up.git"
     shallow.parent.mkdir()
-    gitkit.git(
+    git_repository.git(
         story.bench.root,
         "clone",
         "--quiet",
@@ -176,9 +176,9 @@ def test_from_a_server_the_history_comes_once(
     assert culprit[:12] in out
     assert story.pinned == good
     history = tmp_path / "cache/git/up+history.git"
-    before = gitkit.snapshot(history)
+    before = git_repository.snapshot(history)
     assert cli.main(argv) == 1
-    assert gitkit.snapshot(history) == before
+    assert git_repository.snapshot(history) == before
     # What was fetched is enough to go on without the server.
     shutil.move(bench.upstream.git.git_dir, tmp_path / "away.git")
     (bench.patches / "series").write_text("")

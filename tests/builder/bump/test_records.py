@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from tests.builder.bump.bumpkit import Story
-from tests.builder.patchkit import text
+from tests.support.bump_history import Story
+from tests.support.patch_series import text
 
 SETUP = b"from setuptools import setup\nsetup(name='up', install_requires=[%s])\n"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from builder.bump import search
-from tests.builder.bump.bumpkit import OTHER, Story
-from tests.builder.patchkit import text
+from tests.support.bump_history import OTHER, Story
+from tests.support.patch_series import text
 
 
 def test_a_conflict_names_the_commit_that_broke_it_and_the_pin_goes_up_to_there(

@@ -9,12 +9,12 @@ from builder import manifest
 from builder.bump import stats
 from builder.cache import Cache
 from builder.sources.source import Access
-from tests.builder import gitkit
-from tests.builder.bump.bumpkit import Story, begin
-from tests.builder.patchkit import text
+from tests.support import git_repository
+from tests.support.bump_history import Story, begin
+from tests.support.patch_series import text
 
 DAY = 86400
-START = 1_600_000_000  # patchkit's upstream makes its commit n on day n after this
+START = 1_600_000_000  # the upstream of patch_series makes its commit n on day n after this
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def ours(story: Story) -> Story:
     """A source with one patch, and this repository with one commit, on day 10."""
     story.mine(l20="ours\n")
     story.pin()
-    gitkit.git(story.bench.root, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.git(story.bench.root, "init", "--quiet", "--initial-branch=main", ".")
     return story
 
 
 def _commit(story: Story, day: int, *paths: str) -> str:
     root = story.bench.root
-    gitkit.git(root, "add", "-A", "--", *(paths or ("manifest.yaml", "patches")))
+    git_repository.git(root, "add", "-A", "--", *(paths or ("manifest.yaml", "patches")))
     date = f"@{START + DAY * day} +0000"
-    gitkit.git(
+    git_repository.git(
         root,
         "commit",
         "--quiet",
@@ -40,7 +40,7 @@ def _commit(story: Story, day: int, *paths: str) -> str:
         GIT_COMMITTER_DATE=date,
         GIT_AUTHOR_DATE=date,
     )
-    return gitkit.git(root, "rev-parse", "HEAD")
+    return git_repository.git(root, "rev-parse", "HEAD")
 
 
 def _stats(story: Story, day: int = 100) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def test_a_shallow_clone_knows_no_age_of_what_it_always_had(ours: Story) -> None
     ours.bench.add("new", ours.bench.upstream.diff({"pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}))
     head = _commit(ours, 5)
     (ours.bench.root / ".git/shallow").write_text(
-        gitkit.git(ours.bench.root, "rev-parse", f"{head}~1") + "\n"
+        git_repository.git(ours.bench.root, "rev-parse", f"{head}~1") + "\n"
     )
     assert [one["days"] for one in _stats(ours)["patches"]] == [None, 95]
 
@@ -174,7 +174,7 @@ def test_below_the_top_of_a_repository(
     story = begin(tmp_path / "sub", capsys, monkeypatch)
     story.mine(l20="ours\n")
     story.pin()
-    gitkit.git(tmp_path, "init", "--quiet", "--initial-branch=main", ".")
+    git_repository.git(tmp_path, "init", "--quiet", "--initial-branch=main", ".")
     _commit(story, 10)
     found = _stats(story)
     assert (found["patches"][0]["days"], [one["pin"] for one in found["over_time"]]) == (
@@ -188,7 +188,9 @@ def test_in_a_work_tree_beside_its_repository(story: Story) -> None:
     story.mine(l20="ours\n")
     story.pin()
     real = root / "elsewhere.git"
-    gitkit.git(root, "init", "--quiet", "--initial-branch=main", f"--separate-git-dir={real}", ".")
+    git_repository.git(
+        root, "init", "--quiet", "--initial-branch=main", f"--separate-git-dir={real}", "."
+    )
     _commit(story, 10)
     assert (root / ".git").is_file()
     assert _stats(story)["patches"][0]["days"] == 90

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builder.bump.bumpkit import Story
-from tests.builder.patchkit import text
+from tests.support.bump_history import Story
+from tests.support.patch_series import text
 
 
 def test_taken_exactly(story: Story) -> None:

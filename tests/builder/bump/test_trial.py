@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tests.builder.bump.bumpkit import OTHER, Story
-from tests.builder.patchkit import text
+from tests.support.bump_history import OTHER, Story
+from tests.support.patch_series import text
 
 
 def test_what_applies_as_it_is_stays_as_it_is(story: Story) -> None:

@@ -22,7 +22,7 @@ from builder.base import bootstrap, debs
 from builder.cache import Cache
 from builder.engine import normalise, step
 from builder.errors import FatalError
-from tests.builder.engine import enginekit
+from tests.support import container_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cache, BaseLock, Lay
     if not shutil.which("mmdebstrap"):
         pytest.skip("NOT CHECKED: mmdebstrap is not here")
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    lock = debs.load(manifest.load(ROOT / "manifest.yaml"), "trixie", enginekit.HERE)
+    lock = debs.load(manifest.load(ROOT / "manifest.yaml"), "trixie", container_engines.HERE)
     try:
         debs.fetch(cache, lock)
     except FatalError as error:
@@ -53,13 +53,13 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
     made: tuple[Cache, BaseLock, Layer, Layer], name: str
 ) -> None:
     cache, lock, lower, upper = made
-    used = enginekit.needed(name, builds=True)
+    used = container_engines.needed(name, builds=True)
     with step.build_base(
-        used, cache, ROOT, [lower], enginekit.HERE, debs.fetch(cache, lock)
+        used, cache, ROOT, [lower], container_engines.HERE, debs.fetch(cache, lock)
     ) as exported:
         ours = normalise.os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest
-    assert "usr/bin/python3" in enginekit.content(cache, ours)
+    assert "usr/bin/python3" in container_engines.content(cache, ours)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_an_archive_behind_a_proxy_with_a_password(
     made: tuple[Cache, BaseLock, Layer, Layer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cache, _, lower, _ = made
-    used = enginekit.needed("buildah" if shutil.which("buildah") else "docker", builds=True)
+    used = container_engines.needed("buildah" if shutil.which("buildah") else "docker", builds=True)
     bundle = tmp_path / "ca.pem"
     system = Path("/etc/ssl/certs/ca-certificates.crt")
     bundle.write_bytes(b"# certificate-7fe1\n" + (system.read_bytes() if system.exists() else b""))
@@ -145,9 +145,9 @@ def test_an_archive_behind_a_proxy_with_a_password(
             monkeypatch.setenv(name, address)
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        with step.build_base(used, cache, ROOT, [lower], enginekit.HERE) as exported:
+        with step.build_base(used, cache, ROOT, [lower], container_engines.HERE) as exported:
             assert (
-                enginekit.holds(
+                container_engines.holds(
                     exported,
                     [
                         PASSWORD,
@@ -157,7 +157,9 @@ def test_an_archive_behind_a_proxy_with_a_password(
                 )
                 == []
             )
-            found = enginekit.content(cache, normalise.os_layer(cache, "proxied", "gzip", exported))
+            found = container_engines.content(
+                cache, normalise.os_layer(cache, "proxied", "gzip", exported)
+            )
     assert "usr/bin/python3" in found
     assert any("InRelease" in url or ":443" in url for url in asked)
     assert not any(path.startswith(("run/", "var/lib/apt/lists/", "var/log/")) for path in found)

@@ -21,7 +21,7 @@ from builder.engine.docker import Docker
 from builder.errors import FatalError
 from builder.image import layer, oci
 from builder.image.entry import file
-from tests.builder.engine import enginekit
+from tests.support import container_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Cache:
 
 def _index(
     cache: Cache,
-    architectures: tuple[str, ...] = (enginekit.HERE,),
+    architectures: tuple[str, ...] = (container_engines.HERE,),
     *,
     top: str = "top",
     compression: str = "zstd",
@@ -50,7 +50,7 @@ def _index(
         f"base-{compression}",
         "base",
         compression,
-        lambda: open(layer.blob(cache, enginekit.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
+        lambda: open(layer.blob(cache, container_engines.base(cache).digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
     images = []
     for architecture in architectures:
@@ -99,7 +99,7 @@ def _free_of(used: Engine, index: Index) -> bool:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("compression", ["zstd", "gzip"])
 def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     index = _index(shared, compression=compression)
     with _tag(used, f"run-{compression}") as tag:
         assert used.load(shared, index, tag) == tag
@@ -107,7 +107,7 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
         done = used.run(
             tag, [], engine.Limits(user="12345", read_only=True, memory_folders=("/tmp",))
         )
-        assert (done.returncode, done.stdout) == (0, f"top {enginekit.HERE}\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, f"top {container_engines.HERE}\n"), done.stderr
         assert used.run(tag, ["sh", "-c", "exit 7"], engine.Limits()).returncode == 7
         assert (
             used.run(tag, ["sh", "-c", "echo x > /opt/x"], engine.Limits(read_only=True)).returncode
@@ -119,18 +119,18 @@ def test_loaded_and_run(shared: Cache, name: str, compression: str) -> None:
         before = used.digest(tag)
         used.load(shared, _index(shared, top="other", compression=compression), tag)
         used.remove([before.removeprefix("sha256:")])
-        assert used.run(tag, [], engine.Limits()).stdout == f"other {enginekit.HERE}\n"
+        assert used.run(tag, [], engine.Limits()).stdout == f"other {container_engines.HERE}\n"
     assert _free_of(used, index)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, name: str) -> None:
     """Its layers are the same unpacked, but none of the blobs is."""
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     with _tag(used, "first") as first, _tag(used, "second") as second:
         used.load(shared, _index(shared, top="both", compression="gzip"), first)
         used.load(shared, _index(shared, top="both", compression="zstd"), second)
-        assert used.run(second, [], engine.Limits()).stdout == f"both {enginekit.HERE}\n"
+        assert used.run(second, [], engine.Limits()).stdout == f"both {container_engines.HERE}\n"
         # Docker's store has to have the blobs too, not only what they unpack to.
         used.save(second, tmp_path / "saved.tar")
         assert export.saved(tmp_path / "saved.tar").diff_ids == tuple(
@@ -140,7 +140,7 @@ def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     index = _index(shared, ("amd64", "arm64"), top="several")
     with _tag(used, "several") as tag:
         if isinstance(used, Docker) and not used._containerd():
@@ -154,14 +154,14 @@ def test_several_architectures_under_one_name(shared: Cache, name: str) -> None:
             return
         for _ in range(2):
             used.load(shared, index, tag)
-            done = used.run(tag, [], engine.Limits(architecture=enginekit.HERE))
-            assert done.stdout == f"several {enginekit.HERE}\n", done.stderr
+            done = used.run(tag, [], engine.Limits(architecture=container_engines.HERE))
+            assert done.stdout == f"several {container_engines.HERE}\n", done.stderr
     assert _free_of(used, index)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name: str) -> None:
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     cache = Cache(tmp_path / "cache")
     index = _index(cache, top="broken")
     blob = layer.blob(cache, index.images[0].layers[1].digest)
@@ -182,15 +182,15 @@ def test_a_blob_that_is_not_what_it_should_be_gives_no_name(tmp_path: Path, name
 def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     shared: Cache, tmp_path: Path, name: str
 ) -> None:
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     big = layer.write(
         shared, "big", "big", "zstd", lambda: [file("opt/big", os.urandom(1 << 20) * 100)]
     )
     index = oci.index(
         [
             oci.image(
-                enginekit.HERE,
-                [enginekit.base(shared), big],
+                container_engines.HERE,
+                [container_engines.base(shared), big],
                 "2026-01-02T03:04:05Z",
                 {"Cmd": ["id", "-u"]},
                 {},
@@ -228,7 +228,7 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
 @pytest.mark.parametrize("name", ENGINES)
 def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, name: str) -> None:
     """Killed between the image's name and the end of its temporary one."""
-    used = enginekit.needed(name)
+    used = container_engines.needed(name)
     index = _index(shared, top="left")
     with _tag(used, "left") as tag:
         used.load(shared, index, tag)

@@ -14,7 +14,7 @@ from builder.engine import normalise, step
 from builder.errors import FatalError
 from builder.image import layer, oci
 from builder.image.entry import file
-from tests.builder.engine import enginekit
+from tests.support import container_engines
 
 if TYPE_CHECKING:
     from builder.image.layer import Layer
@@ -65,7 +65,7 @@ def _small(cache: Cache) -> list[Layer]:
         file("usr/bin/dpkg-query", "#!/bin/sh\nexit 1\n", 0o755),
     )
     return [
-        enginekit.base(
+        container_engines.base(
             cache,
             *programs,
             file("etc/keep/same", "same\n"),
@@ -104,11 +104,11 @@ def _host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
     shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
-    with step.build_base(engine, shared, ROOT, _small(shared), enginekit.HERE) as exported:
-        assert enginekit.holds(exported, markers) == []
-        made = enginekit.content(
+    with step.build_base(engine, shared, ROOT, _small(shared), container_engines.HERE) as exported:
+        assert container_engines.holds(exported, markers) == []
+        made = container_engines.content(
             shared, normalise.os_layer(shared, f"seen-{name}", "gzip", exported)
         )
     seen = {
@@ -136,26 +136,26 @@ def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
 def test_the_search_finds_a_recipe_that_leaks(
     shared: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, way: str
 ) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
     scripts = {
         "file": "set -eu\nmkdir -p /usr/share/leak\ncat /run/secrets/* > /usr/share/leak/all\n",
         "name": "set -eu\nmkdir -p /usr/share/leak\nread -r line < /run/secrets/rosetta-ca; while read -r line; do case $line in *7fe1*) touch /usr/share/leak/$line ;; esac; done < /run/secrets/rosetta-ca\n",
         "config": "",
     }
-    root = enginekit.repository(
+    root = container_engines.repository(
         ROOT,
         tmp_path / "leaky",
         scripts[way],
         before="ENV LEAK=token-7fe1" if way == "config" else "",
     )
-    with step.build_base(engine, shared, root, _small(shared), enginekit.HERE) as exported:
-        assert enginekit.holds(exported, markers)
+    with step.build_base(engine, shared, root, _small(shared), container_engines.HERE) as exported:
+        assert container_engines.holds(exported, markers)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     plain = _small(shared)[0]
     packed = layer.from_tar(
         shared,
@@ -164,7 +164,7 @@ def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
         "zstd",
         lambda: open(layer.blob(shared, plain.digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
-    with step.build_base(engine, shared, ROOT, [packed], enginekit.HERE) as exported:
+    with step.build_base(engine, shared, ROOT, [packed], container_engines.HERE) as exported:
         assert exported.below == 1
         assert normalise.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
 
@@ -181,14 +181,14 @@ def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
 def test_a_base_with_a_user_or_a_shell_of_its_own(
     shared: Cache, name: str, settings: dict[str, object]
 ) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     reference = "localhost/rosetta-test-user:1"
-    image = oci.image(enginekit.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {})
+    image = oci.image(container_engines.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {})
     engine.load(shared, oci.index([image], {}), reference)
     try:
-        with step.build_base(engine, shared, ROOT, reference, enginekit.HERE) as exported:
+        with step.build_base(engine, shared, ROOT, reference, container_engines.HERE) as exported:
             assert (exported.below, len(exported.layers)) == (1, 2)
-            made = enginekit.content(
+            made = container_engines.content(
                 shared,
                 normalise.os_layer(shared, f"user-{name}-{settings['User']}", "gzip", exported),
             )
@@ -199,12 +199,12 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, name: str) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     script = "echo unrelated\necho 'the very reason' >&2\nprintf '\\033[31mred' >&2\nexit 7\n"
-    root = enginekit.repository(ROOT, tmp_path / "failing", script)
+    root = container_engines.repository(ROOT, tmp_path / "failing", script)
     with (
         pytest.raises(FatalError) as caught,
-        step.build_base(engine, shared, root, _small(shared), enginekit.HERE),
+        step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
     ):
         pass
     assert "the very reason" in caught.value.what
@@ -215,9 +215,11 @@ def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, n
 def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
     digests = set()
     for name in ENGINES:
-        engine = enginekit.needed(name, builds=True)
+        engine = container_engines.needed(name, builds=True)
         for count in range(2):
-            with step.build_base(engine, shared, ROOT, _small(shared), enginekit.HERE) as exported:
+            with step.build_base(
+                engine, shared, ROOT, _small(shared), container_engines.HERE
+            ) as exported:
                 digests.add(
                     normalise.os_layer(shared, f"same-{name}-{count}", "gzip", exported).digest
                 )
@@ -228,36 +230,42 @@ def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
 def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
     shared: Cache, name: str
 ) -> None:
-    engine = enginekit.needed(name, builds=True)
-    on = [enginekit.base(shared)]
+    engine = container_engines.needed(name, builds=True)
+    on = [container_engines.base(shared)]
     lacks = r"no apt-get .*lacks: python3 git numactl ps libibverbs\.so\.1 librdmacm\.so\.1 libnuma\.so\.1"
     with (
         pytest.raises(FatalError, match=lacks) as caught,
-        step.build_base(engine, shared, ROOT, on, enginekit.HERE),
+        step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
     assert "--base" in caught.value.do
-    assert [engine.digest(each) for each in step.names(ROOT, on, enginekit.HERE, None)] == ["", ""]
+    assert [engine.digest(each) for each in step.names(ROOT, on, container_engines.HERE, None)] == [
+        "",
+        "",
+    ]
     assert not list(shared.path("blobs").glob(".tmp-*"))
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
-    engine = enginekit.needed(name, builds=True)
+    engine = container_engines.needed(name, builds=True)
     on = "localhost:1/none/such:1"
     with (
         pytest.raises(FatalError, match=r"registry cannot be reached|no such image"),
-        step.build_base(engine, shared, ROOT, on, enginekit.HERE),
+        step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
-    assert [engine.digest(each) for each in step.names(ROOT, on, enginekit.HERE, None)] == ["", ""]
+    assert [engine.digest(each) for each in step.names(ROOT, on, container_engines.HERE, None)] == [
+        "",
+        "",
+    ]
     assert not list(shared.path("blobs").glob(".tmp-*"))
 
 
 def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
-    root = enginekit.repository(ROOT, tmp_path / "own")
+    root = container_engines.repository(ROOT, tmp_path / "own")
     before = step.recipe(root)
-    assert before == step.recipe(enginekit.repository(ROOT, tmp_path / "same"))
+    assert before == step.recipe(container_engines.repository(ROOT, tmp_path / "same"))
     for path in ("Dockerfile.base", "docker/packages", "docker/install-packages"):
         text = (root / path).read_text()
         (root / path).write_text(text + "# more\n")

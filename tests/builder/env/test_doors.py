@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.env import doors
-from tests.builder.env import doorkit
-from tests.builder.env.doorkit import Place
+from tests.support import small_environment
+from tests.support.small_environment import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    yield from doorkit.make()
+    yield from small_environment.make()
 
 
 def test_only_what_people_call_has_a_door(place: Place) -> None:
@@ -121,9 +121,9 @@ def test_without_a_home_there_is_one_that_is_ours_alone(place: Place, home: str 
     given = None if home is None else {"HOME": home}
     ran = place.run("python", "x", more=given)
     made = Path(ran.env["HOME"])
-    assert made == Path(ran.env["ROSETTA_HOME"]) == place.tmp / f"rosetta-{doorkit.USER}"
+    assert made == Path(ran.env["ROSETTA_HOME"]) == place.tmp / f"rosetta-{small_environment.USER}"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert made.stat().st_uid == doorkit.USER
+    assert made.stat().st_uid == small_environment.USER
     assert place.run("rosetta", more=given).env["HOME"] == str(made), "the same one the next time"
     assert len(list(place.tmp.iterdir())) == 1
 
@@ -134,7 +134,7 @@ def test_a_home_that_may_be_read_alone_stays_home(place: Place) -> None:
     if os.geteuid() != 0:
         home.chmod(0o555)
     ran = place.run("python", "x", HOME=str(home))
-    ours = place.tmp / f"rosetta-{doorkit.USER}"
+    ours = place.tmp / f"rosetta-{small_environment.USER}"
     assert ran.env["HOME"] == str(home), "its credentials are still found"
     assert ran.env["ROSETTA_HOME"] == str(ours)
     assert ran.env["XDG_CACHE_HOME"] == f"{ours}/cache"
@@ -149,7 +149,7 @@ def test_what_the_user_chose_is_taken(place: Place) -> None:
 
 
 def test_nobody_can_lay_a_trap(place: Place) -> None:
-    name = place.tmp / f"rosetta-{doorkit.USER}"
+    name = place.tmp / f"rosetta-{small_environment.USER}"
     target = place.owned(place.root / "target")
     name.symlink_to(target)
     ran = place.run("python", "x")
@@ -167,7 +167,7 @@ def test_nobody_can_lay_a_trap(place: Place) -> None:
     os.geteuid() != 0, reason="NOT CHECKED: only root can make another user's folder"
 )
 def test_another_users_folder_is_not_entered(place: Place) -> None:
-    name = place.tmp / f"rosetta-{doorkit.USER}"
+    name = place.tmp / f"rosetta-{small_environment.USER}"
     name.mkdir()
     name.chmod(0o777)
     home = Path(place.run("python", "x").env["HOME"])
@@ -191,7 +191,7 @@ def test_where_tmp_cannot_be_written_another_place_is_found(place: Place) -> Non
     os.geteuid() != 0, reason="NOT CHECKED: needs a user without a name, which only root can become"
 )
 def test_a_user_without_a_name_gets_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorkit, "USER", 64321)
+    monkeypatch.setattr(small_environment, "USER", 64321)
     ran = place.run("python", "x")
     assert (ran.env["USER"], ran.env["LOGNAME"]) == ("uid64321", "uid64321")
 

@@ -17,8 +17,8 @@ import pytest
 
 from builder.errors import FatalError
 from builder.image import bundle, layer, layout
-from tests.builder.image import registrykit
-from tests.builder.image.bundlekit import (
+from tests.support import image_registry
+from tests.support.image_bundle import (
     NAME,
     biggest,
     files,
@@ -86,7 +86,7 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
 
 
 def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
-    bundle.write(cache, registrykit.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu")
+    bundle.write(cache, image_registry.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu")
     text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
     assert (
         "enroot create --name me-pax-1.4-cpu me-pax-1.4-cpu.sqsh && enroot start me-pax-1.4-cpu rosetta info"
@@ -112,7 +112,7 @@ def test_a_bundle_replaces_a_bundle_and_nothing_else(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "out"
-    bundle.write(cache, registrykit.image(cache), place, name=NAME)
+    bundle.write(cache, image_registry.image(cache), place, name=NAME)
     bundle.write(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     (place / "notes").write_text("mine", encoding="ascii")
@@ -143,10 +143,10 @@ import os, signal, sys
 from pathlib import Path
 from builder.cache import Cache
 from builder.image import bundle
-from tests.builder.image import registrykit
-from tests.builder.image.bundlekit import NAME, biggest, files, index_, listing, older, run, site_, tool
+from tests.support import image_registry
+from tests.support.image_bundle import NAME, biggest, files, index_, listing, older, run, site_, tool
 cache, place, last, seed = Cache(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-index = registrykit.image(cache, architectures=("amd64", "arm64"), seed=seed)
+index = image_registry.image(cache, architectures=("amd64", "arm64"), seed=seed)
 real, count = os.rename, 0
 def rename(source, target):
     global count
@@ -167,7 +167,7 @@ def test_a_killed_write_is_finished_by_the_next(
 ) -> None:
     place = tmp_path / "out/b"
     place.parent.mkdir()
-    bundle.write(cache, registrykit.image(cache), place, name=NAME)
+    bundle.write(cache, image_registry.image(cache), place, name=NAME)
     before = files(place)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)],

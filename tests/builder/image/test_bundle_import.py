@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.image import bundle, layout
-from tests.builder.image import registrykit
-from tests.builder.image.bundlekit import (
+from tests.support import image_registry
+from tests.support.image_bundle import (
     NAME,
     biggest,
     files,
@@ -170,7 +170,7 @@ def test_wrong_usage_is_status_2(site: Path, tmp_path: Path, arguments: tuple[st
 
 
 def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None:
-    bundle.write(cache, registrykit.image(cache), tmp_path / "bundle", name=NAME)
+    bundle.write(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
     done = run(tmp_path, "--arch", "arm64", "oci", "out")
     assert done.returncode == 1
     assert "no image for arm64, only for amd64" in done.stderr
@@ -379,7 +379,7 @@ def test_an_engine_completes_it_from_its_own(
 def test_skopeo_reads_what_the_readme_says(site: Path, index: Index) -> None:
     if not shutil.which("skopeo"):
         pytest.skip("NOT CHECKED: skopeo is not here")
-    with registrykit.memory() as served:
+    with image_registry.memory() as served:
         done = subprocess.run(
             [
                 "skopeo",

@@ -16,9 +16,9 @@ import pytest
 from builder import log, redact
 from builder.errors import FatalError
 from builder.image import credentials, pull, reference, registry, transport
-from tests.builder.image import registrykit
-from tests.builder.image.registrykit import Fault, Memory, Served
-from tests.builder.image.servedkit import pauses_, served_
+from tests.support import image_registry
+from tests.support.image_registry import Fault, Memory, Served
+from tests.support.registry_fixtures import pauses_, served_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ __all__ = ["pauses_", "served_"]  # fixtures
 def memory() -> Iterator[tuple[Memory, Served]]:
     kept = Memory()
     kept.user = "me:my-password"
-    with registrykit.serving(kept.answer, kept.lose) as found:
+    with image_registry.serving(kept.answer, kept.lose) as found:
         yield kept, found
 
 
@@ -57,9 +57,9 @@ def test_a_login_is_used(
     kept, served = memory
     kept.bearer = f"http://{served.host}/token" if bearer else ""
     with pytest.raises(FatalError, match=r"login|denied"):
-        registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
-    registry.push(cache, registrykit.image(cache), f"{served.host}/team/t5x:latest")
+    registry.push(cache, image_registry.image(cache), f"{served.host}/team/t5x:latest")
     assert bearer == any(
         asked.get("scope") == ["repository:team/t5x:pull,push"] and asked.get("service") == ["kit"]
         for asked in kept.asked
@@ -72,7 +72,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     kept, served = memory
     kept.bearer, kept.anonymous = f"http://{served.host}/token", True
     name = f"{served.host}/team/t5x:latest"
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     registry.push(cache, index, name)
     assert pull.pull_manifest(name).digest == index.digest
     assert [asked["scope"] for asked in kept.asked] == [
@@ -99,7 +99,7 @@ def test_a_token_that_runs_out_is_asked_for_again(
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     monkeypatch.setattr(transport, "THREADS", 1)
     served.faults.append(Fault("out", "PUT", "uploads", skip=1))
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     registry.push(cache, index, f"{served.host}/t5x:latest")
     assert served.faults[0].times == 0
     assert len(kept.asked) == 2
@@ -116,7 +116,7 @@ def test_wrong_credentials_are_said_so_and_not_shown(
         {"auths": {served.host: {"username": "me", "password": "hunter2"}}},
     )
     with pytest.raises(FatalError, match="the credentials kept for it") as problem:
-        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert "hunter2" not in str(problem.value) + repr(problem.value.__cause__) + repr(
         credentials.find(reference.parse(f"{served.host}/t5x"))
     )
@@ -150,7 +150,7 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
 
     def answer(
         method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> registrykit.Answer:
+    ) -> image_registry.Answer:
         told = headers.get("Authorization", "")
         if target.startswith("/token") or not told:
             return kept.answer(method, target, headers, body)
@@ -163,7 +163,7 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
         )
 
     redact.remember([], {})
-    with registrykit.serving(answer, kept.lose) as served:
+    with image_registry.serving(answer, kept.lose) as served:
         kept.bearer = f"http://{served.host}/token" if bearer else ""
         _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
         with pytest.raises(FatalError, match="refused: ") as problem:
@@ -213,7 +213,7 @@ def test_a_credential_helper_is_asked(
     ]
     for settings in both:
         _logged_in(tmp_path / "docker", monkeypatch, settings)
-        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         assert credentials.find(reference.parse("elsewhere.example/t5x")) == credentials.NOBODY
     program.write_text("#!/bin/sh\necho my-password; exit 3\n", encoding="ascii")
     with pytest.raises(FatalError, match="status 3") as problem:
@@ -245,15 +245,15 @@ def test_no_other_host_hears_who_we_are(
         "machine 127.0.0.1 login me password my-password\n", encoding="ascii"
     )
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     registry.push(cache, index, f"{served.host}/t5x:latest")
 
     def elsewhere(
         _method: str, target: str, _headers: dict[str, str], _body: bytes
-    ) -> registrykit.Answer:
+    ) -> image_registry.Answer:
         return 200, {}, kept.blobs["t5x", target.removeprefix("/")]
 
-    with registrykit.serving(elsewhere, lambda _: None) as other:
+    with image_registry.serving(elsewhere, lambda _: None) as other:
         kept.redirect = f"http://{other.host}"
         wanted = index.images[0].layers[0]
         pull.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
@@ -267,13 +267,13 @@ def test_the_loopback_address_goes_past_every_proxy(
 ) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    with registrykit.closed_port() as port:
+    with image_registry.closed_port() as port:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://user:secret@127.0.0.1:{port}")
-        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         monkeypatch.setenv(reference.INSECURE, "registry.invalid")
         with pytest.raises(FatalError, match="proxy cannot be reached") as problem:
-            registry.push(cache, registrykit.image(cache), "registry.invalid/t5x:latest")
+            registry.push(cache, image_registry.image(cache), "registry.invalid/t5x:latest")
     assert "secret" not in str(problem.value)
 
 
@@ -284,7 +284,7 @@ def test_a_login_is_not_told_to_another_host_without_https(
     _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
     kept.bearer = "http://elsewhere.invalid/token"
     with pytest.raises(FatalError, match="without https"):
-        registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
 
 
 @pytest.fixture
@@ -345,10 +345,10 @@ def test_a_registry_with_tls_on_this_machine(
     """It is spoken to as it speaks itself, and its CA counts wherever the machine names it."""
     certificate, context = tls
     kept = Memory()
-    with registrykit.serving(kept.answer, kept.lose, context) as served:
+    with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
         with pytest.raises(FatalError, match="not trusted here"):
-            registry.push(cache, registrykit.image(cache), name)
+            registry.push(cache, image_registry.image(cache), name)
         folder = tmp_path / "config/containers/certs.d" / served.host
         folder.mkdir(parents=True)
         if place == "certs.d":
@@ -363,7 +363,7 @@ def test_a_registry_with_tls_on_this_machine(
                 place.split(maxsplit=1)[0] if place != "two folders" else "SSL_CERT_DIR",
                 both if place == "two folders" else str(tmp_path / "certificates"),
             )
-        registry.push(cache, registrykit.image(cache), name)
+        registry.push(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
 
 
@@ -404,11 +404,11 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
 
     def answer(
         method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> registrykit.Answer:
+    ) -> image_registry.Answer:
         return (status, {}, b"") if method == "HEAD" else kept.answer(method, target, headers, body)
 
-    with registrykit.serving(answer, kept.lose) as served:
-        pushed = registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    with image_registry.serving(answer, kept.lose) as served:
+        pushed = registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
         assert pull.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
 
@@ -418,7 +418,7 @@ def test_a_body_that_drips_is_given_up(
     """However slow each byte is, a read does not wait for a whole piece, and too few bytes a second end it."""
     kept, served = memory
     kept.user = ""
-    registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     monkeypatch.setattr(transport, "_SLOW_AFTER", 0)
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
@@ -434,12 +434,12 @@ def test_the_machines_ca_bundle_counts(
         monkeypatch.setattr(module, "is_loopback", lambda _: False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     kept = Memory()
-    with registrykit.serving(kept.answer, kept.lose, context) as served:
+    with image_registry.serving(kept.answer, kept.lose, context) as served:
         name = f"{served.host}/t5x:latest"
         with pytest.raises(FatalError, match="not trusted here"):
-            registry.push(cache, registrykit.image(cache), name)
+            registry.push(cache, image_registry.image(cache), name)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        registry.push(cache, registrykit.image(cache), name)
+        registry.push(cache, image_registry.image(cache), name)
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
         with pytest.raises(FatalError, match="is not there"):

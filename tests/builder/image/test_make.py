@@ -16,11 +16,10 @@ import pytest
 
 from builder import archives
 from builder.image import compress, layout
-from tests.builder import chainkit
-from tests.builder.chainkit import ROOT, Chain
-from tests.builder.image import imagekit
-from tests.builder.image.imagekit import OTHER, OWN, images
-from tests.builder.indexkit import serving
+from tests.support import image_bases, small_distribution
+from tests.support.image_bases import OTHER, OWN, images
+from tests.support.package_index import serving
+from tests.support.small_distribution import ROOT, Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Chain]:
     with serving() as index:
-        made = chainkit.make(tmp_path, index)
-        imagekit.base(tmp_path)
+        made = small_distribution.make(tmp_path, index)
+        image_bases.base(tmp_path)
         yield made
 
 
@@ -100,7 +99,9 @@ def test_both_architectures_in_one_index(chain: Chain) -> None:
     one, other = (_members(read, image, ("python", "sources")) for image in read.index.images)
     assert one.keys() == other.keys(), "the packages of this test are the same on both"
     assert any(
-        name.endswith("__pycache__/helper.cpython-" + chainkit.HERE.replace(".", "") + ".pyc")
+        name.endswith(
+            "__pycache__/helper.cpython-" + small_distribution.HERE.replace(".", "") + ".pyc"
+        )
         for name in other
     )
 
@@ -110,8 +111,11 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     _digest(chain)
     read = _read(chain)
     members = _members(read, _image(read))
-    site = f"opt/rosetta/env/lib/python{chainkit.HERE}/site-packages"
-    assert members["opt/rosetta/env/bin/python"][1].linkname == f"/usr/bin/python{chainkit.HERE}"
+    site = f"opt/rosetta/env/lib/python{small_distribution.HERE}/site-packages"
+    assert (
+        members["opt/rosetta/env/bin/python"][1].linkname
+        == f"/usr/bin/python{small_distribution.HERE}"
+    )
     assert {
         f"{site}/helper.py",
         f"{site}/fromsource.py",
@@ -221,7 +225,7 @@ def test_distributions_of_a_line_share_what_they_have_in_common(chain: Chain) ->
     """A second distribution with one package more: all of the first's lower layers are its too, byte for byte, though made in another cache."""
     _digest(chain)
     first = _read(chain)
-    extra = chainkit._wheel(chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0")
+    extra = small_distribution._wheel(chain.folder / "extra-1.0-py3-none-any.whl", "extra", "1.0")
     lock = (chain.folder / "locks/thing-cpu.txt").read_text()
     (chain.folder / "locks/more-cpu.txt").write_text(
         f"extra==1.0 \\\n    --hash=sha256:{chain.index.add('extra', extra)}\n{lock}"
@@ -386,12 +390,12 @@ def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
         "--output",
         f"oci:{chain.folder}/image",
         "--base",
-        f"oci:{imagekit.base(chain.folder)}",
+        f"oci:{image_bases.base(chain.folder)}",
     )
     wanted = _digest(chain)
     for folder in (chain.folder / "image", chain.cache):
         shutil.rmtree(folder)
-    status, _, stderr = chain.run(*common, program=chainkit.KILLED)
+    status, _, stderr = chain.run(*common, program=small_distribution.KILLED)
     assert status == 0, stderr
     total = int(stderr.split()[-1])
     assert total > 10
@@ -399,7 +403,14 @@ def test_killed_at_any_stage_a_rerun_ends_right(chain: Chain) -> None:
         for folder in (chain.folder / "image", chain.cache):
             shutil.rmtree(folder, ignore_errors=True)
         chain.extra["KILL_AT"] = str(point)
-        argv = [sys.executable, "-I", "-c", chainkit.KILLED, str(ROOT), *chain.argv(*common)]
+        argv = [
+            sys.executable,
+            "-I",
+            "-c",
+            small_distribution.KILLED,
+            str(ROOT),
+            *chain.argv(*common),
+        ]
         done = subprocess.run(
             argv,
             capture_output=True,
@@ -427,13 +438,13 @@ def test_killed_while_a_layout_is_replaced(chain: Chain) -> None:
             sys.executable,
             "-I",
             "-c",
-            chainkit.KILLED,
+            small_distribution.KILLED,
             str(ROOT),
             *chain.argv(
                 "--output",
                 f"oci:{chain.folder}/image",
                 "--base",
-                f"oci:{imagekit.base(chain.folder)}",
+                f"oci:{image_bases.base(chain.folder)}",
             ),
         ]
         done = subprocess.run(

@@ -7,11 +7,11 @@ import json
 
 from builder.cache import Cache
 from builder.image import oci
-from tests.builder.image import layerkit
+from tests.support import small_image
 
 
 def test_documents_name_each_other(cache: Cache) -> None:
-    index = layerkit.index(cache)
+    index = small_image.index(cache)
     document = json.loads(index.document)
     assert document["schemaVersion"] == 2
     assert document["mediaType"] == "application/vnd.oci.image.index.v1+json"
@@ -46,21 +46,21 @@ def test_documents_name_each_other(cache: Cache) -> None:
 
 
 def test_config(cache: Cache) -> None:
-    image = layerkit.image(cache, "arm64")
+    image = small_image.image(cache, "arm64")
     config = json.loads(image.config)
     assert (config["architecture"], config["variant"], config["os"], config["created"]) == (
         "arm64",
         "v8",
         "linux",
-        layerkit.CREATED,
+        small_image.CREATED,
     )
-    assert config["config"] == layerkit.SETTINGS
+    assert config["config"] == small_image.SETTINGS
     assert config["rootfs"] == {
         "type": "layers",
         "diff_ids": [layer.diff_id for layer in image.layers],
     }
     assert config["history"] == [
-        {"created": layerkit.CREATED, "created_by": f"rosetta: {name}"}
+        {"created": small_image.CREATED, "created_by": f"rosetta: {name}"}
         for name in ("base", "python", "rosetta")
     ]
 
@@ -70,32 +70,32 @@ def test_json_is_canonical(cache: Cache) -> None:
         oci.canonical({"b": 1, "a": {"z": "ü", "y": [1, 2]}})
         == '{"a":{"y":[1,2],"z":"ü"},"b":1}'.encode()
     )
-    image = layerkit.image(cache)
-    for data in (image.config, image.manifest, layerkit.index(cache).document):
+    image = small_image.image(cache)
+    for data in (image.config, image.manifest, small_image.index(cache).document):
         assert data == oci.canonical(json.loads(data))
 
 
 def test_order_of_architectures_and_settings_does_not_count(cache: Cache) -> None:
     assert (
-        layerkit.index(cache, ("arm64", "amd64")).digest
-        == layerkit.index(cache, ("amd64", "arm64")).digest
+        small_image.index(cache, ("arm64", "amd64")).digest
+        == small_image.index(cache, ("amd64", "arm64")).digest
     )
-    image = layerkit.image(cache)
+    image = small_image.image(cache)
     turned = oci.image(
         "amd64",
         image.layers,
-        layerkit.CREATED,
-        dict(reversed(layerkit.SETTINGS.items())),
+        small_image.CREATED,
+        dict(reversed(small_image.SETTINGS.items())),
         {"org.opencontainers.image.title": "t5x"},
     )
     assert turned.digest == image.digest
 
 
 def test_one_platform_is_an_index_too_and_empty_settings_are_left_out(cache: Cache) -> None:
-    index = layerkit.index(cache, ("amd64",))
+    index = small_image.index(cache, ("amd64",))
     assert len(json.loads(index.document)["manifests"]) == 1
     bare = oci.image(
-        "amd64", index.images[0].layers, layerkit.CREATED, {"Env": [], "WorkingDir": ""}, {}
+        "amd64", index.images[0].layers, small_image.CREATED, {"Env": [], "WorkingDir": ""}, {}
     )
     assert json.loads(bare.config)["config"] == {}
     assert "annotations" not in json.loads(bare.manifest)

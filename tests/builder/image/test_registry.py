@@ -12,9 +12,9 @@ import pytest
 
 from builder.errors import FatalError
 from builder.image import layer, layout, oci, pull, registry, send
-from tests.builder.image import registrykit
-from tests.builder.image.registrykit import Fault, Served
-from tests.builder.image.servedkit import pauses_, served_
+from tests.support import image_registry
+from tests.support.image_registry import Fault, Served
+from tests.support.registry_fixtures import pauses_, served_
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ __all__ = ["pauses_", "served_"]  # fixtures
 
 
 def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_path: Path) -> None:
-    index = registrykit.image(cache, architectures=("amd64", "arm64"))
+    index = image_registry.image(cache, architectures=("amd64", "arm64"))
     pushed = registry.push(cache, index, f"{served.host}/team/t5x:cuda13")
     assert (pushed.digest, pushed.moved, pushed.previous) == (index.digest, pushed.total, "")
     assert served.tag("team/t5x", "cuda13") == index.digest
@@ -47,9 +47,9 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
 
 def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
     name = f"{served.host}/t5x:nightly"
-    first = registrykit.image(cache, size=3_000_000)
+    first = image_registry.image(cache, size=3_000_000)
     registry.push(cache, first, name)
-    second = registrykit.image(cache, size=3_000_000, top="two")
+    second = image_registry.image(cache, size=3_000_000, top="two")
     pushed = registry.push(cache, second, name)
     assert (served.tag("t5x", "nightly"), pushed.previous) == (second.digest, first.digest)
     assert pushed.moved == second.images[0].layers[-1].size + sum(
@@ -64,7 +64,7 @@ def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
 
 
 def test_blobs_of_a_repository_beside_are_mounted(cache: Cache, served: Served) -> None:
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     registry.push(cache, index, f"{served.host}/base:1")
     served.log.clear()
     pushed = registry.push(cache, index, f"{served.host}/other:1", "base")
@@ -101,9 +101,9 @@ def test_a_failed_push_moves_no_tag_and_the_next_one_moves_the_rest(
     cache: Cache, served: Served, fault: Fault
 ) -> None:
     name = f"{served.host}/team/t5x:latest"
-    old = registrykit.image(cache, top="old")
+    old = image_registry.image(cache, top="old")
     registry.push(cache, old, name)
-    new = registrykit.image(cache, top="new", size=200_000, architectures=("amd64", "arm64"))
+    new = image_registry.image(cache, top="new", size=200_000, architectures=("amd64", "arm64"))
     served.faults.append(Fault(**vars(fault)))
     with pytest.raises(FatalError) as problem:
         registry.push(cache, new, name)
@@ -142,7 +142,7 @@ def test_what_passes_by_is_tried_again(
     cache: Cache, served: Served, fault: Fault, pauses: list[float]
 ) -> None:
     served.faults.append(Fault(**vars(fault)))
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     registry.push(cache, index, f"{served.host}/t5x:latest")
     assert served.tag("t5x", "latest") == index.digest
     assert served.faults[0].times == 0
@@ -153,7 +153,7 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
     cache: Cache, served: Served
 ) -> None:
     name = f"{served.host}/t5x:latest"
-    old, new = registrykit.image(cache, top="old"), registrykit.image(cache, top="new")
+    old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
     registry.push(cache, old, name)
     lost = new.images[0].layers[-1].digest
     served.before = lambda method, _path: (
@@ -175,9 +175,9 @@ import sys
 from pathlib import Path
 from builder.cache import Cache
 from builder.image import registry
-from tests.builder.image import registrykit
+from tests.support import image_registry
 cache = Cache(Path(sys.argv[1]))
-registry.push(cache, registrykit.image(cache, top="new"), sys.argv[2])
+registry.push(cache, image_registry.image(cache, top="new"), sys.argv[2])
 """
 
 
@@ -187,7 +187,7 @@ registry.push(cache, registrykit.image(cache, top="new"), sys.argv[2])
 )
 def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, path: str) -> None:
     name = f"{served.host}/t5x:latest"
-    old, new = registrykit.image(cache, top="old"), registrykit.image(cache, top="new")
+    old, new = image_registry.image(cache, top="old"), image_registry.image(cache, top="new")
     registry.push(cache, old, name)
     with subprocess.Popen(
         [sys.executable, "-c", _PUSHER, str(cache.root), name], stderr=subprocess.DEVNULL
@@ -209,7 +209,7 @@ def test_a_killed_push_moves_no_tag(cache: Cache, served: Served, method: str, p
 
 def test_retry_after_is_honoured(cache: Cache, served: Served, pauses: list[float]) -> None:
     served.faults.append(Fault("429", "PUT", "uploads", retry_after="17"))
-    registry.push(cache, registrykit.image(cache), f"{served.host}/t5x:latest")
+    registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
     assert pauses == [17.0]
 
 
@@ -218,7 +218,7 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
 ) -> None:
     monkeypatch.setattr(send, "CHUNK", 100_000)
     served.faults.append(Fault("413", "PUT", "uploads", larger=400_000, times=9))
-    index = registrykit.image(cache, size=450_000)
+    index = image_registry.image(cache, size=450_000)
     pushed = registry.push(cache, index, f"{served.host}/t5x:latest")
     assert pushed.moved == pushed.total
     assert served.tag("t5x", "latest") == index.digest
@@ -226,7 +226,7 @@ def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
 
 
 def test_a_damaged_blob_of_ours_is_named(cache: Cache, served: Served) -> None:
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     damaged = layer.blob(cache, index.images[0].layers[1].digest)
     data = bytearray(damaged.read_bytes())
     data[1000] ^= 1
@@ -239,7 +239,7 @@ def test_a_damaged_blob_of_ours_is_named(cache: Cache, served: Served) -> None:
 
 
 def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path: Path) -> None:
-    index = registrykit.image(cache)
+    index = image_registry.image(cache)
     name = f"{served.host}/t5x:latest"
     registry.push(cache, index, name)
     wanted = index.images[0].layers[1]
@@ -253,7 +253,7 @@ def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path
 
 
 def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
-    first, second = registrykit.image(cache, top="a"), registrykit.image(cache, top="b")
+    first, second = image_registry.image(cache, top="a"), image_registry.image(cache, top="b")
     problems: list[BaseException] = []
 
     def one(index: oci.Index) -> None:
@@ -281,8 +281,8 @@ def test_what_is_no_image_is_said_so(served: Served) -> None:
 
 def test_nothing_listens(cache: Cache) -> None:
     with (
-        registrykit.closed_port() as port,
+        image_registry.closed_port() as port,
         pytest.raises(FatalError, match="refuses the connection") as problem,
     ):
-        registry.push(cache, registrykit.image(cache), f"127.0.0.1:{port}/t5x:latest")
+        registry.push(cache, image_registry.image(cache), f"127.0.0.1:{port}/t5x:latest")
     assert "\n" not in str(problem.value)

@@ -14,7 +14,7 @@ from builder.errors import FatalError
 from builder.locks import pipcheck
 from builder.locks.lockfile import environment_of
 from builder.locks.pipcheck import Finding
-from tests.builder.lockkit import metadata, wheel
+from tests.support.package_archives import metadata, wheel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from builder.errors import FatalError
 from builder.locks import marker, resolve
 from builder.locks.lockfile import Pin
 from builder.locks.resolve import Request, Rules
-from tests.builder.lockkit import publish, publish_sdist
+from tests.support.package_archives import publish, publish_sdist
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 GRID = marker.grid(["3.11", "3.12"], ["amd64", "arm64"])
 X86, ARM = "manylinux2014_x86_64", "manylinux2014_aarch64"

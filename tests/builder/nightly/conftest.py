@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.builder.nightly import nightkit
-from tests.builder.nightly.nightkit import Place
+from tests.support import nightly_checkout
+from tests.support.nightly_checkout import Place
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    return nightkit.make(tmp_path, capsys)
+    return nightly_checkout.make(tmp_path, capsys)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.status import reports
-from tests.builder.nightly.nightkit import Place
+from tests.support.nightly_checkout import Place
 
 
 @pytest.mark.parametrize(

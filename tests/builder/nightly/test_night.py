@@ -8,7 +8,7 @@ import pytest
 
 from builder.bump import tree
 from builder.errors import FatalError
-from tests.builder.nightly.nightkit import Place
+from tests.support.nightly_checkout import Place
 
 
 def test_another_day_begins_anew_and_keeps_the_reports(place: Place) -> None:

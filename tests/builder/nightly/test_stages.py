@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.bump import tree
-from tests.builder.nightly.nightkit import PIN, TIP, Place, built, moved, pins
+from tests.support.nightly_checkout import PIN, TIP, Place, built, moved, pins
 
 NO = {"status": 2, "error": {"what": "the disk is full", "where": "here", "do": "free some space"}}
 

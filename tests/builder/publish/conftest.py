@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.image import transport
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import Project
+from tests.support import published_project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from builder.cache import Cache
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def project(tmp_path: Path, cache: Cache) -> Project:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    with publishkit.registry(request.param, tmp_path_factory.mktemp("registry")) as found:
+    with published_project.registry(request.param, tmp_path_factory.mktemp("registry")) as found:
         yield found
 
 

@@ -12,14 +12,14 @@ from builder.image import layer, oci, pull, reference, registry
 from builder.image.transport import Connection
 from builder.publish import attach
 from builder.publish.statement import ENVELOPE, SIMPLE, Item
-from tests.builder.image import registrykit
-from tests.builder.image.registrykit import Fault
+from tests.support import image_registry
+from tests.support.image_registry import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from builder.cache import Cache
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 SIGNED, SAID, MORE = (
     Item(SIMPLE, b"payload", {"a": "1"}),
@@ -31,7 +31,7 @@ SIGNED, SAID, MORE = (
 @pytest.fixture(name="there")
 def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attach.Subject]]:
     """An image in a registry, without anything attached."""
-    index = registrykit.image(cache, size=3200)
+    index = image_registry.image(cache, size=3200)
     with Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
         registry.upload(connection, functools.partial(layer.blob, cache), index)
         yield connection, attach.Subject(oci.INDEX, index.document)

@@ -9,30 +9,29 @@ import pytest
 
 from builder.errors import FatalError
 from builder.publish import changelog, provenance
-from tests.builder import gitkit
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import Project
+from tests.support import git_repository, published_project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 
 @pytest.fixture(name="local")
 def local_(tmp_path: Path) -> Iterator[Served]:
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         yield served
 
 
 def _upstream(folder: Path) -> list[str]:
-    repository = gitkit.init(folder / "mirrors/thing.git")
+    repository = git_repository.init(folder / "mirrors/thing.git")
     commits: list[str] = []
     for number, message in enumerate(("first", "second: faster", "third: *not* [markup](x)")):
-        tree = gitkit.tree(repository, {"thing/__init__.py": f"x = {number}\n".encode()})
-        commits.append(gitkit.commit(repository, tree, *commits[-1:], message=message))
-    gitkit.branch(repository, commits[-1])
+        tree = git_repository.tree(repository, {"thing/__init__.py": f"x = {number}\n".encode()})
+        commits.append(git_repository.commit(repository, tree, *commits[-1:], message=message))
+    git_repository.branch(repository, commits[-1])
     return commits
 
 

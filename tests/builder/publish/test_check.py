@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder import cli
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import Project
+from tests.support import published_project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_bad_requests(
     project: Project, tmp_path: Path, reference: str, more: tuple[str, ...], word: str
 ) -> None:
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         status, document = project.run("verify-published", f"{served.host}/{reference}", *more)
         assert status == 2
         assert word in document["error"]["what"]
@@ -43,7 +43,7 @@ def test_a_private_key_is_no_public_one(project: Project) -> None:
 def test_a_line_for_each_check(
     project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         capsys.readouterr()
         name = f"{served.host}/team/thing:latest"

@@ -12,12 +12,12 @@ from builder.errors import FatalError
 from builder.image import layout, transport
 from builder.publish.tags import TakenError
 from builder.verb import Result
-from tests.builder.image.registrykit import Fault
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, Project
+from tests.support import published_project
+from tests.support.image_registry import Fault
+from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 
 def test_published_and_verified(project: Project, served: Served) -> None:
@@ -45,7 +45,7 @@ def test_published_and_verified(project: Project, served: Served) -> None:
             *(f"index: {what}" for what in ("signature", "SBOM", "provenance", "platforms")),
             *(
                 f"linux/{arch}: {what}"
-                for arch in publishkit.BOTH
+                for arch in published_project.BOTH
                 for what in ("image", "signature", "SBOM", "provenance")
             ),
             *(["index: tag latest"] if name == ":latest" else []),
@@ -72,7 +72,7 @@ class Failing:
 
 def _whole(project: Project, served: Served, name: str) -> list[str]:
     """The tags that may be pulled, each of which must be of an image that is all there, and signed."""
-    found = publishkit.pullable(served, name)
+    found = published_project.pullable(served, name)
     for tag in found:
         status, document = project.run("verify-published", f"{served.host}/{name}:{tag}")
         assert status == 0, (tag, document)
@@ -93,7 +93,7 @@ def _points(
         range(
             0,
             counted.count,
-            1 if isinstance(kept, publishkit.Listing) and not kept.referrers else 17,
+            1 if isinstance(kept, published_project.Listing) and not kept.referrers else 17,
         )
     )
 

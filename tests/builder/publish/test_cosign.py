@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.image import layout
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import Project
+from tests.support import published_project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def _cosign(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
 
 def test_cosign_verifies_index_and_platforms(project: Project, tmp_path: Path) -> None:
     offline = ("--insecure-ignore-tlog=true", "--allow-http-registry")
-    with publishkit.registry("docker-registry", tmp_path) as served:
+    with published_project.registry("docker-registry", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
         index = layout.read(project.folder / place.rpartition("/")[2]).index

@@ -11,13 +11,13 @@ from builder import cli
 from builder.image import layout, pull, reference, registry
 from builder.image.transport import Connection
 from builder.publish import attach, freshness, key, tags, trust
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, Project
+from tests.support import published_project
+from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 NAME = "team/thing"
 DAYS = ("2026-01-01", DAY)
@@ -60,7 +60,7 @@ def repository(project: Project, tmp_path: Path) -> Iterator[Repository]:
     project.architectures = ("amd64",)
     project.lock({"helper": "1.0"})
     project.layout = lambda top="one": Project.layout(project, top, ("amd64",))  # type: ignore[method-assign, assignment, misc]
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         yield Repository(project, served)
 
 
@@ -309,7 +309,7 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
         "line",
         ["linux/amd64"],
     )
-    assert image["versions"]["thing"] == publishkit.COMMIT
+    assert image["versions"]["thing"] == published_project.COMMIT
     assert sorted(release["tags"] for release in image["releases"]) == [
         ["latest"],
         [f"nightly-{DAY}"],

@@ -10,14 +10,14 @@ from builder.errors import FatalError
 from builder.image import oci, reference, registry
 from builder.image.transport import Connection
 from builder.publish import listing, tags
-from tests.builder.image import registrykit
-from tests.builder.image.registrykit import Fault
-from tests.builder.publish.publishkit import Listing
+from tests.support import image_registry
+from tests.support.image_registry import Fault
+from tests.support.published_project import Listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 EMPTY = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []})
 
@@ -26,7 +26,7 @@ EMPTY = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": 
 def local_() -> Iterator[tuple[Connection, Served]]:
     kept = Listing(page=3)
     with (
-        registrykit.serving(kept.answer, kept.lose) as served,
+        image_registry.serving(kept.answer, kept.lose) as served,
         Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection,
     ):
         yield connection, served

@@ -11,13 +11,13 @@ import pytest
 from builder.image import reference
 from builder.image.transport import Connection
 from builder.publish import key, statement, tags, trust
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import Project
+from tests.support import published_project
+from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 NAME = "team/thing"
 
@@ -126,7 +126,7 @@ def test_publish_does_not_move_it(project: Project, served: Served) -> None:
 def test_what_has_not_passed_is_not_promoted(
     project: Project, tmp_path: Path, text: str, word: str
 ) -> None:
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         place = project.layout()
         assert project.publish(served, place)[0] == 0
         status, document = _promote(project, served, project.digest(place), _result(project, text))

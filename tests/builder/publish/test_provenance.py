@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.publish import provenance, urls
-from tests.builder.publish.publishkit import BOTH, COMMIT, SECRET, Project
+from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,24 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builder import chainkit, indexkit
-from tests.builder.chainkit import ROOT
-from tests.builder.image import imagekit
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, Project
+from tests.support import image_bases, package_index, published_project, small_distribution
+from tests.support.published_project import DAY, Project
+from tests.support.small_distribution import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 NAME = "team/thing"
 
 
 @pytest.fixture(name="local")
 def local_(tmp_path: Path) -> Iterator[Served]:
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         yield served
 
 
@@ -41,7 +39,7 @@ def test_layouts_of_one_architecture_each_give_the_same_as_one_of_both(
     project: Project, local: Served
 ) -> None:
     both = project.layout()
-    apart = [project.layout(architectures=(each,)) for each in publishkit.BOTH]
+    apart = [project.layout(architectures=(each,)) for each in published_project.BOTH]
     status, document = project.publish(local, *apart[::-1])
     assert status == 0, document
     assert document["result"]["digest"] == project.digest(both) == local.tag(NAME, "latest")
@@ -89,7 +87,7 @@ def test_a_repository_is_for_one_distribution(project: Project, local: Served) -
     status, document = project.publish(local, project.layout(), date="2026-01-03")
     assert status == 2
     assert document["error"]["what"] == "latest is other-cuda13 there, and this is thing-cpu"
-    assert publishkit.pullable(local, NAME) == ["latest", f"nightly-{DAY}"]
+    assert published_project.pullable(local, NAME) == ["latest", f"nightly-{DAY}"]
 
 
 def test_a_dry_run_sends_nothing(project: Project, local: Served) -> None:
@@ -150,10 +148,13 @@ def test_without_a_key_or_anything_to_publish(project: Project, local: Served) -
 
 def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
     """From a distribution's name to its tags; then another home with an empty cache makes the published digest again from the lock in the image."""
-    keys = publishkit._key(tmp_path, "ours")
-    with indexkit.serving() as index, publishkit.registry("docker-registry", tmp_path) as served:
-        chain = chainkit.make(tmp_path / "chain", index)
-        base = imagekit.base(chain.folder)
+    keys = published_project._key(tmp_path, "ours")
+    with (
+        package_index.serving() as index,
+        published_project.registry("docker-registry", tmp_path) as served,
+    ):
+        chain = small_distribution.make(tmp_path / "chain", index)
+        base = image_bases.base(chain.folder)
         manifest = chain.folder / "manifest.yaml"
         text = manifest.read_text().replace(
             "common: locks/line/common.in}", "common: locks/line/common.in, base: any}"
@@ -171,7 +172,15 @@ def test_built_published_and_reproduced_elsewhere(tmp_path: Path) -> None:
                 "--base",
                 f"oci:{base}",
             ]
-            argv = [sys.executable, "-I", "-c", chainkit._MAIN, str(ROOT), *arguments, *common]
+            argv = [
+                sys.executable,
+                "-I",
+                "-c",
+                small_distribution._MAIN,
+                str(ROOT),
+                *arguments,
+                *common,
+            ]
             return subprocess.run(
                 argv,
                 capture_output=True,

@@ -12,8 +12,8 @@ import pytest
 from builder import manifest
 from builder.errors import FatalError
 from builder.publish import release, sbom
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import BOTH, COMMIT, SECRET, Project
+from tests.support import published_project
+from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
 DIGEST = "sha256:" + "d" * 64
 
@@ -124,7 +124,7 @@ def test_a_checkout_with_other_inputs_is_refused(project: Project, what: str) ->
 
 def test_what_is_attached_has_no_credentials(project: Project, tmp_path: Path) -> None:
     """The address in the lock has some: a manifest with them is refused, but this one was got by."""
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         assert project.publish(served, project.layout())[0] == 0
         kept = served.answer.__self__  # type: ignore[attr-defined]
         payloads = [

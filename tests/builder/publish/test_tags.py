@@ -13,16 +13,15 @@ from builder.image import layer, oci, reference, registry
 from builder.image.transport import Connection
 from builder.publish import tags
 from builder.publish.tags import TakenError
-from tests.builder.image import registrykit
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, Project
+from tests.support import image_registry, published_project
+from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from builder.cache import Cache
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 NEXT = "2026-01-03"
 NAME = "team/thing"
@@ -106,7 +105,7 @@ def test_only_what_this_key_signed_comes_back(project: Project, served: Served) 
 def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connection, bytes, bytes]]:
     """Two indexes in one repository, the first with the smaller digest, and no tag on either."""
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:
-        made = [registrykit.image(cache, top=top, size=3200) for top in ("one", "two")]
+        made = [image_registry.image(cache, top=top, size=3200) for top in ("one", "two")]
         for each in made:
             registry.upload(connection, functools.partial(layer.blob, cache), each)
         first, second = sorted((each.document for each in made), key=oci.sha256)
@@ -276,7 +275,7 @@ def test_a_claim_goes_where_the_registry_lets_it(
     project: Project, tmp_path: Path, deletes: bool
 ) -> None:
     """And none but one's own: another's stands."""
-    with publishkit.registry("memory", tmp_path) as served:
+    with published_project.registry("memory", tmp_path) as served:
         served.answer.__self__.deletes = deletes  # type: ignore[attr-defined]
         other = f"claim-{NEXT}-{'f' * 64}-00000000"
         with Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push") as connection:

@@ -14,14 +14,14 @@ from builder.image import layout, oci, pull, reference, registry
 from builder.image.send import Meter, send
 from builder.image.transport import Connection
 from builder.publish import attach, key, statement, tags
-from tests.builder.publish import publishkit
-from tests.builder.publish.publishkit import DAY, Project
+from tests.support import published_project
+from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from builder.publish.statement import Item
-    from tests.builder.image.registrykit import Served
+    from tests.support.image_registry import Served
 
 NAME = "team/thing"
 
@@ -91,7 +91,7 @@ class Published:
         if by_registry:
             for row in listed:
                 if row["artifactType"] == artifact and row["digest"] != oci.sha256(document):
-                    publishkit.overwrite(
+                    published_project.overwrite(
                         self.served, row["digest"], document
                     )  # a registry that lists by itself has to be told behind its back
         else:
@@ -117,7 +117,7 @@ def test_a_layer_that_was_changed(
     blob = layout.blob(Path(published.project.layout("two").removeprefix("oci:")), wanted)
     data = bytearray(blob.read_bytes())
     data[50] ^= 1
-    publishkit.overwrite(served, wanted.digest, bytes(data))
+    published_project.overwrite(served, wanted.digest, bytes(data))
     published.refused("linux/arm64: image: reading blob " + wanted.digest[7:19])
     assert (
         published.verify("latest", "--quick")[0] == 0
@@ -154,7 +154,7 @@ def test_a_document_that_was_changed(
         "manifest": (image.digest, image.manifest),
         "index": (published.index.digest, published.index.document),
     }[which]
-    publishkit.overwrite(
+    published_project.overwrite(
         served,
         digest,
         data.replace(b"linux", b"minix")

@@ -9,25 +9,27 @@ from builder.errors import FatalError
 from builder.sources.export import exported_entries, write_tree
 from builder.sources.git import Git
 from builder.sources.objects import Entry, Reader, walk
-from tests.builder import gitkit
+from tests.support import git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.builder.gitkit import Content
+    from tests.support.git_repository import Content
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return gitkit.init(tmp_path / "repo.git")
+    return git_repository.init(tmp_path / "repo.git")
 
 
 def export(
     repo: Path, files: Mapping[str, Content], into: Path, absent: tuple[str, ...] = ()
 ) -> None:
     with Reader(Git(repo)) as reader:
-        write_tree(reader, exported_entries(walk(reader, gitkit.tree(repo, files)), absent), into)
+        write_tree(
+            reader, exported_entries(walk(reader, git_repository.tree(repo, files)), absent), into
+        )
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -36,11 +38,11 @@ def test_files_come_out_byte_for_byte_with_fixed_modes(
 ) -> None:
     before = os.umask(umask)
     try:
-        export(repo, gitkit.FILES, tmp_path / "out")
+        export(repo, git_repository.FILES, tmp_path / "out")
     finally:
         os.umask(before)
-    assert gitkit.snapshot(tmp_path / "out") == {
-        ".gitattributes": ("100644", gitkit.FILES[".gitattributes"]),
+    assert git_repository.snapshot(tmp_path / "out") == {
+        ".gitattributes": ("100644", git_repository.FILES[".gitattributes"]),
         "setup.py": ("100644", b"print('x')\r\n"),
         "t5x": ("40755", b""),
         "t5x/__init__.py": ("100644", b""),
@@ -57,7 +59,7 @@ def test_absent_paths_are_left_out_and_nothing_else(repo: Path, tmp_path: Path) 
     )
     assert [
         path
-        for path, (mode, _) in gitkit.snapshot(tmp_path / "out").items()
+        for path, (mode, _) in git_repository.snapshot(tmp_path / "out").items()
         if mode.startswith("100")
     ] == ["a/bc", "b"]
 
@@ -65,13 +67,13 @@ def test_absent_paths_are_left_out_and_nothing_else(repo: Path, tmp_path: Path) 
 def test_an_absent_blob_need_not_exist(repo: Path, tmp_path: Path) -> None:
     entries = [
         Entry("gone", "100644", "12" * 20),
-        Entry("here", "100644", gitkit.raw(repo, "blob", b"x")),
+        Entry("here", "100644", git_repository.raw(repo, "blob", b"x")),
     ]
     with Reader(Git(repo)) as reader:
         write_tree(reader, exported_entries(entries, ("gone",)), tmp_path / "out")
         with pytest.raises(FatalError, match="missing"):
             write_tree(reader, entries, tmp_path / "out2")
-    assert gitkit.snapshot(tmp_path / "out") == {"here": ("100644", b"x")}
+    assert git_repository.snapshot(tmp_path / "out") == {"here": ("100644", b"x")}
 
 
 GOOD_LINKS: list[dict[str, Content]] = [
@@ -87,7 +89,7 @@ def test_links_that_stay_inside_are_kept(
     repo: Path, tmp_path: Path, files: dict[str, Content]
 ) -> None:
     export(repo, files, tmp_path / "out")
-    written = gitkit.snapshot(tmp_path / "out")
+    written = git_repository.snapshot(tmp_path / "out")
     for path, content in files.items():
         if isinstance(content, tuple):
             assert written[path] == ("120777", content[1])
@@ -124,7 +126,7 @@ def test_links_that_lead_out_are_refused_before_anything_is_written(
 def test_a_path_below_a_link_or_a_file_is_refused(
     repo: Path, tmp_path: Path, paths: tuple[str, str]
 ) -> None:
-    blob = gitkit.raw(repo, "blob", b"..")
+    blob = git_repository.raw(repo, "blob", b"..")
     with (
         Reader(Git(repo)) as reader,
         pytest.raises(FatalError, match=r"twice|as a file or link and as a folder"),
@@ -141,7 +143,9 @@ def test_a_path_below_a_link_or_a_file_is_refused(
 def test_a_path_that_climbs_out_is_refused(repo: Path, tmp_path: Path, path: str) -> None:
     with Reader(Git(repo)) as reader, pytest.raises(FatalError):
         write_tree(
-            reader, [Entry(path, "100755", gitkit.raw(repo, "blob", b"x"))], tmp_path / "out"
+            reader,
+            [Entry(path, "100755", git_repository.raw(repo, "blob", b"x"))],
+            tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
 

@@ -7,7 +7,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.sources.mirror import Mirror, mirrors, ref, word_of, words
-from tests.builder import gitkit
+from tests.support import git_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def found(root: Path, word: str = "t5x") -> list[str]:
     ["t5x.git", "google-research/t5x.git", "google-research+t5x/repo", "a/b/t5x", ".", "t5x/.git"],
 )
 def test_clones_are_found_where_people_keep_them(tmp_path: Path, place: str) -> None:
-    gitkit.init(tmp_path / place)
+    git_repository.init(tmp_path / place)
     assert found(tmp_path) == [place]
 
 
@@ -30,14 +30,14 @@ def test_those_named_after_the_source_come_first_and_others_are_not_left_out(
     tmp_path: Path,
 ) -> None:
     for place in ("a/x.git", "b+t5x/repo", "paxml.git", "t5xx.git"):
-        gitkit.init(tmp_path / place)
+        git_repository.init(tmp_path / place)
     assert found(tmp_path) == ["b+t5x/repo", "a/x.git", "paxml.git", "t5xx.git"]
     assert found(tmp_path, "paxml")[0] == "paxml.git"
 
 
 def test_neither_links_nor_what_lies_deeper_is_followed(tmp_path: Path) -> None:
-    gitkit.init(tmp_path / "far" / "t5x.git")
-    gitkit.init(tmp_path / "m" / "1" / "2" / "3" / "t5x.git")
+    git_repository.init(tmp_path / "far" / "t5x.git")
+    git_repository.init(tmp_path / "m" / "1" / "2" / "3" / "t5x.git")
     (tmp_path / "m" / "t5x.git").symlink_to(tmp_path / "far" / "t5x.git")
     assert found(tmp_path / "m") == []
 
@@ -88,7 +88,7 @@ def _climbing_alternate(clone: Path, elsewhere: Path) -> None:
 
 
 def _alternate_of_an_alternate(clone: Path, elsewhere: Path) -> None:
-    between = gitkit.init(clone.parent / "zz.git")
+    between = git_repository.init(clone.parent / "zz.git")
     (clone / "objects" / "info" / "alternates").write_text("../../zz.git/objects\n")
     _alternate(between, elsewhere)
 
@@ -111,7 +111,7 @@ def _alternate_of_itself(clone: Path, _: Path) -> None:
     ],
 )
 def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil: object) -> None:
-    clone = gitkit.init(tmp_path / "m" / "t5x.git")
+    clone = git_repository.init(tmp_path / "m" / "t5x.git")
     assert found(tmp_path / "m") == ["t5x.git"]
     assert callable(spoil)
     spoil(clone, tmp_path / "elsewhere")
@@ -122,28 +122,31 @@ def test_a_clone_that_reaches_out_of_the_mirror_is_refused(tmp_path: Path, spoil
 
 
 def test_links_and_alternates_that_stay_inside_are_fine(tmp_path: Path) -> None:
-    clone, other = gitkit.init(tmp_path / "t5x.git"), gitkit.init(tmp_path / "other.git")
+    clone, other = (
+        git_repository.init(tmp_path / "t5x.git"),
+        git_repository.init(tmp_path / "other.git"),
+    )
     (clone / "objects" / "info" / "alternates").write_text(f"{other}/objects\n")
     _link_pack(clone, tmp_path / "pack")
     assert found(tmp_path) == ["t5x.git", "other.git"]
 
 
 def test_refs_are_read_by_hand_loose_before_packed(tmp_path: Path) -> None:
-    clone, pin = gitkit.upstream(tmp_path / "t5x.git")
+    clone, pin = git_repository.upstream(tmp_path / "t5x.git")
     mirror = Mirror(clone, clone / "objects")
-    first = gitkit.git(clone, "rev-parse", "main^")
-    gitkit.git(clone, "tag", "-a", "v1", "-m", "v1", first)
+    first = git_repository.git(clone, "rev-parse", "main^")
+    git_repository.git(clone, "tag", "-a", "v1", "-m", "v1", first)
     assert ref(mirror, "refs/heads/main") == pin
-    gitkit.git(clone, "pack-refs", "--all")
+    git_repository.git(clone, "pack-refs", "--all")
     assert ref(mirror, "refs/heads/main") == pin
     assert ref(mirror, "refs/tags/v1") == first, "peeled"
-    gitkit.branch(clone, first)
+    git_repository.branch(clone, first)
     assert ref(mirror, "refs/heads/main") == first
     assert ref(mirror, "refs/heads/mai") is None
 
 
 def test_a_ref_that_is_a_link_out_of_the_clone_is_not_read(tmp_path: Path) -> None:
-    clone, pin = gitkit.upstream(tmp_path / "t5x.git")
+    clone, pin = git_repository.upstream(tmp_path / "t5x.git")
     (tmp_path / "secret").write_text(pin)
     (clone / "refs" / "heads" / "x").symlink_to(tmp_path / "secret")
     (clone / "refs" / "heads" / "y").write_text("ref: refs/heads/main\n")

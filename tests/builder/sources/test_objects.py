@@ -10,7 +10,7 @@ from builder.errors import FatalError
 from builder.sources import objects
 from builder.sources.git import Git
 from builder.sources.objects import Entry, MissingObjectError, Reader, tree_of, walk
-from tests.builder import gitkit
+from tests.support import git_repository
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ ABSENT = "0123456789" * 4
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
-    return gitkit.init(tmp_path / "repo.git")
+    return git_repository.init(tmp_path / "repo.git")
 
 
 def walked(repo: Path, tree: str) -> list[Entry]:
@@ -30,23 +30,23 @@ def walked(repo: Path, tree: str) -> list[Entry]:
 
 def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
     data = b"\0binary\r\n" * 1000
-    sha = gitkit.raw(repo, "blob", data)
+    sha = git_repository.raw(repo, "blob", data)
     ours = objects.write(repo, "blob", b"ours")
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob") == data
         assert reader.read(ours, "blob") == b"ours"
         assert reader.read(sha, "blob") == data
-    assert gitkit.git(repo, "cat-file", "blob", ours) == "ours"
-    gitkit.git(repo, "fsck", "--strict")
+    assert git_repository.git(repo, "cat-file", "blob", ours) == "ours"
+    git_repository.git(repo, "fsck", "--strict")
 
 
 def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None:
     assert (
         objects.write(repo, "blob", b"x")
         == objects.write(repo, "blob", b"x")
-        == gitkit.raw(repo, "blob", b"x")
+        == git_repository.raw(repo, "blob", b"x")
     )
-    assert len(gitkit.objects(repo)) == 1
+    assert len(git_repository.objects(repo)) == 1
 
 
 def test_mode_of_an_object_is_not_the_umasks(repo: Path) -> None:
@@ -64,15 +64,18 @@ def test_a_missing_object_is_named(repo: Path) -> None:
 
 
 def test_an_object_of_another_kind_is_refused(repo: Path) -> None:
-    sha = gitkit.raw(repo, "blob", b"x")
+    sha = git_repository.raw(repo, "blob", b"x")
     with Reader(Git(repo)) as reader, pytest.raises(FatalError, match="is a blob, not a commit"):
         reader.read(sha, "commit")
 
 
 def test_wrong_content_under_a_right_name_is_refused(repo: Path) -> None:
-    good, other = gitkit.raw(repo, "blob", b"good"), gitkit.raw(repo, "blob", b"evil")
-    gitkit.damage(repo, good, other)
-    assert gitkit.git(repo, "cat-file", "blob", good) == "evil", "git itself hands it out"
+    good, other = (
+        git_repository.raw(repo, "blob", b"good"),
+        git_repository.raw(repo, "blob", b"evil"),
+    )
+    git_repository.damage(repo, good, other)
+    assert git_repository.git(repo, "cat-file", "blob", good) == "evil", "git itself hands it out"
     with (
         Reader(Git(repo), "mirror m") as reader,
         pytest.raises(FatalError, match="is corrupt") as caught,
@@ -90,7 +93,7 @@ def test_a_mangled_object_is_one_clear_error(
     repo: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_SILENCE", 1)
-    good = gitkit.raw(repo, "blob", b"good")
+    good = git_repository.raw(repo, "blob", b"good")
     path = objects.loose(repo, good)
     path.unlink()
     path.write_bytes(content)
@@ -101,7 +104,7 @@ def test_a_mangled_object_is_one_clear_error(
 
 
 def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
-    sha = gitkit.raw(repo, "blob", b"x")
+    sha = git_repository.raw(repo, "blob", b"x")
     path = objects.loose(repo, sha)
     path.unlink()
     path.write_bytes(zlib.compress(b"blob 99999999999\0x"))
@@ -113,7 +116,7 @@ def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
 def test_an_object_larger_than_any_source_file_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sha = gitkit.raw(repo, "blob", b"x" * 101)
+    sha = git_repository.raw(repo, "blob", b"x" * 101)
     monkeypatch.setattr(objects, "LARGEST_OBJECT", 1 << 20)
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob")
@@ -123,7 +126,7 @@ def test_an_object_larger_than_any_source_file_is_refused(
 
 
 def test_kept_holds_what_was_read(repo: Path) -> None:
-    sha = gitkit.raw(repo, "blob", b"x")
+    sha = git_repository.raw(repo, "blob", b"x")
     kept: dict[str, tuple[str, bytes]] = {}
     with Reader(Git(repo), kept=kept) as reader:
         reader.read(sha, "blob")
@@ -131,23 +134,26 @@ def test_kept_holds_what_was_read(repo: Path) -> None:
 
 
 def test_no_replacement_of_the_repository_counts(repo: Path) -> None:
-    good, other = gitkit.raw(repo, "blob", b"good"), gitkit.raw(repo, "blob", b"evil")
-    gitkit.git(repo, "replace", good, other)
-    assert gitkit.git(repo, "cat-file", "blob", good) == "evil"
+    good, other = (
+        git_repository.raw(repo, "blob", b"good"),
+        git_repository.raw(repo, "blob", b"evil"),
+    )
+    git_repository.git(repo, "replace", good, other)
+    assert git_repository.git(repo, "cat-file", "blob", good) == "evil"
     with Reader(Git(repo)) as reader:
         assert reader.read(good, "blob") == b"good"
 
 
 def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
     files = {
-        **gitkit.FILES,
+        **git_repository.FILES,
         "a.b": b"",
         "a/x": b"1",
         "a-b/y": b"2",
         "a0": b"3",
         "ä/ö": b"4",
     }  # where git's order is not the plain one
-    root = gitkit.tree(repo, files)
+    root = git_repository.tree(repo, files)
     entries = walked(repo, root)
     assert [entry.path for entry in entries] == sorted(files)
     assert {entry.path: entry.mode for entry in entries}["t5x/run.sh"] == "100755"
@@ -156,7 +162,7 @@ def test_walk_and_tree_of_are_each_others_inverse(repo: Path) -> None:
 
 def test_tree_of_needs_no_blobs_and_writes_sound_trees(repo: Path) -> None:
     root = tree_of(repo, [Entry("a/b", "100644", ABSENT), Entry("c", "120000", ABSENT)])
-    assert gitkit.git(repo, "ls-tree", "-r", root).splitlines() == [
+    assert git_repository.git(repo, "ls-tree", "-r", root).splitlines() == [
         f"100644 blob {ABSENT}\ta/b",
         f"120000 blob {ABSENT}\tc",
     ]
@@ -191,10 +197,10 @@ def test_tree_of_refuses_what_cannot_be_a_tree(repo: Path, paths: tuple[str, ...
 )
 @pytest.mark.parametrize("mode", ["100644", "40000"])
 def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str) -> None:
-    blob = gitkit.raw(repo, "blob", b"x")
-    inner = gitkit.raw_tree(repo, [("100644", b"x", blob)])
-    hostile = gitkit.raw_tree(repo, [(mode, name, inner if mode == "40000" else blob)])
-    outer = gitkit.raw_tree(repo, [("40000", b"sub", hostile)])
+    blob = git_repository.raw(repo, "blob", b"x")
+    inner = git_repository.raw_tree(repo, [("100644", b"x", blob)])
+    hostile = git_repository.raw_tree(repo, [(mode, name, inner if mode == "40000" else blob)])
+    outer = git_repository.raw_tree(repo, [("40000", b"sub", hostile)])
     with pytest.raises(FatalError) as caught:
         walked(repo, outer)
     assert hostile in caught.value.where
@@ -203,20 +209,22 @@ def test_a_hostile_name_in_a_tree_is_refused(repo: Path, name: bytes, mode: str)
 
 @pytest.mark.parametrize("mode", ["160000", "100664", "100000", "40755", "0", "x"])
 def test_a_mode_that_is_no_files_is_refused(repo: Path, mode: str) -> None:
-    root = gitkit.raw_tree(repo, [(mode, b"vendored", gitkit.raw(repo, "blob", b"x"))])
+    root = git_repository.raw_tree(
+        repo, [(mode, b"vendored", git_repository.raw(repo, "blob", b"x"))]
+    )
     with pytest.raises(FatalError, match="vendored"):
         walked(repo, root)
 
 
 def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
-    blob = gitkit.raw(repo, "blob", b"/etc")
-    inner = gitkit.raw_tree(repo, [("100644", b"passwd", blob)])
+    blob = git_repository.raw(repo, "blob", b"/etc")
+    inner = git_repository.raw_tree(repo, [("100644", b"passwd", blob)])
     for rows in (
         [("100644", b"a", blob), ("100755", b"a", blob)],
         [("120000", b"a", blob), ("100644", b"a.b", blob), ("40000", b"a", inner)],
     ):
         with pytest.raises(FatalError, match="twice"):
-            walked(repo, gitkit.raw_tree(repo, rows))
+            walked(repo, git_repository.raw_tree(repo, rows))
 
 
 @pytest.mark.parametrize(
@@ -224,17 +232,19 @@ def test_a_name_that_is_there_twice_is_refused(repo: Path) -> None:
 )
 def test_a_malformed_tree_is_refused(repo: Path, data: bytes) -> None:
     with pytest.raises(FatalError, match="no well-formed tree"):
-        walked(repo, gitkit.raw(repo, "tree", data))
+        walked(repo, git_repository.raw(repo, "tree", data))
 
 
 def test_a_tree_that_unfolds_without_end_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "_MOST_FILES", 500)
-    sha, mode = gitkit.raw(repo, "blob", b"x"), "100644"
+    sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
     for _ in range(6):
         sha, mode = (
-            gitkit.raw_tree(repo, [(mode, name, sha) for name in (b"a", b"b", b"c", b"d", b"e")]),
+            git_repository.raw_tree(
+                repo, [(mode, name, sha) for name in (b"a", b"b", b"c", b"d", b"e")]
+            ),
             "40000",
         )
     with pytest.raises(FatalError, match="more than 500 files"):
@@ -242,9 +252,9 @@ def test_a_tree_that_unfolds_without_end_is_refused(
 
 
 def test_a_tree_too_deep_is_refused(repo: Path) -> None:
-    sha, mode = gitkit.raw(repo, "blob", b"x"), "100644"
+    sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
     for _ in range(12):
-        sha, mode = gitkit.raw_tree(repo, [(mode, b"n" * 100, sha)]), "40000"
+        sha, mode = git_repository.raw_tree(repo, [(mode, b"n" * 100, sha)]), "40000"
     with pytest.raises(FatalError, match="characters"):
         walked(repo, sha)
 

@@ -11,8 +11,8 @@ import pytest
 from builder.errors import FatalError
 from builder.sources.git import Git
 from builder.sources.source import acquire
-from tests.builder import gitkit
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
+from tests.support import git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def served(tmp_path: Path) -> tuple[Path, str]:
     """A mirror's clone of the upstream `t5x`, and the pin."""
-    return gitkit.upstream(tmp_path / "mirror" / "t5x.git")
+    return git_repository.upstream(tmp_path / "mirror" / "t5x.git")
 
 
 # corruption
@@ -32,13 +32,17 @@ def test_a_corrupt_mirror_is_named_and_nothing_of_it_is_kept(
 ) -> None:
     clone, pin = served
     bad, other = (
-        gitkit.git(clone, "rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
+        git_repository.git(clone, "rev-parse", f"{pin}:{path}")
+        for path in ("t5x/run.sh", "setup.py")
     )
-    gitkit.damage(clone, bad, other)
+    git_repository.damage(clone, bad, other)
     with pytest.raises(FatalError, match="is corrupt") as caught:
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
     assert caught.value.where == f"mirror {clone}, object {bad}"
-    assert not gitkit.kept(tmp_path / "cache")
+    assert not git_repository.kept(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("what", ["commit", "tree"])
@@ -46,31 +50,44 @@ def test_a_forged_commit_or_tree_is_refused(
     served: tuple[Path, str], tmp_path: Path, what: str
 ) -> None:
     clone, pin = served
-    bad, good = (gitkit.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^"))
-    gitkit.damage(clone, bad, good)
+    bad, good = (
+        git_repository.git(clone, "rev-parse", f"{pin}{up}^{{{what}}}") for up in ("", "^")
+    )
+    git_repository.damage(clone, bad, good)
     with pytest.raises(FatalError, match="is corrupt"):
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
-    assert not gitkit.kept(tmp_path / "cache")
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
+    assert not git_repository.kept(tmp_path / "cache")
 
 
 def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Path) -> None:
     pin = served[1]
-    pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+    pinned = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+    )
     ours = pinned.git.git_dir
     bad, other = (
         Git(ours).text("rev-parse", f"{pin}:{path}") for path in ("t5x/run.sh", "setup.py")
     )
-    gitkit.damage(ours, bad, other)
+    git_repository.damage(ours, bad, other)
     with pytest.raises(FatalError, match="is corrupt") as caught:
-        gitkit.exported(pinned, tmp_path / "out")
+        git_repository.exported(pinned, tmp_path / "out")
     assert f"{ours}, object {bad}" in caught.value.where
     shutil.rmtree(ours / "rosetta-verified")
     with pytest.raises(FatalError, match="is corrupt") as caught:
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
     assert "delete that folder and run again" in caught.value.do
     shutil.rmtree(ours)
     assert (
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror")).tree
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        ).tree
         == pinned.tree
     )
 
@@ -80,8 +97,8 @@ def test_a_corrupt_cache_is_not_believed(served: tuple[Path, str], tmp_path: Pat
 )
 def test_a_mangled_stamp_is_no_stamp(served: tuple[Path, str], tmp_path: Path, text: str) -> None:
     source, access = (
-        gitkit.source(served[1]),
-        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     pinned = acquire(source, access)
     (stamp,) = (pinned.git.git_dir / "rosetta-verified").iterdir()
@@ -97,18 +114,21 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    clean = gitkit.exported(
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache1", tmp_path / "mirror")),
+    clean = git_repository.exported(
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache1", tmp_path / "mirror"),
+        ),
         tmp_path / "out1",
     )
     marker = tmp_path / "was-run"
-    evil = gitkit.commit(clone, gitkit.tree(clone, {"setup.py": b"evil\n"}))
+    evil = git_repository.commit(clone, git_repository.tree(clone, {"setup.py": b"evil\n"}))
     blob, evil_blob = (
-        gitkit.git(clone, "rev-parse", f"{pin}:setup.py"),
-        gitkit.git(clone, "rev-parse", f"{evil}:setup.py"),
+        git_repository.git(clone, "rev-parse", f"{pin}:setup.py"),
+        git_repository.git(clone, "rev-parse", f"{evil}:setup.py"),
     )
-    gitkit.git(clone, "replace", pin, evil)
-    gitkit.git(clone, "replace", blob, evil_blob)
+    git_repository.git(clone, "replace", pin, evil)
+    git_repository.git(clone, "replace", blob, evil_blob)
     (clone / "info").mkdir(exist_ok=True)
     (clone / "info" / "grafts").write_text(f"{pin} {evil}\n")
     (clone / "info" / "attributes").write_text("* text eol=crlf filter=evil\n")
@@ -124,28 +144,30 @@ def test_config_hooks_replacements_and_grafts_of_a_mirror_play_no_part(
         config.write(
             f'[extensions]\n partialClone = evil\n[remote "evil"]\n promisor = true\n url = "ext::{run}"\n uploadpack = "{run}"\n'
         )
-    pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache2", tmp_path / "mirror"))
-    assert gitkit.exported(pinned, tmp_path / "out2") == clean
+    pinned = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "cache2", tmp_path / "mirror")
+    )
+    assert git_repository.exported(pinned, tmp_path / "out2") == clean
     assert pinned.git.text("rev-list", "--count", pin) == "2"
     assert not marker.exists()
-    assert gitkit.git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", (
+    assert git_repository.git(clone, "cat-file", "blob", f"{pin}:setup.py") == "evil", (
         "the replacement does hold where git runs in the mirror"
     )
-    gitkit.git(clone, "x")
+    git_repository.git(clone, "x")
     assert marker.exists(), "and so does its config"
 
 
 def test_settings_of_the_user_play_no_part(
     served: tuple[Path, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = gitkit.source(served[1])
-    clean = acquire(source, gitkit.access(tmp_path / "cache1", tmp_path / "mirror"))
-    before = gitkit.exported(clean, tmp_path / "out1")
+    source = git_repository.source(served[1])
+    clean = acquire(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))
+    before = git_repository.exported(clean, tmp_path / "out1")
     marker: Path = request.getfixturevalue("hostile_home")
     old = os.umask(0o077)
     try:
-        pinned = acquire(source, gitkit.access(tmp_path / "cache2", tmp_path / "mirror"))
-        after = gitkit.exported(pinned, tmp_path / "out2")
+        pinned = acquire(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror"))
+        after = git_repository.exported(pinned, tmp_path / "out2")
     finally:
         os.umask(old)
     assert (pinned.commit, pinned.tree, pinned.date) == (clean.commit, clean.tree, clean.date)
@@ -155,30 +177,30 @@ def test_settings_of_the_user_play_no_part(
 
 def _tree_with(name: bytes, mode: str = "100644") -> Callable[[Path], str]:
     def make(repo: Path) -> str:
-        blob = gitkit.raw(repo, "blob", b"x")
-        inner = gitkit.raw_tree(repo, [("100644", b"x", blob)])
-        sub = gitkit.raw_tree(
+        blob = git_repository.raw(repo, "blob", b"x")
+        inner = git_repository.raw_tree(repo, [("100644", b"x", blob)])
+        sub = git_repository.raw_tree(
             repo, [(mode, name, {"40000": inner, "160000": "12" * 20}.get(mode, blob))]
         )
-        return gitkit.raw_tree(repo, [("100644", b"a.py", blob), ("40000", b"sub", sub)])
+        return git_repository.raw_tree(repo, [("100644", b"a.py", blob), ("40000", b"sub", sub)])
 
     return make
 
 
 def _links(**links: str) -> Callable[[Path], str]:
-    return lambda repo: gitkit.tree(
+    return lambda repo: git_repository.tree(
         repo,
         {path.replace("__", "/"): ("120000", target.encode()) for path, target in links.items()},
     )
 
 
 def _link_and_folder(repo: Path) -> str:
-    link, blob = gitkit.raw(repo, "blob", b"/etc"), gitkit.raw(repo, "blob", b"x")
-    return gitkit.raw_tree(
+    link, blob = git_repository.raw(repo, "blob", b"/etc"), git_repository.raw(repo, "blob", b"x")
+    return git_repository.raw_tree(
         repo,
         [
             ("120000", b"a", link),
-            ("40000", b"a", gitkit.raw_tree(repo, [("100644", b"passwd", blob)])),
+            ("40000", b"a", git_repository.raw_tree(repo, [("100644", b"passwd", blob)])),
         ],
     )
 
@@ -206,20 +228,29 @@ HOSTILE: dict[str, Callable[[Path], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_tree_is_refused_and_nothing_kept(tmp_path: Path, case: str) -> None:
-    clone = gitkit.init(tmp_path / "mirror" / "t5x.git")
-    pin = gitkit.commit(clone, HOSTILE[case](clone))
+    clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
+    pin = git_repository.commit(clone, HOSTILE[case](clone))
     with pytest.raises(FatalError) as caught:
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            git_repository.source(pin),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        )
     assert caught.value.exit_code == 2
     assert str(clone) in caught.value.where
-    assert not gitkit.kept(tmp_path / "cache")
+    assert not git_repository.kept(tmp_path / "cache")
 
 
 def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
-    clone = gitkit.init(tmp_path / "mirror" / "t5x.git")
-    pin = gitkit.commit(clone, _tree_with(b".gitignore")(clone))
-    pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
-    assert list(gitkit.exported(pinned, tmp_path / "out")) == ["a.py", "sub", "sub/.gitignore"]
+    clone = git_repository.init(tmp_path / "mirror" / "t5x.git")
+    pin = git_repository.commit(clone, _tree_with(b".gitignore")(clone))
+    pinned = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+    )
+    assert list(git_repository.exported(pinned, tmp_path / "out")) == [
+        "a.py",
+        "sub",
+        "sub/.gitignore",
+    ]
     assert not pinned.history
     assert not (pinned.git.git_dir / "shallow").exists()
 
@@ -238,16 +269,16 @@ def test_the_same_kind_of_tree_without_hostility_passes(tmp_path: Path) -> None:
 def test_a_hostile_source_is_refused_though_it_is_in_the_cache(
     served: tuple[Path, str], tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    access = gitkit.access(tmp_path / "cache", tmp_path / "mirror")
-    acquire(gitkit.source(served[1]), access)
+    access = git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+    acquire(git_repository.source(served[1]), access)
     with pytest.raises(FatalError):
-        acquire(gitkit.source(served[1], **change), access)
+        acquire(git_repository.source(served[1], **change), access)
 
 
 @pytest.mark.parametrize("commit", ["main", "--help", "AB" * 20, "ab" * 19, "ab" * 20 + "\n", ""])
 def test_a_pin_is_forty_hex_digits(tmp_path: Path, commit: str) -> None:
     with pytest.raises(FatalError, match="no full commit"):
-        acquire(gitkit.source(commit), gitkit.access(tmp_path / "cache"))
+        acquire(git_repository.source(commit), git_repository.access(tmp_path / "cache"))
 
 
 def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:
@@ -255,9 +286,14 @@ def test_a_pin_that_is_no_commit_is_refused(served: tuple[Path, str], tmp_path: 
     for name, kind in ((f"{pin}:setup.py", "blob"), (f"{pin}^{{tree}}", "tree")):
         with pytest.raises(FatalError, match=f"is a {kind}, not a commit"):
             acquire(
-                gitkit.source(gitkit.git(clone, "rev-parse", name)),
-                gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+                git_repository.source(git_repository.git(clone, "rev-parse", name)),
+                git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
             )
-    odd = gitkit.raw(clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n")
+    odd = git_repository.raw(
+        clone, "commit", b"tree " + b"ab" * 20 + b"\nauthor x\n\nno committer\n"
+    )
     with pytest.raises(FatalError, match="no well-formed commit"):
-        acquire(gitkit.source(odd), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+        acquire(
+            git_repository.source(odd),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
+        )

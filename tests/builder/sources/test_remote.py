@@ -13,7 +13,7 @@ from builder.errors import FatalError
 from builder.sources.remote import check_ref, check_url
 from builder.sources.source import acquire
 from builder.sources.track import check_on_branch, resolve_ref
-from tests.builder import gitkit
+from tests.support import git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,11 +150,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         "ALL_PROXY",
     ):
         monkeypatch.delenv(name, raising=False)
-    return gitkit.upstream(tmp_path / "server" / "t5x.git")
+    return git_repository.upstream(tmp_path / "server" / "t5x.git")
 
 
 def online(tmp_path: Path, protocol: str = "file") -> Access:
-    return gitkit.access(tmp_path / "cache", offline=False, protocols=(protocol,))
+    return git_repository.access(tmp_path / "cache", offline=False, protocols=(protocol,))
 
 
 def empty(tmp_path: Path) -> bool:
@@ -166,12 +166,14 @@ def empty(tmp_path: Path) -> bool:
 
 def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
-    source = gitkit.source(pin, url=f"file://{repo}")
+    source = git_repository.source(pin, url=f"file://{repo}")
     pinned = acquire(source, online(tmp_path))
     assert (pinned.transport, pinned.history) == ("git", False)
-    assert gitkit.objects(pinned.git.git_dir) == {
+    assert git_repository.objects(pinned.git.git_dir) == {
         pin,
-        *gitkit.git(repo, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split(),
+        *git_repository.git(
+            repo, "rev-list", "--objects", "--no-object-names", "--no-walk", pin
+        ).split(),
     }
     assert pinned.git.text("rev-list", pin) == pin
     repo.rename(tmp_path / "gone")
@@ -180,17 +182,21 @@ def test_a_server_serves_the_pin_and_only_the_pin(server: tuple[Path, str], tmp_
 
 def test_mirror_and_server_make_the_same_cache(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
-    fetched = acquire(gitkit.source(pin, url=f"file://{repo}"), online(tmp_path))
-    mirrored = acquire(gitkit.source(pin), gitkit.access(tmp_path / "other", tmp_path / "server"))
+    fetched = acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
+    mirrored = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "other", tmp_path / "server")
+    )
     assert (fetched.tree, fetched.date) == (mirrored.tree, mirrored.date)
-    assert gitkit.objects(fetched.git.git_dir) == gitkit.objects(mirrored.git.git_dir)
+    assert git_repository.objects(fetched.git.git_dir) == git_repository.objects(
+        mirrored.git.git_dir
+    )
 
 
 def test_an_older_commit_of_the_branch_is_served_too(
     server: tuple[Path, str], tmp_path: Path
 ) -> None:
-    first = gitkit.git(server[0], "rev-parse", "main^")
-    pinned = acquire(gitkit.source(first, url=f"file://{server[0]}"), online(tmp_path))
+    first = git_repository.git(server[0], "rev-parse", "main^")
+    pinned = acquire(git_repository.source(first, url=f"file://{server[0]}"), online(tmp_path))
     assert pinned.commit == first
     assert not (pinned.git.git_dir / "shallow").exists(), "it has no parents"
 
@@ -200,14 +206,14 @@ def test_a_server_that_cannot_serve_a_commit_by_name_is_asked_for_the_branch(
     server: tuple[Path, str], tmp_path: Path, which: str
 ) -> None:
     repo, _ = server
-    gitkit.git(repo, "repack", "-adq")
-    gitkit.git(repo, "update-server-info")
-    pin = gitkit.git(repo, "rev-parse", which)
+    git_repository.git(repo, "repack", "-adq")
+    git_repository.git(repo, "update-server-info")
+    pin = git_repository.git(repo, "rev-parse", which)
     with web(tmp_path / "server") as address:
-        source = gitkit.source(pin, url=f"{address}/t5x.git")
+        source = git_repository.source(pin, url=f"{address}/t5x.git")
         pinned = acquire(source, online(tmp_path, "http"))
         assert (pinned.commit, pinned.transport) == (pin, "git")
-        assert resolve_ref(source, online(tmp_path, "http")) == gitkit.git(
+        assert resolve_ref(source, online(tmp_path, "http")) == git_repository.git(
             repo, "rev-parse", "main"
         )
 
@@ -216,12 +222,12 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
     server: tuple[Path, str], tmp_path: Path
 ) -> None:
     repo, _ = server
-    gone = gitkit.commit(
-        gitkit.init(tmp_path / "elsewhere.git"),
-        gitkit.tree(tmp_path / "elsewhere.git", {"a": b"gone"}),
+    gone = git_repository.commit(
+        git_repository.init(tmp_path / "elsewhere.git"),
+        git_repository.tree(tmp_path / "elsewhere.git", {"a": b"gone"}),
     )
     with pytest.raises(FatalError, match="is gone from") as caught:
-        acquire(gitkit.source(gone, url=f"file://{repo}"), online(tmp_path))
+        acquire(git_repository.source(gone, url=f"file://{repo}"), online(tmp_path))
     assert gone in caught.value.what
     assert "branch main stands at" in caught.value.what
     assert empty(tmp_path)
@@ -230,13 +236,19 @@ def test_a_commit_that_was_forced_away_is_named_as_such(
 def test_a_lost_branch_is_named_as_such(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
     with pytest.raises(FatalError, match="branch gone is gone") as caught:
-        acquire(gitkit.source("ab" * 20, url=f"file://{repo}", track="gone"), online(tmp_path))
+        acquire(
+            git_repository.source("ab" * 20, url=f"file://{repo}", track="gone"), online(tmp_path)
+        )
     assert caught.value.where == "source t5x"
     assert empty(tmp_path)
     with pytest.raises(FatalError, match="no branch or tag gone"):
-        resolve_ref(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path))
+        resolve_ref(
+            git_repository.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)
+        )
     assert (
-        acquire(gitkit.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)).commit
+        acquire(
+            git_repository.source(pin, url=f"file://{repo}", track="gone"), online(tmp_path)
+        ).commit
         == pin
     ), "the pin itself can still be had"
 
@@ -248,7 +260,7 @@ def test_an_unreachable_server_is_one_error_with_the_ways_out(
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/t5x.git"
         with pytest.raises(FatalError, match="cannot be reached") as caught:
-            acquire(gitkit.source(server[1], url=url), online(tmp_path, "http"))
+            acquire(git_repository.source(server[1], url=url), online(tmp_path, "http"))
     assert caught.value.where == "source t5x"
     assert "--mirror DIR" in caught.value.do
     assert empty(tmp_path)
@@ -258,7 +270,9 @@ def test_a_web_page_is_no_git_server(tmp_path: Path, server: tuple[Path, str]) -
     (tmp_path / "www" / "t5x.git" / "info").mkdir(parents=True)
     (tmp_path / "www" / "t5x.git" / "info" / "refs").write_text("<html>log in</html>")
     with web(tmp_path / "www") as address, pytest.raises(FatalError, match="login page"):
-        acquire(gitkit.source(server[1], url=f"{address}/t5x.git"), online(tmp_path, "http"))
+        acquire(
+            git_repository.source(server[1], url=f"{address}/t5x.git"), online(tmp_path, "http")
+        )
     assert empty(tmp_path)
 
 
@@ -266,35 +280,40 @@ def test_a_hostile_tree_from_a_server_is_refused_and_nothing_kept(
     tmp_path: Path, server: tuple[Path, str]
 ) -> None:
     repo, _ = server
-    blob = gitkit.raw(repo, "blob", b"x")
-    pin = gitkit.commit(
+    blob = git_repository.raw(repo, "blob", b"x")
+    pin = git_repository.commit(
         repo,
-        gitkit.raw_tree(repo, [("40000", b"..", gitkit.raw_tree(repo, [("100644", b"x", blob)]))]),
+        git_repository.raw_tree(
+            repo, [("40000", b"..", git_repository.raw_tree(repo, [("100644", b"x", blob)]))]
+        ),
     )
-    gitkit.branch(repo, pin)
+    git_repository.branch(repo, pin)
     with pytest.raises(FatalError) as caught:
-        acquire(gitkit.source(pin, url=f"file://{repo}"), online(tmp_path))
+        acquire(git_repository.source(pin, url=f"file://{repo}"), online(tmp_path))
     assert caught.value.exit_code == 2
     assert empty(tmp_path)
 
 
 def test_the_tracked_ref_by_mirror_and_by_server(server: tuple[Path, str], tmp_path: Path) -> None:
     repo, pin = server
-    gitkit.git(repo, "tag", "-a", "v1", "-m", "v1", "main^")
-    first = gitkit.git(repo, "rev-parse", "main^")
+    git_repository.git(repo, "tag", "-a", "v1", "-m", "v1", "main^")
+    first = git_repository.git(repo, "rev-parse", "main^")
     for access, url in (
-        (gitkit.access(tmp_path / "cache", tmp_path / "server"), ""),
+        (git_repository.access(tmp_path / "cache", tmp_path / "server"), ""),
         (online(tmp_path), f"file://{repo}"),
     ):
-        assert resolve_ref(gitkit.source(pin, url=url), access) == pin
-        assert resolve_ref(gitkit.source(pin, url=url, track="v1"), access) == first
-        assert resolve_ref(gitkit.source(pin, url=url, track="refs/heads/main"), access) == pin
+        assert resolve_ref(git_repository.source(pin, url=url), access) == pin
+        assert resolve_ref(git_repository.source(pin, url=url, track="v1"), access) == first
+        assert (
+            resolve_ref(git_repository.source(pin, url=url, track="refs/heads/main"), access) == pin
+        )
     with pytest.raises(FatalError, match="its mirrors do not have the branch gone"):
         resolve_ref(
-            gitkit.source(pin, track="gone"), gitkit.access(tmp_path / "cache", tmp_path / "server")
+            git_repository.source(pin, track="gone"),
+            git_repository.access(tmp_path / "cache", tmp_path / "server"),
         )
     with pytest.raises(FatalError, match="no mirror of it can say"):
-        resolve_ref(gitkit.source(pin), gitkit.access(tmp_path / "cache"))
+        resolve_ref(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("by", ["mirror", "server"])
@@ -305,16 +324,20 @@ def test_whether_a_pin_lies_on_its_branch(
     access = (
         online(tmp_path)
         if by == "server"
-        else gitkit.access(tmp_path / "cache", tmp_path / "server")
+        else git_repository.access(tmp_path / "cache", tmp_path / "server")
     )
     url = f"file://{repo}" if by == "server" else ""
-    check_on_branch(gitkit.source(pin, url=url), access)
-    check_on_branch(gitkit.source(gitkit.git(repo, "rev-parse", "main^"), url=url), access)
-    stray = gitkit.commit(repo, gitkit.tree(repo, {"a": b"stray"}), pin)
+    check_on_branch(git_repository.source(pin, url=url), access)
+    check_on_branch(
+        git_repository.source(git_repository.git(repo, "rev-parse", "main^"), url=url), access
+    )
+    stray = git_repository.commit(repo, git_repository.tree(repo, {"a": b"stray"}), pin)
     with pytest.raises(FatalError, match="does not lie on main"):
-        check_on_branch(gitkit.source(stray, url=url), access)
-    gitkit.branch(repo, stray)
-    check_on_branch(gitkit.source(pin, url=url), access)
-    gitkit.branch(repo, gitkit.commit(repo, gitkit.tree(repo, {"a": b"rewritten"})))
+        check_on_branch(git_repository.source(stray, url=url), access)
+    git_repository.branch(repo, stray)
+    check_on_branch(git_repository.source(pin, url=url), access)
+    git_repository.branch(
+        repo, git_repository.commit(repo, git_repository.tree(repo, {"a": b"rewritten"}))
+    )
     with pytest.raises(FatalError, match="does not lie on main"):
-        check_on_branch(gitkit.source(pin, url=url), access)
+        check_on_branch(git_repository.source(pin, url=url), access)

@@ -20,8 +20,8 @@ from builder.sources import objects
 from builder.sources.git import Git
 from builder.sources.objects import loose
 from builder.sources.source import Pinned, acquire
-from tests.builder import gitkit
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
+from tests.support import git_repository
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,24 +29,24 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def served(tmp_path: Path) -> tuple[Path, str]:
     """A mirror's clone of the upstream `t5x`, and the pin."""
-    return gitkit.upstream(tmp_path / "mirror" / "t5x.git")
+    return git_repository.upstream(tmp_path / "mirror" / "t5x.git")
 
 
 def test_a_mirror_serves_once_and_is_not_needed_again(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    source = gitkit.source(pin)
-    first = acquire(source, gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+    source = git_repository.source(pin)
+    first = acquire(source, git_repository.access(tmp_path / "cache", tmp_path / "mirror"))
     assert (first.transport, first.history, first.commit, first.date) == (
         "mirror",
         True,
         pin,
-        gitkit.DATE + 60,
+        git_repository.DATE + 60,
     )
-    assert first.tree == gitkit.git(clone, "rev-parse", f"{pin}^{{tree}}")
+    assert first.tree == git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")
     shutil.rmtree(tmp_path / "mirror")
-    again = acquire(source, gitkit.access(tmp_path / "cache"))
+    again = acquire(source, git_repository.access(tmp_path / "cache"))
     assert (again.transport, again.history, again.commit, again.tree, again.date) == (
         "cache",
         False,
@@ -54,9 +54,9 @@ def test_a_mirror_serves_once_and_is_not_needed_again(
         first.tree,
         first.date,
     )
-    found = gitkit.exported(again, tmp_path / "out")
+    found = git_repository.exported(again, tmp_path / "out")
     assert {path for path, (mode, _) in found.items() if not mode.startswith("4")} == set(
-        gitkit.FILES
+        git_repository.FILES
     )
     assert found["t5x/run.sh"] == ("100755", b"#!/bin/sh\n")
 
@@ -65,7 +65,8 @@ def test_the_pins_copy_has_no_history_and_git_knows(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     pinned = acquire(
-        gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "mirror")
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     assert len(pinned.git.text("rev-list", pinned.commit).splitlines()) == 2, "through the mirror"
     ours = Git(pinned.git.git_dir)
@@ -76,13 +77,17 @@ def test_the_pins_copy_has_no_history_and_git_knows(
 
 def test_only_what_the_pin_needs_is_copied(served: tuple[Path, str], tmp_path: Path) -> None:
     clone, pin = served
-    gitkit.commit(clone, gitkit.tree(clone, {"x": b"not of the pin"}), pin)
-    pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
+    git_repository.commit(clone, git_repository.tree(clone, {"x": b"not of the pin"}), pin)
+    pinned = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+    )
     needed = {
         pin,
-        *gitkit.git(clone, "rev-list", "--objects", "--no-object-names", "--no-walk", pin).split(),
+        *git_repository.git(
+            clone, "rev-list", "--objects", "--no-object-names", "--no-walk", pin
+        ).split(),
     }
-    assert gitkit.objects(pinned.git.git_dir) == needed
+    assert git_repository.objects(pinned.git.git_dir) == needed
     assert sorted(path.name for path in (tmp_path / "cache" / "git").iterdir()) == ["t5x.git"]
 
 
@@ -90,24 +95,26 @@ def test_when_nothing_changed_no_process_is_started(
     served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, access = (
-        gitkit.source(served[1]),
-        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     acquire(source, access)
     monkeypatch.setenv("PATH", "")
-    assert acquire(source, gitkit.access(tmp_path / "cache")).transport == "cache"
+    assert acquire(source, git_repository.access(tmp_path / "cache")).transport == "cache"
 
 
 def test_the_first_mirror_that_has_the_commit_serves(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
-    old = gitkit.init(tmp_path / "old" / "t5x.git")
-    gitkit.branch(old, gitkit.commit(old, gitkit.tree(old, {"a": b"of another history"})))
-    gitkit.init(tmp_path / "old" / "empty.git")
+    old = git_repository.init(tmp_path / "old" / "t5x.git")
+    git_repository.branch(
+        old, git_repository.commit(old, git_repository.tree(old, {"a": b"of another history"}))
+    )
+    git_repository.init(tmp_path / "old" / "empty.git")
     shutil.move(served[0], tmp_path / "mirror" / "some-name.git")
     pinned = acquire(
-        gitkit.source(served[1]),
-        gitkit.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "old", tmp_path / "mirror"),
     )
     assert pinned.git.alternates == (tmp_path / "mirror" / "some-name.git" / "objects",)
 
@@ -116,21 +123,22 @@ def test_a_packed_mirror_and_a_working_clone_serve_as_well(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    gitkit.git(clone, "repack", "-adq")
-    gitkit.git(tmp_path, "clone", "-q", str(clone), "work/t5x")
+    git_repository.git(clone, "repack", "-adq")
+    git_repository.git(tmp_path, "clone", "-q", str(clone), "work/t5x")
     trees = {
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / str(n), root)).tree
+        acquire(git_repository.source(pin), git_repository.access(tmp_path / str(n), root)).tree
         for n, root in enumerate((tmp_path / "mirror", tmp_path / "work"))
     }
-    assert trees == {gitkit.git(clone, "rev-parse", f"{pin}^{{tree}}")}
+    assert trees == {git_repository.git(clone, "rev-parse", f"{pin}^{{tree}}")}
 
 
 def test_a_shallow_mirror_serves_without_history(served: tuple[Path, str], tmp_path: Path) -> None:
-    gitkit.git(
+    git_repository.git(
         tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{served[0]}", "shallow/t5x.git"
     )
     pinned = acquire(
-        gitkit.source(served[1]), gitkit.access(tmp_path / "cache", tmp_path / "shallow")
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "shallow"),
     )
     assert (pinned.transport, pinned.history) == ("mirror", False)
     assert pinned.git.text("rev-list", pinned.commit) == pinned.commit
@@ -143,14 +151,14 @@ def test_absent_paths_make_no_difference_whether_the_mirror_has_them_or_not(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    source = gitkit.source(pin, absent=("t5x/train.py", "t5x/link.py"))
-    found = [acquire(source, gitkit.access(tmp_path / "cache1", tmp_path / "mirror"))]
+    source = git_repository.source(pin, absent=("t5x/train.py", "t5x/link.py"))
+    found = [acquire(source, git_repository.access(tmp_path / "cache1", tmp_path / "mirror"))]
     for path in source.absent:
-        loose(clone, gitkit.git(clone, "rev-parse", f"{pin}:{path}")).unlink()
-    found.append(acquire(source, gitkit.access(tmp_path / "cache2", tmp_path / "mirror")))
+        loose(clone, git_repository.git(clone, "rev-parse", f"{pin}:{path}")).unlink()
+    found.append(acquire(source, git_repository.access(tmp_path / "cache2", tmp_path / "mirror")))
     assert len({(pinned.commit, pinned.tree, pinned.date) for pinned in found}) == 1
-    assert len({frozenset(gitkit.objects(pinned.git.git_dir)) for pinned in found}) == 1
-    outs = [gitkit.exported(pinned, tmp_path / f"out{n}") for n, pinned in enumerate(found)]
+    assert len({frozenset(git_repository.objects(pinned.git.git_dir)) for pinned in found}) == 1
+    outs = [git_repository.exported(pinned, tmp_path / f"out{n}") for n, pinned in enumerate(found)]
     assert outs[0] == outs[1]
     assert "t5x/train.py" not in outs[0]
 
@@ -159,14 +167,14 @@ def test_a_file_that_is_missing_and_not_listed_is_named(
     served: tuple[Path, str], tmp_path: Path
 ) -> None:
     clone, pin = served
-    loose(clone, gitkit.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
+    loose(clone, git_repository.git(clone, "rev-parse", f"{pin}:t5x/run.sh")).unlink()
     with pytest.raises(FatalError, match=r"t5x/run\.sh") as caught:
         acquire(
-            gitkit.source(pin, absent=("t5x/train.py",)),
-            gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.source(pin, absent=("t5x/train.py",)),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
     assert str(clone) in caught.value.where
-    assert not gitkit.kept(tmp_path / "cache")
+    assert not git_repository.kept(tmp_path / "cache")
 
 
 def test_a_path_taken_off_the_absent_list_is_fetched_then(
@@ -174,13 +182,15 @@ def test_a_path_taken_off_the_absent_list_is_fetched_then(
 ) -> None:
     pin = served[1]
     acquire(
-        gitkit.source(pin, absent=("setup.py",)),
-        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.source(pin, absent=("setup.py",)),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with pytest.raises(FatalError, match="cannot be had"):
-        acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache"))
-    pinned = acquire(gitkit.source(pin), gitkit.access(tmp_path / "cache", tmp_path / "mirror"))
-    assert "setup.py" in gitkit.exported(pinned, tmp_path / "out")
+        acquire(git_repository.source(pin), git_repository.access(tmp_path / "cache"))
+    pinned = acquire(
+        git_repository.source(pin), git_repository.access(tmp_path / "cache", tmp_path / "mirror")
+    )
+    assert "setup.py" in git_repository.exported(pinned, tmp_path / "out")
 
 
 @pytest.mark.parametrize("path", ["t5x/gone.py", "t5x", "../x"])
@@ -189,8 +199,8 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
 ) -> None:
     with pytest.raises(FatalError, match="absent"):
         acquire(
-            gitkit.source(served[1], absent=(path,)),
-            gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+            git_repository.source(served[1], absent=(path,)),
+            git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
         )
 
 
@@ -199,9 +209,9 @@ def test_an_absent_path_that_is_no_file_of_the_pin_is_an_error(
 
 def test_offline_the_error_names_source_commit_and_ways_out(tmp_path: Path) -> None:
     for name, ways in (("t5x", 2), ("paxml", 3)):
-        source = gitkit.source("ab" * 20, name=name)
+        source = git_repository.source("ab" * 20, name=name)
         with pytest.raises(FatalError) as caught:
-            acquire(source, gitkit.access(tmp_path / "cache"))
+            acquire(source, git_repository.access(tmp_path / "cache"))
         said = str(caught.value)
         assert all(
             part in said
@@ -220,9 +230,9 @@ def hook(event, args):
 sys.addaudithook(hook)
 from builder.errors import FatalError
 from builder.sources.source import acquire
-from tests.builder import gitkit
+from tests.support import git_repository
 try:
-    acquire(gitkit.source(sys.argv[1]), gitkit.access(Path(sys.argv[2])))
+    acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
 except FatalError as error:
     print(error)
 """
@@ -256,7 +266,7 @@ import os, signal, sys
 from pathlib import Path
 from builder import cache
 from builder.sources import objects
-from tests.builder import gitkit
+from tests.support import git_repository
 left = [int(sys.argv[3])]
 def dying(call):
     def step(*args):
@@ -267,7 +277,7 @@ def dying(call):
     return step
 os.replace, os.rename = dying(os.replace), dying(os.rename)
 from builder.sources.source import acquire
-acquire(gitkit.source(sys.argv[1]), gitkit.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
+acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
 print(left[0])
 """
 
@@ -290,42 +300,48 @@ def test_a_kill_at_any_write_leaves_what_a_rerun_finishes(
     whole = run("whole", 1000)
     assert whole.returncode == 0, whole.stderr
     steps = 1000 - int(whole.stdout)
-    assert steps >= len(gitkit.FILES) + 4, "repository, blobs, trees, commit, shallow, stamp"
-    reference = gitkit.objects(tmp_path / "whole" / "git" / "t5x.git")
+    assert steps >= len(git_repository.FILES) + 4, (
+        "repository, blobs, trees, commit, shallow, stamp"
+    )
+    reference = git_repository.objects(tmp_path / "whole" / "git" / "t5x.git")
     for step in range(steps):
         killed = run(f"cache{step}", step)
         assert killed.returncode == -signal.SIGKILL
         cache = tmp_path / f"cache{step}"
-        pinned = acquire(gitkit.source(pin), gitkit.access(cache, tmp_path / "mirror"))
+        pinned = acquire(
+            git_repository.source(pin), git_repository.access(cache, tmp_path / "mirror")
+        )
         complete = {
             name
-            for name in gitkit.objects(pinned.git.git_dir)
+            for name in git_repository.objects(pinned.git.git_dir)
             if not name[2:].startswith("tmp_obj")
         }
         assert complete == reference
         assert Git(pinned.git.git_dir).text("rev-list", pin) == pin
-        assert acquire(gitkit.source(pin), gitkit.access(cache)).transport == "cache"
+        assert (
+            acquire(git_repository.source(pin), git_repository.access(cache)).transport == "cache"
+        )
 
 
 def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
     served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, access = (
-        gitkit.source(served[1]),
-        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with monkeypatch.context() as patched:
         patched.setattr(objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(FatalError, match="No space left on device"):
             acquire(source, access)
-    assert not gitkit.kept(tmp_path / "cache")
+    assert not git_repository.kept(tmp_path / "cache")
     assert acquire(source, access).transport == "mirror"
 
 
 def test_two_at_once_do_the_work_once(served: tuple[Path, str], tmp_path: Path) -> None:
     source, access = (
-        gitkit.source(served[1]),
-        gitkit.access(tmp_path / "cache", tmp_path / "mirror"),
+        git_repository.source(served[1]),
+        git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     barrier = threading.Barrier(4)
 
@@ -370,7 +386,7 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = cached_wheel(tmp_path / "cache", WHEEL)
-    pinned = acquire(source, gitkit.access(tmp_path / "cache"))
+    pinned = acquire(source, git_repository.access(tmp_path / "cache"))
     assert (pinned.transport, pinned.history, pinned.url, pinned.date) == (
         "wheel",
         False,
@@ -382,11 +398,11 @@ def test_a_wheel_becomes_a_root_commit_of_its_files(
     )
     pinned.git.run("update-ref", "refs/heads/pin", pinned.commit)
     pinned.git.run("fsck", "--strict")
-    found = gitkit.exported(pinned, tmp_path / "out")
+    found = git_repository.exported(pinned, tmp_path / "out")
     assert {path: data for path, (mode, data) in found.items() if mode == "100644"} == WHEEL
     shutil.rmtree(tmp_path / "cache" / "wheels")
     monkeypatch.setenv("PATH", "")
-    again = acquire(source, gitkit.access(tmp_path / "cache"))
+    again = acquire(source, git_repository.access(tmp_path / "cache"))
     assert (again.transport, again.commit, again.tree) == ("cache", pinned.commit, pinned.tree)
 
 
@@ -397,17 +413,17 @@ def test_a_wheels_commit_is_the_same_from_another_home_and_time(
     (tmp_path / "2").mkdir()
     source = cached_wheel(tmp_path / "1" / "cache", WHEEL)
     shutil.copytree(tmp_path / "1" / "cache", tmp_path / "2" / "cache")
-    first = acquire(source, gitkit.access(tmp_path / "1" / "cache"))
+    first = acquire(source, git_repository.access(tmp_path / "1" / "cache"))
     request.getfixturevalue("hostile_home")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert acquire(source, gitkit.access(tmp_path / "2" / "cache")).commit == first.commit
+    assert acquire(source, git_repository.access(tmp_path / "2" / "cache")).commit == first.commit
 
 
 def test_a_wheel_that_is_not_there_offline_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match=r"paxml 1\.4\.0 is not in the cache"):
         acquire(
             WheelSource("paxml-1.4", "paxml==1.4.0", "ab" * 32, Path("patches"), None),
-            gitkit.access(tmp_path / "cache"),
+            git_repository.access(tmp_path / "cache"),
         )
 
 
@@ -419,9 +435,9 @@ def test_a_hostile_or_wrong_wheel_is_refused_and_nothing_kept(
 ) -> None:
     source = cached_wheel(tmp_path / "cache", members)
     with pytest.raises(FatalError) as caught:
-        acquire(source, gitkit.access(tmp_path / "cache"))
+        acquire(source, git_repository.access(tmp_path / "cache"))
     assert caught.value.exit_code == 2
-    assert not gitkit.kept(tmp_path / "cache")
+    assert not git_repository.kept(tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -438,5 +454,5 @@ def test_a_wheels_pin_is_checked(tmp_path: Path, wheel: str, sha256: str) -> Non
     with pytest.raises(FatalError):
         acquire(
             WheelSource("p", wheel, sha256, Path("patches"), None),
-            gitkit.access(tmp_path / "cache"),
+            git_repository.access(tmp_path / "cache"),
         )

@@ -6,7 +6,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.stack import adopt
-from tests.builder.patchkit import Bench
+from tests.support.patch_series import Bench
 
 if TYPE_CHECKING:
     from pathlib import Path

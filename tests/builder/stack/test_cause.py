@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from builder.stack import cause, patchfile
-from tests.builder.patchkit import FIELDS, Upstream, text
+from tests.support.patch_series import FIELDS, Upstream, text
 
 
 @pytest.fixture

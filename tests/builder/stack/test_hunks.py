@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from builder.errors import FatalError
 from builder.sources import gitindex
 from builder.stack import hunks, patchfile
-from tests.builder.patchkit import FIELDS, Upstream
+from tests.support.patch_series import FIELDS, Upstream
 
 if TYPE_CHECKING:
     from builder.stack.patchfile import FilePatch

@@ -7,7 +7,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.stack import overlay, stack
-from tests.builder.patchkit import Bench, text
+from tests.support.patch_series import Bench, text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.stack import patchfile, series
-from tests.builder.patchkit import FIELDS
+from tests.support.patch_series import FIELDS
 
 if TYPE_CHECKING:
     from pathlib import Path

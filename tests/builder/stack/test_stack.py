@@ -10,7 +10,7 @@ import pytest
 from builder.errors import FatalError
 from builder.sources.objects import Reader
 from builder.stack import overlay, refresh, series, stack
-from tests.builder.patchkit import Bench, text
+from tests.support.patch_series import Bench, text
 
 ROOT = Path(__file__).resolve().parents[3]
 

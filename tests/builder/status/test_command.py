@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from builder import cli
-from tests.builder.status import statuskit
+from tests.support import nightly_report
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ROSETTA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/2026-11-28.json").write_text(json.dumps(statuskit.report()))
+    (tmp_path / "reports/2026-11-28.json").write_text(json.dumps(nightly_report.report()))
     return tmp_path
 
 

@@ -7,17 +7,17 @@ import pytest
 
 from builder.errors import FatalError
 from builder.status import reports
-from tests.builder.status import statuskit
-from tests.builder.status.servingkit import serving
+from tests.support import nightly_report
+from tests.support.web_server import serving
 
 
 def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
     found = reports.newest(
         [
-            statuskit.report("2026-11-26"),
-            statuskit.report("2026-11-28", builder="old"),
-            statuskit.report("2026-11-27"),
-            statuskit.report("2026-11-28"),
+            nightly_report.report("2026-11-26"),
+            nightly_report.report("2026-11-28", builder="old"),
+            nightly_report.report("2026-11-27"),
+            nightly_report.report("2026-11-28"),
         ],
         2,
     )
@@ -39,7 +39,7 @@ def test_newest_first_one_a_day_and_no_more_than_asked() -> None:
 def test_a_document_that_is_none_is_named(
     tmp_path: Path, change: dict[str, object], word: str
 ) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({**statuskit.report(), **change}))
+    (tmp_path / "a.json").write_text(json.dumps({**nightly_report.report(), **change}))
     with pytest.raises(FatalError, match=word) as caught:
         reports.of_folders([tmp_path])
     assert caught.value.where == str(tmp_path / "a.json")
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_read_and_a_folder_that_is_none(tmp_path: Path) ->
 
 def test_the_page_of_last_night_is_read_and_none_is_no_error() -> None:
     with serving(
-        {"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [statuskit.report()]}))}
+        {"/x/reports.json": (200, json.dumps({"schema": 1, "reports": [nightly_report.report()]}))}
     ) as address:
         assert [each["date"] for each in reports.of_page(f"{address}/x/")] == ["2026-11-28"]
         assert reports.of_page(f"{address}/none") == []
@@ -79,7 +79,7 @@ def test_a_page_that_answers_otherwise_is_an_error_and_not_a_fresh_start(
 
 
 def test_a_page_that_is_cut_off_is_an_error_of_one_line() -> None:
-    whole = json.dumps({"schema": 1, "reports": [statuskit.report()]})
+    whole = json.dumps({"schema": 1, "reports": [nightly_report.report()]})
     with (
         serving({"/reports.json": (200, whole)}, missing=5) as address,
         pytest.raises(FatalError, match="cannot be read"),

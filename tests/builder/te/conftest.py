@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.cache import Cache
-    from tests.builder.indexkit import Index
-    from tests.builder.te.tekit import Te
+    from tests.support.package_index import Index
+    from tests.support.te_project import Te
 
 
 @pytest.fixture
 def te(tmp_path: Path, index: Index, cache: Cache) -> Te:
-    tekit.need()
-    made = tekit.make(tmp_path / "repo", index)
+    te_project.need()
+    made = te_project.make(tmp_path / "repo", index)
     made.with_headers(cache)
     return made

@@ -13,13 +13,13 @@ import pytest
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.te import addition, build
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.builder.indexkit import Index
-    from tests.builder.te.tekit import Te
+    from tests.support.package_index import Index
+    from tests.support.te_project import Te
 
 WANTED = ("l", "cuda13", "amd64", "3.13")
 
@@ -43,7 +43,7 @@ def test_pins_and_wheel(te: Te, cache: Cache) -> None:
         "nvidia-cudnn-frontend==1",
         "transformer-engine-cu13==1",
     ]
-    assert (added.version, added.sha256) == (tekit.VERSION, _digest(added.wheel))
+    assert (added.version, added.sha256) == (te_project.VERSION, _digest(added.wheel))
     assert added.wheel.is_relative_to(cache.root)
     assert added.glibc.startswith("2.")
     assert addition.built(te.context(cache), te.manifest(), *WANTED)
@@ -73,8 +73,8 @@ def test_an_imported_wheel_needs_no_compiler(
 def test_no_cross_compiler(
     tmp_path: Path, index: Index, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tekit.need("arm64")
-    te = tekit.make(tmp_path / "repo", index, "arm64")
+    te_project.need("arm64")
+    te = te_project.make(tmp_path / "repo", index, "arm64")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(
         FatalError,

@@ -17,18 +17,18 @@ import pytest
 from builder.cache import Cache
 from builder.errors import FatalError
 from builder.te import addition, build, compiler, loader
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.builder.indexkit import Index
-    from tests.builder.te.tekit import Te
+    from tests.support.package_index import Index
+    from tests.support.te_project import Te
 
 WANTED = ("l", "cuda13", "amd64", "3.13")
 MODULE = "transformer_engine/wheel_lib/transformer_engine_jax.cpython-313-x86_64-linux-gnu.so"
 LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"
-INFO = f"transformer_engine_jax-{tekit.VERSION}.dist-info"
+INFO = f"transformer_engine_jax-{te_project.VERSION}.dist-info"
 
 
 def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> build.Made:
@@ -37,7 +37,10 @@ def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> build.Made:
 
 def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
     made = _wheel(te, cache)
-    assert made.path.name == f"transformer_engine_jax-{tekit.VERSION}-cp313-cp313-linux_x86_64.whl"
+    assert (
+        made.path.name
+        == f"transformer_engine_jax-{te_project.VERSION}-cp313-cp313-linux_x86_64.whl"
+    )
     assert hashlib.sha256(made.path.read_bytes()).hexdigest() == made.sha256
     with zipfile.ZipFile(made.path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
@@ -57,7 +60,7 @@ def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
         ),
     ]
     assert (
-        f"Requires-Dist: transformer_engine_cu13=={tekit.VERSION}"
+        f"Requires-Dist: transformer_engine_cu13=={te_project.VERSION}"
         in files[f"{INFO}/METADATA"].decode().splitlines()
     )
     assert b"cu12" not in files[f"{INFO}/METADATA"]
@@ -92,7 +95,7 @@ def test_the_module_loads_and_names_no_folder_of_this_machine(
             ["readelf", "-n", str(module)], capture_output=True, text=True, check=True
         ).stdout
     )
-    note = tekit.note(made.path)
+    note = te_project.note(made.path)
     assert note["inputs"] == build.plan(te.manifest(), *WANTED).inputs
     assert note["against"] == [
         "jaxlib==1",
@@ -123,7 +126,7 @@ def test_what_it_brings_in_is_loaded_with_it(te: Te, cache: Cache, tmp_path: Pat
 
 
 def test_cudart_is_not_there(tmp_path: Path) -> None:
-    tekit.need()
+    te_project.need()
     with pytest.raises(
         FatalError,
         match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against",
@@ -165,11 +168,11 @@ def test_offline_without_the_sdist(te: Te, cache: Cache) -> None:
 def test_a_source_that_does_not_compile_leaves_no_wheel(
     tmp_path: Path, index: Index, cache: Cache
 ) -> None:
-    tekit.need()
-    te = tekit.make(
+    te_project.need()
+    te = te_project.make(
         tmp_path / "repo",
         index,
-        sources={**tekit.SOURCES, "bad.cpp": "int f() { return nothing; }\n"},
+        sources={**te_project.SOURCES, "bad.cpp": "int f() { return nothing; }\n"},
     )
     te.with_headers(cache)
     with pytest.raises(
@@ -183,8 +186,8 @@ def test_a_source_that_does_not_compile_leaves_no_wheel(
 def test_for_the_other_architecture_by_a_cross_compiler(
     tmp_path: Path, index: Index, cache: Cache
 ) -> None:
-    tekit.need("arm64")
-    te = tekit.make(tmp_path / "repo", index, "arm64")
+    te_project.need("arm64")
+    te = te_project.make(tmp_path / "repo", index, "arm64")
     te.with_headers(cache)
     made = build.wheel(
         cache, build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False

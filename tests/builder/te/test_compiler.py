@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.te import compiler
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     ("architecture", "machine"), [("amd64", "x86_64-linux-gnu"), ("arm64", "aarch64-linux-gnu")]
 )
 def test_the_machine_s_own(architecture: str, machine: str) -> None:
-    tekit.need(architecture)
+    te_project.need(architecture)
     found = compiler.find(architecture)
     assert found.machine == machine
     assert int(found.version.split(".")[0]) >= compiler.OLDEST

@@ -9,20 +9,20 @@ import pytest
 
 from builder.errors import FatalError
 from builder.te import headers
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.cache import Cache
-    from tests.builder.indexkit import Index
-    from tests.builder.te.tekit import Te
+    from tests.support.package_index import Index
+    from tests.support.te_project import Te
 
 
 @pytest.fixture
 def te(tmp_path: Path, index: Index) -> Te:
-    tekit.need()
-    return tekit.make(tmp_path / "repo", index)
+    te_project.need()
+    return te_project.make(tmp_path / "repo", index)
 
 
 def test_what_was_locked_is_read_again(te: Te) -> None:

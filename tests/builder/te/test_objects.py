@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import FatalError
 from builder.te import compiler, objects
-from tests.builder.te import tekit
+from tests.support import te_project
 
 ROOT = Path(__file__).parents[3]
 # A file that takes a compiler some seconds: each level doubles the one below it.
@@ -22,7 +22,7 @@ SLOW = "template <int A, int B> struct T { static const long v = T<A - 1, B>::v 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    tekit.need()
+    te_project.need()
     for name in ("src", "kept", "scratch"):
         (tmp_path / name).mkdir()
     return tmp_path

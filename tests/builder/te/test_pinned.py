@@ -13,20 +13,20 @@ from builder.errors import FatalError
 from builder.locks import lockfile
 from builder.te import headers, pinned
 from builder.verb import Context
-from tests.builder.lockkit import publish
-from tests.builder.te import tekit
+from tests.support import te_project
+from tests.support.package_archives import publish
 
 if TYPE_CHECKING:
     from builder.cache import Cache
     from builder.verb import Result
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
-    tekit.need()
-    te = tekit.make(tmp_path / "repo", index)
+    te_project.need()
+    te = te_project.make(tmp_path / "repo", index)
     found = [
         pin.name for pin in pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
     ]

@@ -11,13 +11,13 @@ import pytest
 from builder import cli, wheel
 from builder.cache import Cache
 from builder.errors import FatalError
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from builder.verb import Result
-    from tests.builder.te.tekit import Te
+    from tests.support.te_project import Te
 
-NAME = f"transformer_engine_jax-{tekit.VERSION}-cp313-cp313-linux_x86_64.whl"
+NAME = f"transformer_engine_jax-{te_project.VERSION}-cp313-cp313-linux_x86_64.whl"
 
 
 def _run(te: Te, cache: Cache, *args: str) -> Result:

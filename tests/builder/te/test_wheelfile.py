@@ -12,7 +12,7 @@ import pytest
 from builder.errors import FatalError
 from builder.te import wheelfile
 from builder.te.wheelfile import Target
-from tests.builder.te import tekit
+from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,15 +36,18 @@ def test_names() -> None:
 )
 def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     before, after = (
-        tekit.PKG_INFO.splitlines(),
-        wheelfile.metadata(tekit.PKG_INFO, accelerator).splitlines(),
+        te_project.PKG_INFO.splitlines(),
+        wheelfile.metadata(te_project.PKG_INFO, accelerator).splitlines(),
     )
     assert after == [*before[:-1], f"Requires-Dist: {wanted}"]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["Requires-Dist: jax\n", tekit.PKG_INFO + "Requires-Dist: transformer_engine_cu13==1.2.0\n"],
+    [
+        "Requires-Dist: jax\n",
+        te_project.PKG_INFO + "Requires-Dist: transformer_engine_cu13==1.2.0\n",
+    ],
 )
 def test_metadata_of_another_kind(text: str) -> None:
     with pytest.raises(FatalError, match="times for its libraries, not once"):

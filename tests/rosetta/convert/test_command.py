@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("ml_dtypes", "tensorstore")
+required_modules.need("ml_dtypes", "tensorstore")
 
 import ml_dtypes
 import numpy as np
 
 from rosetta import cli
 from rosetta.convert import huggingface, llama, meta, pax
-from tests.rosetta.convert import llamakit
+from tests.support import llama_weights
 
 SOURCES: dict[str, Any] = {"meta": meta.Source, "hf": huggingface.Source, "pax": pax.Source}
 
@@ -37,13 +37,13 @@ def _same(source: Any, tensors: dict[str, Any]) -> bool:
     )
 
 
-@pytest.fixture(params=llamakit.MODELS)
+@pytest.fixture(params=llama_weights.MODELS)
 def model(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> tuple[llama.Shape, dict[str, Any], Path]:
-    shape = llamakit.MODELS[request.param]
-    tensors = llamakit.weights(shape)
-    return shape, tensors, llamakit.meta(tmp_path / "meta", shape, tensors)
+    shape = llama_weights.MODELS[request.param]
+    tensors = llama_weights.weights(shape)
+    return shape, tensors, llama_weights.meta(tmp_path / "meta", shape, tensors)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_parts(model: Any, tmp_path: Path) -> None:
         held = {name: source.parts[part][f"{name}.weight"]() for name in tensors} | {
             "tok_embeddings": np.split(whole, 2)[part]
         }
-        folder = llamakit.meta(tmp_path / f"part{part}", shape, held)
+        folder = llama_weights.meta(tmp_path / f"part{part}", shape, held)
         shutil.copy(folder / "consolidated.00.pth", tmp_path / "two" / f"consolidated.0{part}.pth")
     again = meta.Source(tmp_path / "two")
     assert again.shape == shape
@@ -126,9 +126,9 @@ def test_halves_are_pairs_permuted() -> None:
 
 
 def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = llamakit.MODELS["heads"]
-    tensors = llamakit.weights(shape, np.float16)
-    at = llamakit.meta(tmp_path / "meta", shape, tensors)
+    shape = llama_weights.MODELS["heads"]
+    tensors = llama_weights.weights(shape, np.float16)
+    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
     assert _convert(at, tmp_path / "pax") == 0
     assert "every value is what it was" in capsys.readouterr().out
     assert _convert(tmp_path / "pax", tmp_path / "half", "--to", "meta", "--dtype", "float16") == 0
@@ -147,10 +147,10 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_values_beyond_float16(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shape = llamakit.MODELS["heads"]
-    tensors = llamakit.weights(shape)
+    shape = llama_weights.MODELS["heads"]
+    tensors = llama_weights.weights(shape)
     tensors["norm"][3] = 1e5
-    at = llamakit.meta(tmp_path / "meta", shape, tensors)
+    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
     assert _convert(at, tmp_path / "out", "--to", "hf", "--dtype", "float16") == 2
     assert "norm has values beyond" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
@@ -492,4 +492,4 @@ def test_what_the_experiment_must_be() -> None:
     seven = llama.Shape(32, 4096, 32, 32, 128, 11008, 32000)
     assert llama.count(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
     assert pax.needs(seven) == "the experiment is LLaMA7B"
-    assert "--fdl.NUM_KV_HEADS=2" in pax.needs(llamakit.MODELS["groups"])
+    assert "--fdl.NUM_KV_HEADS=2" in pax.needs(llama_weights.MODELS["groups"])

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("ml_dtypes", "tensorstore")
+required_modules.need("ml_dtypes", "tensorstore")
 
 import numpy as np
 import tensorstore  # type: ignore[import-not-found]
@@ -25,8 +25,8 @@ import tensorstore  # type: ignore[import-not-found]
 from rosetta import cli
 from rosetta.convert import pax, torchfile
 from rosetta.errors import UserError
-from tests.rosetta.convert import llamakit
 from tests.rosetta.convert.test_unused_input import copy_model, models, refused
+from tests.support import llama_weights
 
 __all__ = ["models"]
 
@@ -413,9 +413,9 @@ def test_lora_of_another_size(
 
 
 def test_zeros_are_values(tmp_path: Path) -> None:
-    shape = llamakit.MODELS["heads"]
-    tensors = {name: np.zeros_like(tensor) for name, tensor in llamakit.weights(shape).items()}
-    source = llamakit.meta(tmp_path / "zeros", shape, tensors)
+    shape = llama_weights.MODELS["heads"]
+    tensors = {name: np.zeros_like(tensor) for name, tensor in llama_weights.weights(shape).items()}
+    source = llama_weights.meta(tmp_path / "zeros", shape, tensors)
     assert cli.main(["convert", "llama", str(source), str(tmp_path / "pax")]) == 0
     assert (
         cli.main(["convert", "llama", str(tmp_path / "pax"), str(tmp_path / "hf"), "--to", "hf"])

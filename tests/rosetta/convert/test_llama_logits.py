@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "paxml")
+required_modules.need("jax", "paxml")
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from praxis import base_layer, py_utils
 
 from rosetta import cli
 from rosetta.pax import configs
-from tests.rosetta.convert import llamakit
+from tests.support import llama_weights
 
 PYTHON = os.environ.get("ROSETTA_TEST_TORCH", "")
 
@@ -77,11 +77,11 @@ def _logits(restore: Path, ids: Any, fdl: dict[str, Any], repeated: bool) -> Any
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("which", llamakit.MODELS)
+@pytest.mark.parametrize("which", llama_weights.MODELS)
 def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
-    shape = llamakit.MODELS[which]
-    tensors = llamakit.weights(shape)
-    at = llamakit.meta(tmp_path / "meta", shape, tensors)
+    shape = llama_weights.MODELS[which]
+    tensors = llama_weights.weights(shape)
+    at = llama_weights.meta(tmp_path / "meta", shape, tensors)
     assert (
         cli.main(
             [
@@ -95,7 +95,7 @@ def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
         == 0
     )
     ids = np.random.default_rng(3).integers(3, shape.vocab, (2, 16))
-    expected = np.stack([llamakit.logits(shape, tensors, row) for row in ids])
+    expected = np.stack([llama_weights.logits(shape, tensors, row) for row in ids])
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(
         _logits(tmp_path / "pax" / "checkpoints", ids, shape.fdl(), repeated),
@@ -105,12 +105,12 @@ def test_from_the_papers(which: str, repeated: bool, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("which", llamakit.MODELS)
+@pytest.mark.parametrize("which", llama_weights.MODELS)
 def test_hugging_face(which: str, tmp_path: Path) -> None:
     if not PYTHON:
         pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
-    shape = llamakit.MODELS[which]
-    program = Path(__file__).with_name("hf_llama.py")
+    shape = llama_weights.MODELS[which]
+    program = Path(__file__).parents[2] / "support" / "hugging_face_llama.py"
     words = [PYTHON, str(program), str(tmp_path / "hf"), str(shape.kv_heads), str(shape.hidden)]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]}

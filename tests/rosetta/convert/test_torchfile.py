@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("ml_dtypes", "numpy")
+required_modules.need("ml_dtypes", "numpy")
 
 import ml_dtypes
 import numpy as np

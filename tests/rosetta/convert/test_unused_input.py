@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("ml_dtypes", "tensorstore")
+required_modules.need("ml_dtypes", "tensorstore")
 
 import numpy as np
 
@@ -29,9 +29,9 @@ from rosetta.convert import (
     torchfile,
 )
 from rosetta.errors import UserError
-from tests.rosetta.convert import llamakit
+from tests.support import llama_weights
 
-SHAPE = llamakit.MODELS["heads"]
+SHAPE = llama_weights.MODELS["heads"]
 
 
 def convert(*words: object) -> int:
@@ -42,7 +42,7 @@ def convert(*words: object) -> int:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model in all layouts."""
     top = tmp_path_factory.mktemp("models")
-    llamakit.meta(top / "meta", SHAPE, llamakit.weights(SHAPE))
+    llama_weights.meta(top / "meta", SHAPE, llama_weights.weights(SHAPE))
     assert convert(top / "meta", top / "hf", "--to", "hf") == 0
     assert convert(top / "meta", top / "pax") == 0
     return top
@@ -433,7 +433,7 @@ def test_what_is_written_is_read_back(
             store[3].write(np.float32(5)).result()
             return
         body = bytearray(file.read_bytes())
-        body[body.index(llamakit.weights(SHAPE)["norm"].tobytes())] ^= 1
+        body[body.index(llama_weights.weights(SHAPE)["norm"].tobytes())] ^= 1
         file.write_bytes(bytes(body))
 
     monkeypatch.setattr(module, "write", spoil)
@@ -449,7 +449,7 @@ def test_what_is_written_is_read_back(
 
 def test_check_written_compares_sizes(models: Path) -> None:
     source, other = meta.Source(models / "meta"), meta.Source(models / "meta")
-    other.shape = llamakit.MODELS["groups"]
+    other.shape = llama_weights.MODELS["groups"]
     with pytest.raises(UserError, match="reads back as"):
         command.check_written(source, other, torchfile.BFLOAT16, Path("out"))
 

@@ -21,8 +21,8 @@ from rosetta.data import (
     windows,
 )
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
 from tests.rosetta.data.test_command import run
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +73,7 @@ def lines(path: Path, bad: str, at: int = 40) -> str:
 
 
 def train_rows(data: str) -> list[Any]:
-    batches = pipeline.Batches(datakit.recipe(data, "lm", inputs=0), 60)
+    batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 60)
     return [row for step in range(6) for row in batches.at(step)["decoder_target_tokens"]]
 
 
@@ -153,15 +153,15 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
 def test_records_of_other_files_are_named_by_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = [datakit.example(text=[f"some words {number}".encode()]) for number in range(9)]
+    good = [corpora.example(text=[f"some words {number}".encode()]) for number in range(9)]
     broken = {
-        "no text under 'text' (it has: body)": datakit.example(body=[b"x"]),
-        "no text under": datakit.example(text=[7]),
+        "no text under 'text' (it has: body)": corpora.example(body=[b"x"]),
+        "no text under": corpora.example(text=[7]),
         "not a tf.train.Example": b"plain text",
     }
     for says, body in broken.items():
         path = tmp_path / f"{len(body)}.tfrecord"
-        datakit.tfrecords(path, [*good[:5], body, *good[5:]])
+        corpora.tfrecords(path, [*good[:5], body, *good[5:]])
         source = spec.parse(f"tfrecord:{path}")
         corpus = windows.corpus(source, "text")
         monkeypatch.delenv("BAD_RECORDS", raising=False)
@@ -212,7 +212,7 @@ def test_workers_tell_the_trainer_what_they_skipped(
 ) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
     monkeypatch.setenv("BAD_RECORDS", "skip")
-    batches = pipeline.Batches(datakit.recipe(data, "lm", inputs=0), 8)
+    batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 8)
     capfd.readouterr()
     bad_records.forget()
     reading = loader.Loader(batches, workers=1)
@@ -285,16 +285,16 @@ def test_the_field_is_named_by_the_option_of_the_command(tmp_path: Path) -> None
 def test_a_file_that_changed_at_equal_size_is_noticed(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs = datakit.documents(40)
+    docs = corpora.documents(40)
     if kind == "tfrecord":
-        datakit.tfrecords(
-            tmp_path / "a.tfrecord", [datakit.example(text=[doc.encode()]) for doc in docs]
+        corpora.tfrecords(
+            tmp_path / "a.tfrecord", [corpora.example(text=[doc.encode()]) for doc in docs]
         )
         data, path = f"tfrecord:{tmp_path}/a.tfrecord", tmp_path / "a.tfrecord"
     elif kind == "jsonl":
-        data, path = datakit.jsonl(tmp_path, docs), tmp_path / "a.jsonl"
+        data, path = corpora.jsonl(tmp_path, docs), tmp_path / "a.jsonl"
     else:
-        data, path = datakit.text(tmp_path / "data", docs, files=1), tmp_path / "data" / "0.txt"
+        data, path = corpora.text(tmp_path / "data", docs, files=1), tmp_path / "data" / "0.txt"
     if kind == "cache":
         run(
             "data",
@@ -308,7 +308,7 @@ def test_a_file_that_changed_at_equal_size_is_noticed(
             "100",
         )
         data, path = f"cache:{tmp_path}/out", tmp_path / "out" / "tokens-00000.bin"
-    recipe = datakit.recipe(data)
+    recipe = corpora.recipe(data)
     kept = json.loads(json.dumps(pipeline.Batches(recipe, 4).state(5)))
     pipeline.Batches(recipe, 4).resume(kept, 5)
     body = bytearray(path.read_bytes())
@@ -330,7 +330,7 @@ def test_a_mended_file_goes_on_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = lines(tmp_path / "a.jsonl", '{"text": null}')
-    recipe = datakit.recipe(data, "lm", inputs=0)
+    recipe = corpora.recipe(data, "lm", inputs=0)
     monkeypatch.setenv("BAD_RECORDS", "skip")
     before = pipeline.Batches(recipe, 4)
     kept = json.loads(json.dumps(before.state(3)))

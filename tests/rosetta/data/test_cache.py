@@ -10,13 +10,13 @@ import pytest
 
 from rosetta.data import cache, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DOCS = datakit.documents(700)
+DOCS = corpora.documents(700)
 BYTES = vocabulary.Vocabulary("byte", 100)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from rosetta.data import batchlog, cache, causal, pipeline, rows, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(200)
+DOCS = corpora.documents(200)
 BYTES = vocabulary.Vocabulary("byte", 0)
 NONE: Any = np.zeros((1, 0), np.int32)
 
@@ -64,8 +64,8 @@ def test_types_are_paxmls() -> None:
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
-    made = datakit.recipe(
-        datakit.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
+    made = corpora.recipe(
+        corpora.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
     )
     whole = causal.Batches(made, 8)
     for step in (0, 5):
@@ -87,7 +87,7 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         lambda batches: (BYTES.encode(batch) for batch in batches),
         end=2,
     )
-    made = datakit.recipe(
+    made = corpora.recipe(
         f"cache:{tmp_path}/c",
         "lm",
         vocab="ids:259",
@@ -100,13 +100,13 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         causal.Batches(made, 1).at(0)["labels"][0].tolist()
         == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
     )
-    with_sentinels = datakit.recipe(
+    with_sentinels = corpora.recipe(
         f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
     )
     assert causal.Batches(with_sentinels, 1).at(0)["labels"].all()
     with pytest.raises(UserError, match="another vocabulary"):
         causal.Batches(
-            datakit.recipe(
+            corpora.recipe(
                 f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400
             ),
             1,
@@ -116,7 +116,7 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
 def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
     batches = causal.Batches(
-        datakit.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
+        corpora.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
         4,
         shard=1,
         shards=2,

@@ -6,7 +6,7 @@ import pytest
 
 from rosetta.data import checks, pipeline
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,9 +136,9 @@ def test_the_first_record_is_looked_at_where_it_is_asked_for(
 
 def test_evaluation_reads_its_own_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    body = datakit.example(text=[b"some words"])
-    datakit.tfds(tmp_path, "trains", {"train": [[body]]})
-    datakit.tfds(tmp_path, "evaluates", {"validation": [[body]]})
+    body = corpora.example(text=[b"some words"])
+    corpora.tfds(tmp_path, "trains", {"train": [[body]]})
+    corpora.tfds(tmp_path, "evaluates", {"validation": [[body]]})
     checks.before_start(data="tfds:trains", eval_data="tfds:evaluates", **GOOD)
     checks.before_start(data="tfds:evaluates", split="validation", **GOOD)
     with pytest.raises(UserError, match="no split validation"):
@@ -181,7 +181,7 @@ def test_synthetic_data_needs_nothing() -> None:
         lengths={"inputs": 512, "targets": 128},
     )
     batch = pipeline.Batches(
-        datakit.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4
+        corpora.recipe("synthetic", vocab="ids:32128", extra_ids=0, mean_noise_span_length=3.0), 4
     ).at(0)
     assert 30000 < batch["encoder_input_tokens"].max() < 32128
     assert (batch["decoder_target_tokens"] != 0).all()

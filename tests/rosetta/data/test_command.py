@@ -11,12 +11,12 @@ import pytest
 from rosetta.cli import Parser
 from rosetta.data import cache, command, windows
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(40)
+DOCS = corpora.documents(40)
 
 
 def run(*words: str) -> tuple[dict[str, Any], str]:
@@ -31,7 +31,7 @@ def run(*words: str) -> tuple[dict[str, Any], str]:
 
 
 def test_check_says_what_a_run_would(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path, DOCS)
+    data = corpora.text(tmp_path, DOCS)
     assert run("data", "check", data, "--mean-span", "20")[1].endswith("usable for span_corruption")
     with pytest.raises(UserError, match="vocab_size is 100"):
         run("data", "check", data, "--mean-span", "20", "--vocab-size", "100")
@@ -39,8 +39,8 @@ def test_check_says_what_a_run_would(tmp_path: Path) -> None:
 
 def test_check_looks_a_prepared_copy_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(
-        tmp_path, "the_pile", {"train": [[datakit.example(text=[doc.encode()]) for doc in DOCS]]}
+    corpora.tfds(
+        tmp_path, "the_pile", {"train": [[corpora.example(text=[doc.encode()]) for doc in DOCS]]}
     )
     result, text = run("data", "check", "tfds:the_pile", "--mean-span", "20")
     assert result["copies"]["tfds:the_pile"]["examples"] == 40
@@ -52,8 +52,8 @@ def test_check_looks_at_the_split_and_the_field_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(
-        tmp_path, "kept", {"validation": [[datakit.example(body=[doc.encode()]) for doc in DOCS]]}
+    corpora.tfds(
+        tmp_path, "kept", {"validation": [[corpora.example(body=[doc.encode()]) for doc in DOCS]]}
     )
     with pytest.raises(UserError, match="no split train"):
         run("data", "check", "tfds:kept", "--mean-span", "20")
@@ -119,7 +119,7 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
     result, text = run(
         "data",
         "show",
-        datakit.text(tmp_path, DOCS),
+        corpora.text(tmp_path, DOCS),
         "--objective",
         "lm",
         "--targets",
@@ -133,7 +133,7 @@ def test_show_of_rows_without_inputs(tmp_path: Path) -> None:
 
 
 def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path, DOCS)
+    data = corpora.text(tmp_path, DOCS)
     result, text = run(
         "data",
         "show",
@@ -172,7 +172,7 @@ def test_show_prints_text_and_the_batchs_hash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, jobs: str) -> None:
-    data = datakit.jsonl(tmp_path / "data", DOCS * 20)
+    data = corpora.jsonl(tmp_path / "data", DOCS * 20)
     out = tmp_path / "out"
     result, text = run("data", "cache", data, "--out", str(out), "--jobs", jobs)
     tokens = cache.Tokens(str(out))
@@ -233,14 +233,14 @@ def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) 
 
 
 def test_a_cache_of_no_documents_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path / "data", DOCS)
+    data = corpora.text(tmp_path / "data", DOCS)
     with pytest.raises(UserError, match="no text"):
         run("data", "cache", data, "--out", str(tmp_path / "out"), "--limit", "0", "--jobs", "1")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_cache_notices_another_file_under_its_glob(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path / "data", DOCS)
+    data = corpora.text(tmp_path / "data", DOCS)
     run("data", "cache", data, "--out", str(tmp_path / "out"), "--jobs", "1")
     (tmp_path / "data" / "0a.txt").write_text("one more document\n")
     with pytest.raises(UserError, match="other files"):
@@ -312,7 +312,7 @@ def test_vocab_show_and_train(tmp_path: Path) -> None:
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
     )
-    data = datakit.text(tmp_path, datakit.sentences(300))
+    data = corpora.text(tmp_path, corpora.sentences(300))
     result, text = run(
         "vocab", "train", "--data", data, "--out", str(tmp_path / "v.model"), "--size", "450"
     )

@@ -16,7 +16,7 @@ import pytest
 
 from rosetta.data import cache, loader, pipeline, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def batches(tmp_path: Path) -> pipeline.Batches:
-    return pipeline.Batches(datakit.recipe(datakit.text(tmp_path / "t", datakit.documents(100))), 8)
+    return pipeline.Batches(corpora.recipe(corpora.text(tmp_path / "t", corpora.documents(100))), 8)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -52,7 +52,7 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
-    batches = pipeline.Batches(datakit.recipe(f"jsonl:{path}"), 4)
+    batches = pipeline.Batches(corpora.recipe(f"jsonl:{path}"), 4)
     path.write_text(path.read_text().replace("text", "body"))
     ahead = loader.Loader(batches, workers=workers)
     for _ in range(2):  # who asks again is not kept waiting
@@ -119,7 +119,7 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
     assert loader.workers_for(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
     assert loader.workers_for(large) == 8
-    assert loader.workers_for(pipeline.Batches(datakit.recipe("synthetic"), 512)) == 0
+    assert loader.workers_for(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
     meta = cache.Recipe("x", "", "ids:300", 300, document_ends=False, pairs="")
     ids = vocabulary.Vocabulary("ids:300", 20)
     meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
@@ -130,7 +130,7 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
             ["x" * 30] * 20,
             lambda texts: ([np.arange(3, 33)] * len(batch) for batch in texts),
         )
-    mixed = datakit.recipe(
+    mixed = corpora.recipe(
         json.dumps({f"cache:{tmp_path}/{name}": 1 for name in "ab"}),
         vocab=ids.name,
         extra_ids=ids.extra_ids,

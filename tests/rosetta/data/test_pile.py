@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "overlay/t5x/t5x/contrib/gpu/scripts_gpu/download_the_pile.py"
@@ -33,8 +33,8 @@ def test_without_a_copy_it_says_at_once_what_replaces_the_pile(tmp_path: Path) -
 
 
 def test_a_whole_copy_is_found_and_a_damaged_one_refused(tmp_path: Path) -> None:
-    place = datakit.tfds(
-        tmp_path, "the_pile", {"train": [[datakit.example(text=[b"some text"])] * 5] * 2}
+    place = corpora.tfds(
+        tmp_path, "the_pile", {"train": [[corpora.example(text=[b"some text"])] * 5] * 2}
     )
     done = run(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -9,12 +9,12 @@ import pytest
 
 from rosetta.data import cache, features, pipeline, rows, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(200)
+DOCS = corpora.documents(200)
 BYTES = vocabulary.Vocabulary("byte", 100)
 MNLI = [
     {
@@ -41,8 +41,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "mnli.jsonl").write_text("".join(json.dumps(record) + "\n" for record in MNLI))
     return {
         "synthetic": "synthetic",
-        "text": datakit.text(folder / "text", DOCS),
-        "jsonl": datakit.jsonl(folder / "jsonl", DOCS),
+        "text": corpora.text(folder / "text", DOCS),
+        "jsonl": corpora.jsonl(folder / "jsonl", DOCS),
         "cache": f"cache:{folder}/cache",
         "mnli": f"jsonl:{folder}/mnli.jsonl",
         "mixture": json.dumps({f"text:{folder}/text/*.txt": 3, f"cache:{folder}/cache": 1}),
@@ -51,7 +51,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def recipe(sets: dict[str, str], name: str, **changes: Any) -> pipeline.Recipe:
     objective = "mnli" if name.startswith("mnli") else "span_corruption"
-    return datakit.recipe(sets[name], objective, **changes)
+    return corpora.recipe(sets[name], objective, **changes)
 
 
 SETS = ["synthetic", "text", "jsonl", "cache", "mnli", "mixture"]
@@ -167,7 +167,7 @@ def test_a_mixture_draws_at_its_rates_and_none_of_its_examples_twice(sets: dict[
 def test_a_rate_too_small_to_draw_is_refused(sets: dict[str, str]) -> None:
     data = json.dumps({sets["text"]: 100_000, sets["cache"]: 1})
     with pytest.raises(UserError, match="below 1 in 4096"):
-        pipeline.sources(datakit.recipe(data))
+        pipeline.sources(corpora.recipe(data))
 
 
 def test_a_run_goes_on_where_it_stopped_also_with_another_batch(sets: dict[str, str]) -> None:
@@ -204,13 +204,13 @@ def test_going_on_with_other_data_is_refused(sets: dict[str, str]) -> None:
 def test_data_that_moved_to_another_folder_is_the_same(
     sets: dict[str, str], tmp_path: Path
 ) -> None:
-    moved = datakit.text(tmp_path / "elsewhere", DOCS)
-    here, there = (pipeline.Batches(datakit.recipe(data), 4) for data in (sets["text"], moved))
+    moved = corpora.text(tmp_path / "elsewhere", DOCS)
+    here, there = (pipeline.Batches(corpora.recipe(data), 4) for data in (sets["text"], moved))
     assert here.fingerprint() == there.fingerprint()
     assert (
         here.fingerprint()
         != pipeline.Batches(
-            datakit.recipe(datakit.text(tmp_path / "b", DOCS[:-1])), 4
+            corpora.recipe(corpora.text(tmp_path / "b", DOCS[:-1])), 4
         ).fingerprint()
     )
 
@@ -238,7 +238,7 @@ def test_what_does_not_go_together_is_one_line(
     sets: dict[str, str], data: str, objective: str, changes: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UserError, match=says):
-        pipeline.Batches(datakit.recipe(sets[data], objective, **changes), 4)
+        pipeline.Batches(corpora.recipe(sets[data], objective, **changes), 4)
 
 
 def test_a_batch_that_does_not_divide_says_which_does(sets: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from rosetta.data import causal, pipeline, prompts, records, spec, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +39,13 @@ def test_lambada_is_the_same_from_text_json_and_the_prepared_set(
 ) -> None:
     (tmp_path / "a.txt").write_text(f"{PASSAGE}\n\nAlone\n", encoding="utf-8")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    datakit.tfds(
+    corpora.tfds(
         tmp_path,
         "my_lambada/lm",
         {
             "test": [
                 [
-                    datakit.example(
+                    corpora.example(
                         inputs=[LAMBADA["inputs"].encode()], targets=[LAMBADA["targets"].encode()]
                     )
                 ]
@@ -94,13 +94,13 @@ def test_a_record_that_is_none_of_them_is_one_line(
 
 
 def test_running_text_holds_no_questions(tmp_path: Path) -> None:
-    data = datakit.text(tmp_path, ["some text"] * 3)
+    data = corpora.text(tmp_path, ["some text"] * 3)
     with pytest.raises(UserError, match="boolq needs records"):
-        pipeline.Batches(datakit.recipe(data, "boolq", extra_ids=0), 1)
+        pipeline.Batches(corpora.recipe(data, "boolq", extra_ids=0), 1)
 
 
 def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: Path) -> None:
-    made = datakit.recipe(
+    made = corpora.recipe(
         lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
     )
     batch = causal.Batches(made, 2, bos=1).at(0)

@@ -7,7 +7,7 @@ import pytest
 
 from rosetta.data import records, spec
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,8 +79,8 @@ def test_records_come_from_every_kind_of_file(
         "answers/text": answers,
         "answers/answer_start": [9, 9],
     }
-    body = datakit.example(**features)
-    datakit.tfds(tmp_path, "squad/v1.1", {"train": [[body]], "validation": [[body, body]]}, "3.0.0")
+    body = corpora.example(**features)
+    corpora.tfds(tmp_path, "squad/v1.1", {"train": [[body]], "validation": [[body, body]]}, "3.0.0")
     (tmp_path / "a.jsonl").write_text(json.dumps(SQUAD) + "\n\n" + json.dumps(SQUAD) + "\n")
     own = {
         "data": [

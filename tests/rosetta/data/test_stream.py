@@ -10,15 +10,15 @@ import pytest
 
 from rosetta.data import pipeline, rows, stream
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DOCS = datakit.documents(300)
+DOCS = corpora.documents(300)
 THEIRS = "hf_secret"
-RECIPE = datakit.recipe("hf:owner/name")
+RECIPE = corpora.recipe("hf:owner/name")
 
 
 class Streamed:
@@ -101,8 +101,8 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     read: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
-    data = json.dumps({"hf:owner/name": 1, datakit.text(tmp_path, DOCS): 1})
-    made: Any = pipeline.Batches(datakit.recipe(data), 16)
+    data = json.dumps({"hf:owner/name": 1, corpora.text(tmp_path, DOCS): 1})
+    made: Any = pipeline.Batches(corpora.recipe(data), 16)
     inner = next(source for source in made.source.sources if isinstance(source, stream.Stream))
     inner.letters = 5000
     for step in range(100):
@@ -152,7 +152,7 @@ def test_every_word_of_a_block_comes_once() -> None:
 
 @pytest.mark.usefixtures("read")
 def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    private = datakit.recipe("hf:owner/private")
+    private = corpora.recipe("hf:owner/private")
     with pytest.raises(UserError, match="a private one needs HF_TOKEN") as raised:
         pipeline.Batches(private, 4)
     assert "\n" not in str(raised.value)
@@ -168,11 +168,11 @@ def test_a_token_is_handed_over_and_never_told(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("read")
 def test_a_missing_package_or_field_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"no text under 'body' \(it has: text\)"):
-        pipeline.Batches(datakit.recipe("hf:owner/name", text_field="body"), 4).at(0)
+        pipeline.Batches(corpora.recipe("hf:owner/name", text_field="body"), 4).at(0)
     with pytest.raises(UserError, match="at most three parts"):
-        pipeline.Batches(datakit.recipe("hf:a/b/c/d"), 4)
+        pipeline.Batches(corpora.recipe("hf:a/b/c/d"), 4)
     with pytest.raises(UserError, match="no such folder"):
-        pipeline.Batches(datakit.recipe("hf:/nowhere/set"), 4)
+        pipeline.Batches(corpora.recipe("hf:/nowhere/set"), 4)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="pip install datasets"):
         pipeline.Batches(RECIPE, 4)

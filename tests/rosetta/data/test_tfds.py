@@ -6,9 +6,9 @@ import pytest
 
 from rosetta.data import spec, tfds
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
-TRAIN = [[datakit.example(text=[b"a b"])] * 3, [datakit.example(text=[b"c"])] * 2]
+TRAIN = [[corpora.example(text=[b"a b"])] * 3, [corpora.example(text=[b"c"])] * 2]
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
-    place = datakit.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
-    datakit.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
+    place = corpora.tfds(root, "c4/en", {"train": TRAIN, "validation": [TRAIN[1]]}, "3.1.0")
+    corpora.tfds(root, "c4/en", {"train": [TRAIN[1]]}, "2.3.1")
     found = tfds.check(spec.parse("tfds:c4/en"), "train")
     assert found == {
         "folder": str(place),
@@ -36,7 +36,7 @@ def test_a_prepared_set_is_found_and_looked_over(root: Path) -> None:
 
 
 def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
-    place = datakit.tfds(root, "the_pile", {"train": TRAIN})
+    place = corpora.tfds(root, "the_pile", {"train": TRAIN})
     shards = sorted(place.glob("*train*"))
     for name, says in (
         ("nothing", "no prepared data set nothing"),
@@ -68,8 +68,8 @@ def test_each_fault_of_a_copy_is_one_line(root: Path) -> None:
 
 
 def test_a_config_has_to_be_named_where_there_are_several(root: Path) -> None:
-    place = datakit.tfds(root, "glue/mnli", {"train": TRAIN})
+    place = corpora.tfds(root, "glue/mnli", {"train": TRAIN})
     assert tfds.folder("glue") == tfds.folder("glue:1.0.0") == str(place)
-    datakit.tfds(root, "glue/qqp", {"train": TRAIN})
+    corpora.tfds(root, "glue/qqp", {"train": TRAIN})
     with pytest.raises(UserError, match=r"name a config: glue/mnli"):
         tfds.folder("glue")

@@ -8,7 +8,7 @@ import pytest
 from rosetta.data import tfrecord
 from rosetta.data.bad_records import RecordFault
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,9 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
 
 def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
     bodies = [bytes([number]) * (number * 37 % 300) for number in range(20)]
-    datakit.tfrecords(tmp_path / "a", bodies[:7])
-    datakit.tfrecords(tmp_path / "b", [])
-    datakit.tfrecords(tmp_path / "c", bodies[7:])
+    corpora.tfrecords(tmp_path / "a", bodies[:7])
+    corpora.tfrecords(tmp_path / "b", [])
+    corpora.tfrecords(tmp_path / "c", bodies[7:])
     records = tfrecord.Records([str(tmp_path / name) for name in "abc"])
     assert [records[number] for number in range(len(records))] == bodies
     assert records.sizes.tolist() == [len(body) for body in bodies]
@@ -38,17 +38,17 @@ def test_records_are_found_by_number_across_files(tmp_path: Path) -> None:
 
 def test_a_changed_file_is_walked_again(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    datakit.tfrecords(path, [b"one"])
+    corpora.tfrecords(path, [b"one"])
     assert len(tfrecord.indexed(str(path))) == 1
     assert len(list((tmp_path / "home" / "tfrecord-index").iterdir())) == 1
-    datakit.tfrecords(path, [b"one", b"two"])
+    corpora.tfrecords(path, [b"one", b"two"])
     assert len(tfrecord.indexed(str(path))) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 5, -1])
 def test_an_index_cut_short_is_walked_again(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
-    datakit.tfrecords(path, [b"one", b"two"])
+    corpora.tfrecords(path, [b"one", b"two"])
     whole = tfrecord.indexed(str(path)).tolist()
     (index,) = (tmp_path / "home" / "tfrecord-index").iterdir()
     index.write_bytes(index.read_bytes()[:kept])
@@ -60,7 +60,7 @@ def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    datakit.tfrecords(tmp_path / "a", [b"one", b"two"])
+    corpora.tfrecords(tmp_path / "a", [b"one", b"two"])
     monkeypatch.setattr(np, "save", full)
     assert len(tfrecord.indexed(str(tmp_path / "a"))) == 2
     assert not list((tmp_path / "home" / "tfrecord-index").iterdir())
@@ -69,7 +69,7 @@ def test_a_full_disk_costs_the_index_alone(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kept", [5, 20, -1])
 def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     path = tmp_path / "a"
-    datakit.tfrecords(path, [b"x" * 30])
+    corpora.tfrecords(path, [b"x" * 30])
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(UserError, match="cut short"):
         tfrecord.offsets(str(path))
@@ -82,7 +82,7 @@ def test_what_is_no_tfrecord_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_example_of_every_kind_is_read() -> None:
-    body = datakit.example(
+    body = corpora.example(
         text=["grüß".encode()], label=[2, -1, 300], score=[0.5, -2.0], long=[b"x" * 300, b"y"]
     )
     assert tfrecord.example(body) == {

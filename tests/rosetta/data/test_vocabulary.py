@@ -7,12 +7,12 @@ import pytest
 
 from rosetta.data import spec, vocabulary
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORDS = datakit.sentences(400)
+WORDS = corpora.sentences(400)
 
 
 def test_bytes_have_public_byt5s_sentinels() -> None:
@@ -104,7 +104,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     from rosetta.data import training
 
     folder = tmp_path_factory.mktemp("vocabulary")
-    data = datakit.text(folder / "t", WORDS)
+    data = corpora.text(folder / "t", WORDS)
     made = training.train(spec.parts(data), str(folder / "mine.model"), size=440, extra_ids=20)
     assert (made.size, made.extra_ids, made.sentinels) == (440, 0, 20)
     return made.name
@@ -172,7 +172,7 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
     )
     from rosetta.data import training
 
-    data = datakit.text(tmp_path / "t", WORDS)
+    data = corpora.text(tmp_path / "t", WORDS)
     settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
     (tmp_path / "v").mkdir()
     with pytest.raises(UserError, match=says):
@@ -189,7 +189,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    data = datakit.text(tmp_path / "t", WORDS)
+    data = corpora.text(tmp_path / "t", WORDS)
     (tmp_path / "v").mkdir()
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):

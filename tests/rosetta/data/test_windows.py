@@ -8,24 +8,24 @@ import pytest
 
 from rosetta.data import documents, spec, windows
 from rosetta.errors import UserError
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(60)
+DOCS = corpora.documents(60)
 WORDS = [word for doc in DOCS for word in doc.split()]
 
 
 def written(kind: str, folder: Path) -> str:
     if kind == "text":
-        return datakit.text(folder, DOCS)
+        return corpora.text(folder, DOCS)
     if kind == "jsonl":
-        return datakit.jsonl(folder, DOCS)
+        return corpora.jsonl(folder, DOCS)
     for number in range(3):
-        datakit.tfrecords(
+        corpora.tfrecords(
             folder / f"{number}.tfrecord",
-            [datakit.example(text=[doc.encode()]) for doc in DOCS[number::3]],
+            [corpora.example(text=[doc.encode()]) for doc in DOCS[number::3]],
         )
     return f"tfrecord:{folder}/*.tfrecord"
 

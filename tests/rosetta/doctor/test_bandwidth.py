@@ -13,9 +13,9 @@ import pytest
 
 from rosetta.doctor import bandwidth
 from rosetta.errors import UserError
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax")
+required_modules.need_current("jax")
 import jax
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,7 +14,7 @@ import pytest
 from rosetta import cli, doctor
 from rosetta.doctor import machine as machines
 from rosetta.launch.card import Card
-from tests.rosetta.doctor.machinekit import A100, machine
+from tests.support.fake_machine import A100, machine
 
 ROOT = Path(__file__).resolve().parents[3]
 

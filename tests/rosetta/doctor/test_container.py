@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta.doctor.machinekit import GIB, H100, find, ids, machine, write
+from tests.support.fake_machine import GIB, H100, find, ids, machine, write
 
 
 def test_a_driver_and_no_gpu(tmp_path: Path) -> None:

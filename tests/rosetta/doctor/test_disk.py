@@ -6,7 +6,7 @@ import pytest
 
 from rosetta.doctor import disk
 from rosetta.doctor.system import Room
-from tests.rosetta.doctor.machinekit import GIB, find, ids, machine
+from tests.support.fake_machine import GIB, find, ids, machine
 
 
 def test_folders_of_a_run(tmp_path: Path) -> None:

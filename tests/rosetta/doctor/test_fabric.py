@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rosetta.doctor.machinekit import OPEN, PROPRIETARY, find, ids, machine, write
+from tests.support.fake_machine import OPEN, PROPRIETARY, find, ids, machine, write
 
 TWO_NODES = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURMD_NODENAME": "n1"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from rosetta.doctor.system import Done
 from rosetta.launch.card import Card
-from tests.rosetta.doctor.machinekit import (
+from tests.support.fake_machine import (
     A100,
     B200,
     GIB,

@@ -5,7 +5,7 @@ from typing import Any
 
 from builder.env import known_issues
 from rosetta.doctor import issues
-from tests.rosetta.doctor.machinekit import A100, B200, find, ids, machine
+from tests.support.fake_machine import A100, B200, find, ids, machine
 
 RECORD: dict[str, Any] = {
     "distribution": "pax",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.doctor.system import Room
-from tests.rosetta.doctor.machinekit import GIB, H100, find, ids, machine, write
+from tests.support.fake_machine import GIB, H100, find, ids, machine, write
 
 
 @pytest.mark.parametrize(

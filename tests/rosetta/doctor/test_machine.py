@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.doctor.machine import Machine
-from tests.rosetta.doctor.machinekit import OPEN, PROPRIETARY, machine, write
+from tests.support.fake_machine import OPEN, PROPRIETARY, machine, write
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.doctor.machine import Machine
 from rosetta.doctor.system import Done
-from tests.rosetta.doctor.machinekit import H100, find, ids, machine
+from tests.support.fake_machine import H100, find, ids, machine
 
 JOB = {
     "SLURM_JOB_ID": "7",

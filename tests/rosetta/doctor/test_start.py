@@ -9,8 +9,8 @@ from rosetta.doctor import machine as machines
 from rosetta.doctor import start
 from rosetta.errors import UserError
 from rosetta.launch.card import Card
-from tests.rosetta.doctor.machinekit import INSTALLED, PROPRIETARY, machine
-from tests.rosetta.gpukit import SCRIPTS, Place, place_
+from tests.support.fake_machine import INSTALLED, PROPRIETARY, machine
+from tests.support.t5x_scripts import SCRIPTS, Place, place_
 
 __all__ = ["place_"]  # a fixture
 CARDS = [Card("NVIDIA H100 80GB HBM3", (9, 0))] * 8

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.doctor import variables
-from tests.rosetta.doctor.machinekit import A100, H100, find, ids, machine, write
+from tests.support.fake_machine import A100, H100, find, ids, machine, write
 
 
 @pytest.mark.parametrize("name", ["XLA_FLAGS", "BASE_XLA_FLAGS"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rosetta.doctor.machinekit import INSTALLED, find, ids, machine
+from tests.support.fake_machine import INSTALLED, find, ids, machine
 
 
 @pytest.mark.parametrize(

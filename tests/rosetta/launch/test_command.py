@@ -14,7 +14,7 @@ import yaml
 
 from rosetta.launch.description import Run
 from tests.rosetta.doctor.test_command import old_pythons
-from tests.rosetta.launch import enginekit
+from tests.support import fake_launchers
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINER = ("--image=i", "--mount=/d:/e")
@@ -29,11 +29,11 @@ DRY = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> enginekit.Place:
-    return enginekit.place(tmp_path)
+def place(tmp_path: Path) -> fake_launchers.Place:
+    return fake_launchers.place(tmp_path)
 
 
-def shown(place: enginekit.Place, *words: str, **variables: str) -> dict[str, Any]:
+def shown(place: fake_launchers.Place, *words: str, **variables: str) -> dict[str, Any]:
     done = place.rosetta(*words, "--dry-run", "--json", **variables)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)["result"]
@@ -41,7 +41,7 @@ def shown(place: enginekit.Place, *words: str, **variables: str) -> dict[str, An
 
 
 @pytest.mark.parametrize("where", DRY)
-def test_the_same_preset_everywhere(place: enginekit.Place, where: str) -> None:
+def test_the_same_preset_everywhere(place: fake_launchers.Place, where: str) -> None:
     found = shown(
         place,
         *DRY[where],
@@ -73,7 +73,7 @@ def test_the_same_preset_everywhere(place: enginekit.Place, where: str) -> None:
         assert found["argv"] == ["rosetta", "t5x", "pretrain"]
 
 
-def test_on_this_machine_a_process_a_gpu_or_a_node(place: enginekit.Place) -> None:
+def test_on_this_machine_a_process_a_gpu_or_a_node(place: fake_launchers.Place) -> None:
     assert shown(place, "run", "gpt-126m", "--nodes=1")["argv"] == [
         "rosetta",
         "spawn",
@@ -121,7 +121,7 @@ def test_on_this_machine_a_process_a_gpu_or_a_node(place: enginekit.Place) -> No
     ]
 
 
-def test_the_image_may_be_the_variable_that_the_scripts_read(place: enginekit.Place) -> None:
+def test_the_image_may_be_the_variable_that_the_scripts_read(place: fake_launchers.Place) -> None:
     assert (
         "an/image"
         in shown(
@@ -140,7 +140,7 @@ def test_the_image_may_be_the_variable_that_the_scripts_read(place: enginekit.Pl
     ], "which stays set where there is none"
 
 
-def test_a_description_says_it_all(place: enginekit.Place) -> None:
+def test_a_description_says_it_all(place: fake_launchers.Place) -> None:
     run = Run(
         "t5x", ("rosetta", "t5x", "pretrain"), "small", gpus_per_node=1, env={"T5_SIZE": "small"}
     )
@@ -243,7 +243,7 @@ def test_a_description_says_it_all(place: enginekit.Place) -> None:
         (["spawn"], "there is nothing to start; write the command after --"),
     ],
 )
-def test_refused_in_a_line(place: enginekit.Place, words: list[str], what: str) -> None:
+def test_refused_in_a_line(place: fake_launchers.Place, words: list[str], what: str) -> None:
     done = place.rosetta(*words)
     assert done.returncode == 2
     assert what in done.stderr
@@ -255,7 +255,7 @@ def test_refused_in_a_line(place: enginekit.Place, words: list[str], what: str) 
     ("where", "program"),
     [("docker", "docker"), ("slurm", "sbatch"), ("jobset", "kubectl"), ("local", "rosetta")],
 )
-def test_what_it_needs_is_not_there(place: enginekit.Place, where: str, program: str) -> None:
+def test_what_it_needs_is_not_there(place: fake_launchers.Place, where: str, program: str) -> None:
     for path in (place.folder / "bin").iterdir():
         path.unlink()
     done = place.rosetta(
@@ -270,7 +270,7 @@ def test_what_it_needs_is_not_there(place: enginekit.Place, where: str, program:
     assert f"{program}: there is no such program on PATH" in done.stderr
 
 
-def test_what_the_scheduler_says_comes_through(place: enginekit.Place) -> None:
+def test_what_the_scheduler_says_comes_through(place: fake_launchers.Place) -> None:
     sbatch = place.folder / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\necho Submitted batch job 7\n")
     assert place.rosetta(*DRY["slurm"], "t5x-small").stdout == "Submitted batch job 7\n"
@@ -285,7 +285,7 @@ def test_what_the_scheduler_says_comes_through(place: enginekit.Place) -> None:
     )
 
 
-def test_a_containers_status_is_ours(place: enginekit.Place) -> None:
+def test_a_containers_status_is_ours(place: fake_launchers.Place) -> None:
     run = Run("pax", ("sh", "-c", "exit 7"), "x", gpus_per_node=1, env={})
     assert (
         place.rosetta(
@@ -307,7 +307,7 @@ def plain_yaml(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
-def test_on_a_login_node(place: enginekit.Place, python: str) -> None:
+def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
     """An old Python, PyYAML and the package: nothing else."""
     environment = {
         "PATH": f"{place.folder}/bin:/usr/bin:/bin",
@@ -362,7 +362,7 @@ def test_no_newer_syntax_than_that_of_python_39() -> None:
         ast.parse(Path(name).read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-def test_jax_is_not_imported(place: enginekit.Place) -> None:
+def test_jax_is_not_imported(place: fake_launchers.Place) -> None:
     code = "import sys; from rosetta import cli; status = cli.main(['run', 't5x-small', '--dry-run']); print(status, [name for name in ('jax', 'numpy', 'tensorflow') if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],

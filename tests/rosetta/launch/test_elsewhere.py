@@ -11,7 +11,7 @@ from rosetta.errors import UserError
 from rosetta.launch import elsewhere
 from rosetta.launch.description import Run
 from rosetta.presets import files, schema
-from tests.rosetta.launch import enginekit
+from tests.support import fake_launchers
 
 T5X = Run(
     "t5x",
@@ -21,7 +21,7 @@ T5X = Run(
 )
 PAX = replace(T5X, framework="pax", entry=("rosetta", "pax", "train"))
 ALL = ("docker", "pyxis", "apptainer", "jobset")
-PAGE = (enginekit.ROOT / "docs/launch.md").read_text(encoding="utf-8")
+PAGE = (fake_launchers.ROOT / "docs/launch.md").read_text(encoding="utf-8")
 ON = {
     "docker": ("run", "--on=docker", "--image=i"),
     "slurm": ("submit", "--on=slurm"),
@@ -30,8 +30,8 @@ ON = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> enginekit.Place:
-    return enginekit.place(tmp_path)
+def place(tmp_path: Path) -> fake_launchers.Place:
+    return fake_launchers.place(tmp_path)
 
 
 @pytest.mark.parametrize("run", [T5X, PAX])
@@ -136,7 +136,7 @@ def test_what_it_reads_and_no_mount_brings(env: dict[str, str], missing: str) ->
 
 @pytest.mark.parametrize("where", ON)
 def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(
-    place: enginekit.Place, where: str
+    place: fake_launchers.Place, where: str
 ) -> None:
     words = (*ON[where], "gpt-126m", "LOG_DIR=gs://b/l", "--nodes=1", "--dry-run", "--json")
     asks = ("--gpus=8", "--gres=gpu:8", "nvidia.com/gpu")
@@ -159,7 +159,7 @@ def test_the_cpu_of_the_environment_stays_here_where_a_card_is_named(
     assert (done.returncode, done.stderr) == (0, ""), "a word is meant"
 
 
-def test_lines_hold_no_secret(place: enginekit.Place) -> None:
+def test_lines_hold_no_secret(place: fake_launchers.Place) -> None:
     done = place.rosetta(
         "submit",
         "--on=pyxis",
@@ -174,11 +174,11 @@ def test_lines_hold_no_secret(place: enginekit.Place) -> None:
     assert "hunter2" not in done.stderr + done.stdout
 
 
-def test_here_the_cpu_is_no_news(place: enginekit.Place) -> None:
+def test_here_the_cpu_is_no_news(place: fake_launchers.Place) -> None:
     assert place.rosetta("run", "t5x-tiny", "--dry-run", JAX_PLATFORMS="cpu").stderr == ""
 
 
-def test_a_job_for_which_nobody_named_a_card(place: enginekit.Place) -> None:
+def test_a_job_for_which_nobody_named_a_card(place: fake_launchers.Place) -> None:
     words = (*ON["slurm"], "t5x-large", "--dry-run")
     (said,) = place.rosetta(*words).stderr.splitlines()
     assert said.startswith(
@@ -190,7 +190,7 @@ def test_a_job_for_which_nobody_named_a_card(place: enginekit.Place) -> None:
     assert place.rosetta(*words, ROSETTA_SITE=str(place.folder / "site.yaml")).stderr == ""
 
 
-def test_docker_is_not_started_with_what_would_be_lost(place: enginekit.Place) -> None:
+def test_docker_is_not_started_with_what_would_be_lost(place: fake_launchers.Place) -> None:
     done = place.rosetta(*ON["docker"], "t5x-tiny", "MODEL_DIR=/m", "--mount=/d:/e")
     assert done.returncode == 2
     assert (
@@ -200,7 +200,7 @@ def test_docker_is_not_started_with_what_would_be_lost(place: enginekit.Place) -
     assert not (place.folder / "bin" / "docker.argv").exists()
 
 
-def test_the_examples_of_the_page_lack_nothing(place: enginekit.Place) -> None:
+def test_the_examples_of_the_page_lack_nothing(place: fake_launchers.Place) -> None:
     lines = [
         line.partition("|")[0].partition("  #")[0]
         for block in PAGE.split("```bash\n")[1:]

@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.launch import description
 from rosetta.launch.description import Run
-from tests.rosetta.launch import enginekit
+from tests.support import fake_launchers
 
 HOSTILE = (
     "two words",
@@ -59,13 +59,13 @@ WHERE = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> enginekit.Place:
+def place(tmp_path: Path) -> fake_launchers.Place:
     (tmp_path / "secrets.json").write_text(json.dumps(SECRETS))
-    return enginekit.place(tmp_path)
+    return fake_launchers.place(tmp_path)
 
 
 def document(
-    place: enginekit.Place, *, gpus: int = 1, mounts: tuple[tuple[str, str], ...] = ()
+    place: fake_launchers.Place, *, gpus: int = 1, mounts: tuple[tuple[str, str], ...] = ()
 ) -> str:
     env = {**{f"NAME_{number}": value for number, value in enumerate(HOSTILE)}, **SECRETS}
     flags = {"xla_dump_to": "/a b/$(touch pwned)", "xla_gpu_enable_triton_gemm": False}
@@ -85,7 +85,7 @@ def document(
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_values_arrive_and_secrets_do_not_show(place: enginekit.Place, where: str) -> None:
+def test_values_arrive_and_secrets_do_not_show(place: fake_launchers.Place, where: str) -> None:
     gpus = 2 if "two" in where else 1
     done = place.rosetta(*WHERE[where], "--description=-", stdin=document(place, gpus=gpus))
     assert done.returncode == 0, done.stderr
@@ -110,7 +110,7 @@ def test_values_arrive_and_secrets_do_not_show(place: enginekit.Place, where: st
 @pytest.mark.parametrize("more", [(), ("--json",)])
 @pytest.mark.parametrize("where", WHERE)
 def test_a_dry_run_shows_no_secret_and_starts_nothing(
-    place: enginekit.Place, where: str, more: tuple[str, ...]
+    place: fake_launchers.Place, where: str, more: tuple[str, ...]
 ) -> None:
     done = place.rosetta(
         *WHERE[where], "--description=-", "--dry-run", *more, stdin=document(place)
@@ -129,7 +129,7 @@ def test_a_dry_run_shows_no_secret_and_starts_nothing(
     "mount",
     ["/with space", "/quo\"te's", "/comma,target=x", "/$(touch pwned)", "/new\nline", "/ümläut"],
 )
-def test_mounts(place: enginekit.Place, where: str, mount: str) -> None:
+def test_mounts(place: fake_launchers.Place, where: str, mount: str) -> None:
     done = place.rosetta(
         *WHERE[where], "--description=-", stdin=document(place, mounts=((mount, f"/in{mount}"),))
     )
@@ -142,7 +142,7 @@ def test_mounts(place: enginekit.Place, where: str, mount: str) -> None:
     "mount", [("/comma,/etc:/etc", "/in"), ("/a", "/b:ro"), ("relative", "/b")]
 )
 def test_mounts_that_a_list_cannot_hold_are_refused(
-    place: enginekit.Place, where: str, mount: tuple[str, str]
+    place: fake_launchers.Place, where: str, mount: tuple[str, str]
 ) -> None:
     done = place.rosetta(*WHERE[where], "--description=-", stdin=document(place, mounts=(mount,)))
     assert done.returncode == 2
@@ -159,7 +159,7 @@ def test_mounts_that_a_list_cannot_hold_are_refused(
         "--sbatch=--comment=a 'b' \"c\" `touch pwned`",
     ],
 )
-def test_options_of_a_job(place: enginekit.Place, option: str) -> None:
+def test_options_of_a_job(place: fake_launchers.Place, option: str) -> None:
     assert (
         place.rosetta(*WHERE["slurm"], option, "--description=-", stdin=document(place)).returncode
         == 0
@@ -168,7 +168,7 @@ def test_options_of_a_job(place: enginekit.Place, option: str) -> None:
     assert not list(place.folder.rglob("pwned"))
 
 
-def test_what_no_environment_can_hold(place: enginekit.Place) -> None:
+def test_what_no_environment_can_hold(place: fake_launchers.Place) -> None:
     for change, what in (
         ({"env": {"A B": "x"}}, "'A B' is no variable's name"),
         ({"env": {"A": "\0"}}, "A: it holds a zero byte"),

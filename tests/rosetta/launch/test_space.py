@@ -8,10 +8,9 @@ import pytest
 from rosetta.doctor import system
 from rosetta.errors import UserError
 from rosetta.launch import space
-from tests.rosetta import gpukit
-from tests.rosetta.pax import paxkit
+from tests.support import pax_scripts, t5x_scripts
 
-place_ = gpukit.place_  # a fixture
+place_ = t5x_scripts.place_  # a fixture
 GB = 10**9
 
 
@@ -71,7 +70,7 @@ def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert space.check("/proc/no/such", GB, 1, "MODEL_DIR") == ()
 
 
-def test_scripts_ask(place: gpukit.Place) -> None:
+def test_scripts_ask(place: t5x_scripts.Place) -> None:
     """On a file system of some megabytes that every machine has: none of these would fit."""
     small = next(
         (
@@ -106,7 +105,7 @@ def test_scripts_ask(place: gpukit.Place) -> None:
         == 0
     )
     assert place.run(*words, VOCAB="ids:32128", DATA="synthetic", ROSETTA_DOCTOR="0").rc == 0
-    pax = paxkit.Place(place.tree, place.work)
+    pax = pax_scripts.Place(place.tree, place.work)
     ran = pax.run(
         "run_base_config_multinode.sh",
         "Synthetic175B",
@@ -121,7 +120,7 @@ def test_scripts_ask(place: gpukit.Place) -> None:
     assert f"LOG_DIR={small}/rosetta-none: a checkpoint takes at least 2" in ran.err
 
 
-def test_a_dry_run_says_what_a_start_would_stop_for(place: gpukit.Place) -> None:
+def test_a_dry_run_says_what_a_start_would_stop_for(place: t5x_scripts.Place) -> None:
     slurm = {"SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "ROSETTA_DOCTOR": "1"}
     ran = place.run(
         "multiprocess_pretrain_pile.sh",

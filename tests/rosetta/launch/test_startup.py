@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rosetta.launch import startup
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_an_error_leaves_nothing_behind() -> None:
 
 
 def test_tensorflow_comes_without_what_it_does_not_need() -> None:
-    jaxkit.need("tensorflow")
+    required_modules.need("tensorflow")
     code = "import sys; from rosetta.launch import startup; startup.install(); import tensorflow; print([m for m in startup.UNUSED if m in sys.modules])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from rosetta.launch.description import Run
-from tests.rosetta.launch import enginekit, slurmkit
 from tests.rosetta.launch.test_hostile import HOSTILE, SECRET_PARTS, SECRETS
+from tests.support import fake_launchers, slurm_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[slurmkit.Slurm]:
-    started = slurmkit.start()
+def slurm() -> Iterator[slurm_cluster.Slurm]:
+    started = slurm_cluster.start()
     yield started
     started.stop()
 
 
-def submit(slurm: slurmkit.Slurm, folder: Path, run: Run, *words: str) -> str:
+def submit(slurm: slurm_cluster.Slurm, folder: Path, run: Run, *words: str) -> str:
     """Submit it by the command line; return the job's number."""
     (folder / "run.json").write_text(json.dumps(run.as_json()))
     environment = {
@@ -50,9 +50,9 @@ def submit(slurm: slurmkit.Slurm, folder: Path, run: Run, *words: str) -> str:
     return done.stdout.split()[-1]
 
 
-def test_values_arrive_in_each_process(slurm: slurmkit.Slurm, tmp_path: Path) -> None:
+def test_values_arrive_in_each_process(slurm: slurm_cluster.Slurm, tmp_path: Path) -> None:
     (tmp_path / "dump.py").write_text(
-        enginekit.DUMP.replace("sys.argv[1]", 'sys.argv[1] + os.environ["SLURM_PROCID"]')
+        fake_launchers.DUMP.replace("sys.argv[1]", 'sys.argv[1] + os.environ["SLURM_PROCID"]')
     )
     env = {
         **{f"NAME_{number}": value for number, value in enumerate(HOSTILE)},
@@ -83,7 +83,7 @@ def test_values_arrive_in_each_process(slurm: slurmkit.Slurm, tmp_path: Path) ->
 
 
 def test_at_its_time_limit_it_is_started_again_and_goes_on(
-    slurm: slurmkit.Slurm, tmp_path: Path
+    slurm: slurm_cluster.Slurm, tmp_path: Path
 ) -> None:
     program = f"""
 import os, signal, sys, time
@@ -109,7 +109,7 @@ time.sleep(600)
         env={"JAX_PLATFORMS": "cpu"},
     )
     job = submit(slurm, tmp_path, run, "--time=1", "--warning=50", "--requeue")
-    slurmkit.wait(
+    slurm_cluster.wait(
         lambda: slurm.job(job)["Restarts"] == "1",
         150,
         lambda: f"{slurm.job(job)}\n{(tmp_path / 'out').read_text()}",
@@ -126,7 +126,7 @@ time.sleep(600)
     assert "rosetta: ended early at its time limit, with a checkpoint; requeued" in said
 
 
-def test_sbatch_takes_every_option(slurm: slurmkit.Slurm, tmp_path: Path) -> None:
+def test_sbatch_takes_every_option(slurm: slurm_cluster.Slurm, tmp_path: Path) -> None:
     """By its own check; GPUs, which this Slurm has none of, are what it refuses."""
     run = Run(
         "pax",

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax")
+required_modules.need("jax", "flax")
 
 import jax
 import numpy as np

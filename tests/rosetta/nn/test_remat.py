@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax")
+required_modules.need("jax", "flax")
 
 import jax
 from jax.extend.core import jaxprs_in_params
 
 from rosetta.nn import fp8
-from tests.rosetta.t5x import t5kit
+from tests.support import small_t5
 
 
 def _flops(jaxpr: Any, times: int = 1) -> dict[str, int]:
@@ -37,13 +37,15 @@ def _flops(jaxpr: Any, times: int = 1) -> dict[str, int]:
 
 
 def _step(**switches: Any) -> dict[str, int]:
-    given, settings = t5kit.batch(), t5kit.config(**switches)
-    module = t5kit.Transformer(settings)
-    variables = jax.eval_shape(lambda: t5kit.variables(settings, given))
+    given, settings = small_t5.batch(), small_t5.config(**switches)
+    module = small_t5.Transformer(settings)
+    variables = jax.eval_shape(lambda: small_t5.variables(settings, given))
     trained = {kind: tree for kind, tree in variables.items() if kind in ("params", fp8.COLLECTION)}
     return _flops(
         jax.make_jaxpr(
-            jax.grad(lambda variables: t5kit.loss(t5kit.call(module, variables, given), given))
+            jax.grad(
+                lambda variables: small_t5.loss(small_t5.call(module, variables, given), given)
+            )
         )(trained).jaxpr
     )
 

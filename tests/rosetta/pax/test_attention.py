@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax", "flax", "praxis")
+required_modules.need_current("jax", "flax", "praxis")
 
 import jax
 import jax.numpy as jnp

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "praxis")
+required_modules.need("jax", "praxis")
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,7 +27,7 @@ def calls() -> Any:
             "NOT CHECKED here: needs an environment for cuda12 or cuda13 (python build.py --distribution pax --accelerator cuda13 --output env:DIR)"
         )
     done = subprocess.run(
-        [sys.executable, "-m", "tests.rosetta.pax.h100"],
+        [sys.executable, "-m", "tests.support.compile_for_h100"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

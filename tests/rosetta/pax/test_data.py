@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jax = jaxkit.need("praxis", "paxml", "jax")
+jax = required_modules.need("praxis", "paxml", "jax")
 
 import fiddle as fdl
 
@@ -15,12 +15,12 @@ from rosetta.data import cache, training, vocabulary
 from rosetta.data import spec as specs
 from rosetta.errors import UserError
 from rosetta.pax import data
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(120)
+DOCS = corpora.documents(120)
 BYTES = vocabulary.Vocabulary("byte", 0)
 VARIABLES = ("DATA", "EVAL_DATA", "VOCAB_PATH", "TFDS_DATA_DIR")
 BOOLQ = [
@@ -58,7 +58,7 @@ def experiment(mixin: type[Any], **given: Any) -> Any:
 def pile(tmp_path: Path, **given: Any) -> Any:
     return experiment(
         data.PileUnsupervisedDataset,
-        **{"DATA": datakit.text(tmp_path / "t", DOCS), "VOCAB": "byte", **given},
+        **{"DATA": corpora.text(tmp_path / "t", DOCS), "VOCAB": "byte", **given},
     )
 
 
@@ -70,8 +70,8 @@ def lines(path: Path, records: list[dict[str, Any]]) -> str:
 def test_variables_stand_in_for_what_is_not_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATA", datakit.text(tmp_path / "a", DOCS))
-    monkeypatch.setenv("EVAL_DATA", datakit.text(tmp_path / "b", DOCS))
+    monkeypatch.setenv("DATA", corpora.text(tmp_path / "a", DOCS))
+    monkeypatch.setenv("EVAL_DATA", corpora.text(tmp_path / "b", DOCS))
     monkeypatch.setenv("VOCAB_PATH", "byte")
     train, evaluated = experiment(data.PileUnsupervisedDataset).datasets()
     assert (train.data, train.vocab, train.batch_size) == (
@@ -121,9 +121,9 @@ def test_a_fraction_of_a_row_a_device_is_the_same_batch(
 def test_the_pile_is_found_where_paxmls_flag_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shards = [[datakit.example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)]
-    datakit.tfds(tmp_path / "whole", "the_pile/lm", {"train": shards, "validation": shards[:1]})
-    datakit.tfds(tmp_path / "part", "the_pile/lm", {"train": shards})
+    shards = [[corpora.example(text=[doc.encode()]) for doc in DOCS[part::2]] for part in range(2)]
+    corpora.tfds(tmp_path / "whole", "the_pile/lm", {"train": shards, "validation": shards[:1]})
+    corpora.tfds(tmp_path / "part", "the_pile/lm", {"train": shards})
 
     class Flags:
         tfds_data_dir: str | None = str(tmp_path / "whole")
@@ -157,7 +157,7 @@ def test_the_pile_is_found_where_paxmls_flag_says(
 def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> None:
     (config,) = experiment(
         data.LambadaDataset,
-        DATA=datakit.text(tmp_path, datakit.sentences(40)),
+        DATA=corpora.text(tmp_path, corpora.sentences(40)),
         VOCAB="byte",
         MAX_SEQ_LEN=256,
     ).datasets()
@@ -174,7 +174,7 @@ def test_lambada_is_evaluated_whole_and_nothing_is_trained(tmp_path: Path) -> No
 def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = datakit.text(
+    words = corpora.text(
         tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ]
     )
     model = training.train(

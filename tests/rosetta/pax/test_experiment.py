@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "paxml")
+required_modules.need("jax", "paxml")
 
 import fiddle as fdl
 import jax.numpy as jnp

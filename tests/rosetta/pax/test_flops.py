@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rosetta.pax import flops
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 SMALL = flops.Shape(
     layers=2,
@@ -64,7 +64,7 @@ def test_six_times_the_parameters_in_the_large() -> None:
 class TestExperiments:
     @pytest.fixture(autouse=True)
     def paxml(self) -> None:
-        jaxkit.need("paxml")
+        required_modules.need("paxml")
 
     @pytest.mark.parametrize(
         ("name", "shape"),

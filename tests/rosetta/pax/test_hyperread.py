@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rosetta.pax import hyperread, preflight
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +36,7 @@ def test_what_is_none_of_ours_states_nothing() -> None:
 
 @pytest.mark.parametrize("config", preflight.names())
 def test_what_is_read_is_what_the_class_has(config: str) -> None:
-    jaxkit.need("paxml")
+    required_modules.need("paxml")
     from rosetta.pax import configs
 
     read = hyperread.read(config)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "praxis")
+required_modules.need("jax", "praxis")
 
 from rosetta.data import pipeline
 from rosetta.errors import UserError
 from rosetta.pax import inputs
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = datakit.documents(120)
+DOCS = corpora.documents(120)
 BOOLQ: list[dict[str, Any]] = [
     {"passage": f"Sheep number {n}.", "question": f"is it {n}", "label": n % 2} for n in range(11)
 ]
@@ -29,7 +29,7 @@ BOOLQ: list[dict[str, Any]] = [
 
 @pytest.fixture
 def text(tmp_path: Path) -> str:
-    return datakit.text(tmp_path / "text", DOCS)
+    return corpora.text(tmp_path / "text", DOCS)
 
 
 @pytest.fixture

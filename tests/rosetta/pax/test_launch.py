@@ -1,4 +1,4 @@
-"""The scripts, as far as they are checked before Paxml starts; see paxkit."""
+"""The scripts, as far as they are checked before Paxml starts; see tests/support/pax_scripts.py."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import time
 import pytest
 
 from rosetta.pax import settings
-from tests.rosetta import gpukit
-from tests.rosetta.pax.paxkit import SCRIPTS, Place, hyper, place_
+from tests.support import t5x_scripts
+from tests.support.pax_scripts import SCRIPTS, Place, hyper, place_
 
 __all__ = ["place_"]  # a fixture
 H100 = "NVIDIA H100 80GB HBM3, 9.0"
@@ -359,7 +359,7 @@ class TestLlama:
     def test_a_signal_ends_what_runs(self, place: Place) -> None:
         place.program(
             "recorder",
-            gpukit.RECORDER.replace(
+            t5x_scripts.RECORDER.replace(
                 '"rosetta.t5x.train" not in words', '"rosetta.pax.train" not in words'
             ).replace("sys.exit(", "import time; time.sleep(60); sys.exit("),
         )
@@ -724,12 +724,12 @@ def test_refused_in_one_line_with_nothing_written(
     place: Place, script: str, words: list[str], settings: dict[str, str], complaint: str
 ) -> None:
     (place.work / "short.txt").write_text("A line of text.\n" * 1200)
-    before = gpukit.snapshot(place.work)
+    before = t5x_scripts.snapshot(place.work)
     ran = place.run(script, *words, **{"LOG_DIR": "logs", **settings})
     assert (ran.rc, ran.argv) == (2, [])
     assert complaint in ran.err
     assert len(ran.err.splitlines()) == 1
-    assert gpukit.snapshot(place.work) == before
+    assert t5x_scripts.snapshot(place.work) == before
     assert not (place.work / "logs").exists()
 
 
@@ -768,7 +768,7 @@ def test_what_is_compiled_is_kept_where_jax_can_use_it(place: Place, jax: str, k
     (place.work / "site" / f"jax-{jax}.dist-info" / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: jax\nVersion: {jax}\n"
     )
-    path = f"{place.work}/site:{gpukit.ROOT}"
+    path = f"{place.work}/site:{t5x_scripts.ROOT}"
     assert (
         "JAX_COMPILATION_CACHE_DIR"
         in place.run(BASE, "Synthetic5B", "", "", "l", PYTHONPATH=path).env
@@ -859,14 +859,14 @@ def test_an_environment_without_paxml(place: Place) -> None:
             "CONFIG=Synthetic5B",
             "--dry-run",
             PYTHON="",
-            PYTHONPATH=f"{place.work}:{gpukit.ROOT}",
+            PYTHONPATH=f"{place.work}:{t5x_scripts.ROOT}",
         ).rc
         == 0
     )
 
 
 def test_every_documented_variable_is_known() -> None:
-    text = (gpukit.ROOT / "docs" / "pax-scripts.md").read_text()
+    text = (t5x_scripts.ROOT / "docs" / "pax-scripts.md").read_text()
     rows = [
         row.split("|")[1]
         for row in text[text.index("## Variables") : text.index("## While it runs")].splitlines()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax", "flax", "praxis", "paxml")
+required_modules.need_current("jax", "flax", "praxis", "paxml")
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def _program(what: str, flags: str = "") -> Any:
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.rosetta.pax.fp8_steps", what],
+        [sys.executable, "-m", "tests.support.pax_fp8_steps", what],
         cwd=ROOT,
         env=env,
         capture_output=True,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax", "flax", "praxis", "paxml")
+required_modules.need_current("jax", "flax", "praxis", "paxml")
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from praxis.contrib.gpu.scripts_gpu import lora_layers
 from praxis.layers import attentions, linears, multi_query_attention
 
 from rosetta.pax import lora
-from tests.rosetta.pax import stepkit
+from tests.support import pax_training
 
 # Features need not be heads times depth.
 _LAYERS: dict[str, tuple[Any, dict[str, Any], tuple[int, ...], Any]] = {
@@ -132,8 +132,10 @@ def test_layers_that_repeat_are_merged_each() -> None:
 
 
 def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
-    run = stepkit.Run(
-        stepkit.experiment("gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True)
+    run = pax_training.Run(
+        pax_training.experiment(
+            "gqa", USE_LORA=True, LORA_RANK=4, USE_FP8=True, USE_REPEATED_LAYER=True
+        )
     )
     params, state = run.params, run.fp8
     adapted = [name for name in params if "lora" in name]
@@ -155,13 +157,13 @@ def test_nothing_but_the_adaptation_and_fp8_state_is_trained() -> None:
 
 
 def test_a_model_predicts_what_its_merged_weights_do() -> None:
-    run = stepkit.Run(
-        stepkit.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
+    run = pax_training.Run(
+        pax_training.experiment("llama", USE_LORA=True, LORA_RANK=4, USE_REPEATED_LAYER=True)
     )
     run.steps(2)
-    plain = stepkit.Run(stepkit.experiment("llama", USE_REPEATED_LAYER=True))
-    before = plain.logits(stepkit.batch(9))
+    plain = pax_training.Run(pax_training.experiment("llama", USE_REPEATED_LAYER=True))
+    before = plain.logits(pax_training.batch(9))
     plain.state = plain.state.replace(mdl_vars=lora.merge(run.state.mdl_vars))
-    found, expected = plain.logits(stepkit.batch(9)), run.logits(stepkit.batch(9))
+    found, expected = plain.logits(pax_training.batch(9)), run.logits(pax_training.batch(9))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.max(np.abs(found - before)) > 1e-2  # another model than it was

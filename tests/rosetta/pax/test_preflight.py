@@ -10,7 +10,7 @@ import pytest
 
 from rosetta.errors import UserError
 from rosetta.pax import preflight
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_without_paxml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_hyper_parameter_of_every_experiment_is_known() -> None:
-    jaxkit.need("paxml")
+    required_modules.need("paxml")
     from rosetta.pax import configs
 
     for config in preflight.names():

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("paxml")
+required_modules.need("paxml")
 
 import jax
 from paxml import programs as upstream

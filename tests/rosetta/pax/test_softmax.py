@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "praxis")
+required_modules.need("jax", "praxis")
 
 import jax
 import jax.numpy as jnp

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax", "flax", "praxis", "paxml")
+required_modules.need_current("jax", "flax", "praxis", "paxml")
 
 import fiddle as fdl
 from fiddle import printing
@@ -17,7 +17,7 @@ from praxis.layers import base_ops, transformers
 from rosetta import te
 from rosetta.errors import UserError
 from rosetta.pax import attention, checks, einsum, experts, learner, lora, switches
-from tests.rosetta.pax import stepkit
+from tests.support import pax_training
 
 FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
 
@@ -51,7 +51,7 @@ def _kinds(task: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("repeated", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -> None:
-    made = stepkit.experiment(family, USE_REPEATED_LAYER=repeated)
+    made = pax_training.experiment(family, USE_REPEATED_LAYER=repeated)
     task = made.task()
     before = printing.as_str_flattened(task)
     assert made.switched(task) is task
@@ -67,7 +67,7 @@ def test_fp8_is_for_every_projection(
 ) -> None:
     monkeypatch.setattr(te, "require", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
-    task = stepkit.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
+    task = pax_training.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
     layer = _layer(task)
     projections = [
         getattr(layer.tr_atten_tpl, name)
@@ -103,7 +103,9 @@ def test_who_attends(
     monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
 ) -> None:
     monkeypatch.setattr(te, "require", lambda: "2.20.2")
-    task = stepkit.experiment(family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked).task()
+    task = pax_training.experiment(
+        family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked
+    ).task()
     layer = _layer(task).tr_atten_tpl
     assert fdl.get_callable(layer) is (
         attention.MultiQueryAttention if family in ("gqa", "mqa") else attention.DotProductAttention
@@ -116,7 +118,9 @@ def test_who_attends(
 @pytest.mark.parametrize("family", FAMILIES[:-1])
 @pytest.mark.parametrize("asked", checks.ADAPTED)
 def test_what_lora_adapts(family: str, asked: str) -> None:
-    task = stepkit.experiment(family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked).task()
+    task = pax_training.experiment(
+        family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked
+    ).task()
     found = {
         name: kind in lora.ADAPTED.values()
         for name, kind in _kinds(task).items()
@@ -128,7 +132,7 @@ def test_what_lora_adapts(family: str, asked: str) -> None:
 
 
 def test_switches_together() -> None:
-    task = stepkit.experiment(
+    task = pax_training.experiment(
         "gqa",
         USE_LORA=True,
         USE_FP8=True,
@@ -145,7 +149,7 @@ def test_switches_together() -> None:
         task.train.learner.stochastic_gradient.by_weight,
     ) == (4, True)
     assert (
-        not stepkit.experiment("glam", NUM_MICROBATCHES=2)
+        not pax_training.experiment("glam", NUM_MICROBATCHES=2)
         .task()
         .train.learner.stochastic_gradient.by_weight
     )
@@ -172,7 +176,7 @@ def test_what_they_come_to(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = stepkit.experiment("gpt", **given).chosen()
+    found = pax_training.experiment("gpt", **given).chosen()
     assert (found.fp8, found.attention) == expected
 
 
@@ -212,7 +216,7 @@ def test_what_they_come_to(
 )
 def test_what_is_refused(family: str, given: Any, says: str) -> None:
     with pytest.raises(UserError) as problem:
-        stepkit.experiment(family, **given).task()
+        pax_training.experiment(family, **given).task()
     assert says in str(problem.value)
     assert "\n" not in str(problem.value)
 
@@ -221,11 +225,11 @@ def test_without_transformer_engine_it_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(te, "version", lambda: None)
     monkeypatch.setenv("ENABLE_TE", "1")
     with pytest.raises(UserError, match="Transformer Engine: not in this environment"):
-        stepkit.experiment("gpt").task()
+        pax_training.experiment("gpt").task()
 
 
 def test_a_pipeline_is_refused() -> None:
-    made = stepkit.experiment("gpt", USE_FP8=False)
+    made = pax_training.experiment("gpt", USE_FP8=False)
     task = made.task()
     task.model.lm_tpl.stacked_transformer_tpl = fdl.Config(transformers.PipelinedTransformer)
     made.USE_FP8 = True

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need_current("jax", "flax", "praxis", "paxml")
+required_modules.need_current("jax", "flax", "praxis", "paxml")
 
 import numpy as np
 
 from tests.rosetta.nn.test_te import engine  # noqa: F401 (a fixture)
-from tests.rosetta.pax import stepkit
+from tests.support import pax_training
 
 SHAPES = {
     "gpt": (64, 3, 64),
@@ -31,8 +31,8 @@ def axes() -> set[str]:
 
 def _gradients(family: str, start: Any = None, **switches: Any) -> tuple[Any, Any, Any]:
     """A step's loss, the parameters before it, and the run."""
-    run = stepkit.Run(
-        stepkit.experiment(
+    run = pax_training.Run(
+        pax_training.experiment(
             family,
             **{"NUM_LAYERS": 2, "USE_REPEATED_LAYER": True, "FPROP_DTYPE": "bfloat16", **switches},
         ),

@@ -11,7 +11,7 @@ import pytest
 from rosetta import cli
 from rosetta.plan import command, target
 from rosetta.plan.target import Compiled
-from tests.rosetta.plan.hlokit import TEXT
+from tests.support.hlo_module import TEXT
 
 
 @pytest.fixture

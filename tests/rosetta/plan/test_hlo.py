@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rosetta.plan import hlo
-from tests.rosetta.plan.hlokit import TEXT
+from tests.support.hlo_module import TEXT
 
 
 def test_computations() -> None:

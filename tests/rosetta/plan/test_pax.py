@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = (
@@ -48,15 +48,15 @@ def _plan(*words: str) -> tuple[int, Any]:
 
 
 def _needed() -> None:
-    jaxkit.need("paxml", "praxis")
+    required_modules.need("paxml", "praxis")
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: needs an environment of pax for cuda12 or cuda13")
 
 
 def test_sizes() -> None:
     """A stack of 3 kernels of 8 x 16 over a mesh of 2 x 4: kept, gathered over either axis, over both; one layer of each; dimensions in one."""
-    jax = jaxkit.need("jax")
-    jaxkit.need("paxml")
+    jax = required_modules.need("jax")
+    required_modules.need("paxml")
     from rosetta.plan import pax
 
     spec = jax.sharding.PartitionSpec

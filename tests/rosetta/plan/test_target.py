@@ -14,7 +14,7 @@ import pytest
 
 from rosetta.errors import UserError
 from rosetta.plan import cards
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -49,7 +49,7 @@ def test_an_environment_without_the_plugin_says_so() -> None:
 
 def test_a_step_in_fp8() -> None:
     """Every projection's forward, dgrad and wgrad is an FP8 call; what is left are the logits; attention is cuDNN's."""
-    jaxkit.need("t5x", "seqio")
+    required_modules.need("t5x", "seqio")
     if not any(find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         pytest.skip("NOT CHECKED: needs an environment for cuda12 or cuda13")
     sizes = (

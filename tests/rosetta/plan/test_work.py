@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rosetta.plan import cards, hlo, report, target, work
-from tests.rosetta.plan.hlokit import TEXT
+from tests.support.hlo_module import TEXT
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from rosetta import xlaflags
 from rosetta.presets import check, files, schema
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 CACHED = (files._shipped, files.common, files.accelerators, files.named, files.presets)
 
@@ -57,7 +57,7 @@ class TestWithJax:
 
     @pytest.fixture(autouse=True)
     def jax(self) -> None:
-        jaxkit.need("jax")
+        required_modules.need("jax")
 
     @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
     def test_xla_takes_every_flag_of_every_preset(self, framework: str) -> None:

@@ -12,8 +12,8 @@ from rosetta.pax import settings as pax_settings
 from rosetta.presets import describe, files, given
 from rosetta.t5x import settings as t5x_settings
 from rosetta.t5x import switches
-from tests.rosetta.presets import presetkit
-from tests.rosetta.presets.presetkit import CARDS, NO_SITE, write
+from tests.support import resolved_presets
+from tests.support.resolved_presets import CARDS, NO_SITE, write
 
 
 def described(
@@ -36,7 +36,7 @@ def described(
     )
 
 
-@pytest.mark.parametrize("name", presetkit.MODELS)
+@pytest.mark.parametrize("name", resolved_presets.MODELS)
 @pytest.mark.parametrize("accelerator", [None, *CARDS])
 def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:
     found = described(name, accelerator)

@@ -9,7 +9,7 @@ import pytest
 from rosetta import cli
 from rosetta.launch import card, description
 from rosetta.pax import hyperread
-from tests.rosetta.presets.presetkit import CARDS, write
+from tests.support.resolved_presets import CARDS, write
 
 ROOT = Path(__file__).parents[3]
 SECRET = "hunter2-hunter2"  # noqa: S105 (none)

@@ -10,7 +10,7 @@ from rosetta.errors import UserError
 from rosetta.pax import preflight
 from rosetta.presets import files, schema
 from rosetta.t5x import ginfiles
-from tests.rosetta.presets import presetkit
+from tests.support import resolved_presets
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +63,7 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
 
 def test_presets_are_of_models_that_there_are() -> None:
     known = set(preflight.names())
-    for name in presetkit.MODELS:
+    for name in resolved_presets.MODELS:
         chain = files.chain(name)
         if chain[0].name == "pax":
             assert set(chain[-1].configs) <= known
@@ -137,7 +137,7 @@ def test_presets_are_of_models_that_there_are() -> None:
 def test_a_wrong_file_is_one_line_with_its_line_and_key(
     tmp_path: Path, text: str, message: str
 ) -> None:
-    file = presetkit.write(tmp_path, text)
+    file = resolved_presets.write(tmp_path, text)
     with pytest.raises(UserError) as error:
         files.chain(file)
     assert str(error.value).startswith(message.format(file))
@@ -167,7 +167,7 @@ def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -
     home = tmp_path / ".config" / "rosetta"
     home.mkdir(parents=True)
     (home / "site.yaml").write_text("gpus_per_node: 4\n")
-    elsewhere = presetkit.write(tmp_path, "gpus_per_node: 2\n")
+    elsewhere = resolved_presets.write(tmp_path, "gpus_per_node: 2\n")
     environment = {"HOME": str(tmp_path)}
     assert files.site(environment).values["gpus_per_node"] == schema.Value(4, f"{home}/site.yaml:1")
     assert files.site({**environment, "ROSETTA_SITE": elsewhere}).values["gpus_per_node"].value == 2

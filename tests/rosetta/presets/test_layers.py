@@ -8,13 +8,13 @@ from rosetta.errors import UserError
 from rosetta.launch.card import Card
 from rosetta.plan import cards
 from rosetta.presets import files, layers, schema
-from tests.rosetta.presets import presetkit
-from tests.rosetta.presets.presetkit import NO_SITE, resolve
+from tests.support import resolved_presets
+from tests.support.resolved_presets import NO_SITE, resolve
 
 
-@pytest.mark.parametrize("name", presetkit.CARDS)
+@pytest.mark.parametrize("name", resolved_presets.CARDS)
 def test_a_card_is_known_by_its_name(name: str) -> None:
-    assert layers.accelerator([presetkit.CARDS[name]]) == name
+    assert layers.accelerator([resolved_presets.CARDS[name]]) == name
     assert name in cards.CARDS, "rosetta plan knows the same cards"
 
 
@@ -39,7 +39,7 @@ def test_no_card_is_none() -> None:
 
 def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
     path = "xla_flags.xla_gpu_all_reduce_combine_threshold_bytes"
-    mine = presetkit.write(
+    mine = resolved_presets.write(
         tmp_path,
         "extends: gpt-126m\nxla_flags:\n  xla_gpu_all_reduce_combine_threshold_bytes: 3\naccelerators:\n  h100:\n    xla_flags: {xla_gpu_all_reduce_combine_threshold_bytes: 4}\n",
     )
@@ -77,7 +77,7 @@ def test_origins_name_the_line() -> None:
 
 def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
     name = "env.CUDA_DEVICE_MAX_CONNECTIONS"
-    assert {card: resolve("gpt-5b", card).get(name) for card in presetkit.CARDS} == {
+    assert {card: resolve("gpt-5b", card).get(name) for card in resolved_presets.CARDS} == {
         "a100": None,
         "h100": "1",
         "h200": "1",
@@ -87,14 +87,14 @@ def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
 
 
 def test_a_null_takes_out_what_is_below(tmp_path: Path) -> None:
-    mine = presetkit.write(
+    mine = resolved_presets.write(
         tmp_path, "extends: gpt-5b\nenv:\n  XLA_PYTHON_CLIENT_MEM_FRACTION: null\n"
     )
     assert "env.XLA_PYTHON_CLIENT_MEM_FRACTION" not in resolve(mine).values
 
 
 def test_xlas_own_fp8_goes_over_the_model_and_its_switches(tmp_path: Path) -> None:
-    mine = presetkit.write(
+    mine = resolved_presets.write(
         tmp_path,
         "extends: gpt-5b\nswitches: [pipelined-collectives]\nxla_flags: {xla_gpu_enable_triton_gemm: true}\n",
     )
@@ -137,7 +137,7 @@ def test_what_ended_and_what_is_not_there_yet_is_left_out_and_said() -> None:
 
 
 def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
-    mine = presetkit.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
+    mine = resolved_presets.write(tmp_path, "extends: gpt-5b\nswitches: [pgle]\n")
     more = {"switches": schema.Value(["deterministic", "pgle"], "ROSETTA_WITH")}
     found = layers.resolve(mine, accelerator=None, environment=more, typed={}, site=NO_SITE)
     assert found.get("switches") == ["pgle", "deterministic"]
@@ -197,8 +197,8 @@ def test_a_switch_and_a_card_that_there_are_not() -> None:
         resolve("gpt-5b", "v100")
 
 
-@pytest.mark.parametrize("name", presetkit.MODELS)
-@pytest.mark.parametrize("accelerator", [None, *presetkit.CARDS])
+@pytest.mark.parametrize("name", resolved_presets.MODELS)
+@pytest.mark.parametrize("accelerator", [None, *resolved_presets.CARDS])
 def test_every_preset_resolves_for_every_card(name: str, accelerator: str | None) -> None:
     found = resolve(name, accelerator)
     assert {"nodes", "gpus_per_node", "precision", "batch.per_gpu", "runs"} <= found.values.keys()

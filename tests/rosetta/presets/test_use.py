@@ -8,7 +8,7 @@ import pytest
 from rosetta import xlaflags
 from rosetta.errors import UserError
 from rosetta.presets import use
-from tests.rosetta.presets.presetkit import CARDS, write
+from tests.support.resolved_presets import CARDS, write
 
 
 def used(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax")
+required_modules.need("jax")
 
 import jax
 

@@ -21,7 +21,7 @@ from rosetta.errors import UserError
 from rosetta.t5x import arrays, checkpoint, manager, record
 from rosetta.t5x.config import T5Config
 from rosetta.t5x.partitioning import PjitPartitioner
-from tests.rosetta.t5x.states import Model
+from tests.support.train_states import Model
 
 PLAIN, SCALED = T5Config(384), T5Config(384, scale_attn_logits=True)
 SAVING = utils.CheckpointConfig(save=utils.SaveCheckpointConfig(period=2))

@@ -9,7 +9,7 @@ import pytest
 
 from rosetta.errors import UserError
 from rosetta.t5x.config import DTYPES, T5Config
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_list_of_activations_is_kept_as_a_tuple_and_no_encoder_is_one() -> Non
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_type_is_kept_as_its_name(name: str) -> None:
-    jnp = jaxkit.need("jax", "jax.numpy")
+    jnp = required_modules.need("jax", "jax.numpy")
     made = [T5Config(8, dtype=each) for each in (name, getattr(jnp, name), jnp.dtype(name))]
     assert [each.dtype for each in made] == [name] * 3
     assert len(set(made)) == 1

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rosetta.errors import UserError
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("gin")
+required_modules.need("gin")
 
 import gin
 

@@ -20,9 +20,9 @@ tf = pytest.importorskip(
 from rosetta.data import objectives, order, pipeline, records, vocabulary
 from rosetta.errors import UserError
 from rosetta.t5x import dataset
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
-DOCS = datakit.documents(200)
+DOCS = corpora.documents(200)
 LENGTHS = {"inputs": 64, "targets": 32}
 MNLI: list[dict[str, Any]] = [
     {"premise": f"a premise {n}", "hypothesis": f"so {n}", "label": n % 3, "idx": n}
@@ -60,7 +60,7 @@ class Config:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("data")
-    datakit.text(made / "text", DOCS)
+    corpora.text(made / "text", DOCS)
     for name, rows in (("mnli", MNLI), ("squad", SQUAD), ("text_to_text", TEXT)):
         (made / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return made

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax")
+required_modules.need("jax", "flax")
 
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from tests.rosetta.t5x import t5kit
+from tests.support import small_t5
 
 PYTHON = os.environ.get("ROSETTA_TEST_TORCH", "")
 MODELS: dict[str, dict[str, Any]] = {
@@ -76,7 +76,7 @@ def test_logits(which: str, tmp_path: Path) -> None:
     if not PYTHON:
         pytest.skip("NOT CHECKED: ROSETTA_TEST_TORCH names no Python with torch and transformers")
     output = tmp_path / "reference.npz"
-    program = Path(__file__).with_name("hf_reference.py")
+    program = Path(__file__).parents[2] / "support" / "hugging_face_t5.py"
     done = subprocess.run(
         [PYTHON, str(program), which, str(output)],
         capture_output=True,
@@ -87,7 +87,7 @@ def test_logits(which: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     found = np.load(output)
     weights = {name[2:]: found[name] for name in found.files if name.startswith("w:")}
-    settings = t5kit.config(**MODELS[which])
+    settings = small_t5.config(**MODELS[which])
     params = _parameters(
         weights,
         gated=len(settings.mlp_activations) == 2,
@@ -99,8 +99,10 @@ def test_logits(which: str, tmp_path: Path) -> None:
         "decoder_target_tokens": jnp.asarray(found["targets"]),
     }
     for switches in ({}, {"fuse_qkv": True, "transpose_batch_sequence": True}):
-        logits = t5kit.call(
-            t5kit.Transformer(t5kit.config(**MODELS[which], **switches)), {"params": params}, given
+        logits = small_t5.call(
+            small_t5.Transformer(small_t5.config(**MODELS[which], **switches)),
+            {"params": params},
+            given,
         )
         assert float(np.abs(found["logits"]).max()) > 1
         np.testing.assert_allclose(logits, found["logits"], atol=1e-4, rtol=1e-4)

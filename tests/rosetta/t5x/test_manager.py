@@ -21,7 +21,7 @@ from rosetta.errors import UserError
 from rosetta.launch import folders
 from rosetta.t5x import checkpoint, manager, record
 from rosetta.t5x.partitioning import PjitPartitioner
-from tests.rosetta.t5x.states import Model
+from tests.support.train_states import Model
 
 
 def _manager(folder: Path, model: Model, **options: Any) -> manager.Manager:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax")
+required_modules.need("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from flax import linen as nn
 
 from rosetta.nn import attention, route
 from rosetta.t5x import layers
-from tests.rosetta.t5x import t5kit
+from tests.support import small_t5
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "fused": {"fuse_qkv": True},
@@ -38,22 +38,25 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def plain() -> Any:
-    given = t5kit.batch()
-    found = t5kit.variables(t5kit.config())
-    return found, given, t5kit.evaluated(t5kit.Transformer(t5kit.config()), found, given)
+    given = small_t5.batch()
+    found = small_t5.variables(small_t5.config())
+    return found, given, small_t5.evaluated(small_t5.Transformer(small_t5.config()), found, given)
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_a_switch_changes_nothing(plain: Any, switches: dict[str, Any]) -> None:
     variables, given, expected = plain
-    t5kit.close(
-        t5kit.evaluated(t5kit.Transformer(t5kit.config(**switches)), variables, given), expected
+    small_t5.close(
+        small_t5.evaluated(small_t5.Transformer(small_t5.config(**switches)), variables, given),
+        expected,
     )
 
 
 @pytest.mark.parametrize("switches", SWITCHES.values(), ids=SWITCHES)
 def test_the_parameters_do_not_depend_on_it(plain: Any, switches: dict[str, Any]) -> None:
-    t5kit.close(t5kit.variables(t5kit.config(**switches))["params"], plain[0]["params"], 0, 0)
+    small_t5.close(
+        small_t5.variables(small_t5.config(**switches))["params"], plain[0]["params"], 0, 0
+    )
 
 
 DECODERS = {
@@ -68,10 +71,10 @@ DECODERS = {
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """A decoder's variables, a call of it over a prefix, packed rows, and the plain one's logits, loss and gradients for both."""
-    given = t5kit.packed()
+    given = small_t5.packed()
     inputs, targets = given["decoder_input_tokens"], given["decoder_target_tokens"]
     variables = {
-        "params": t5kit.DecoderOnly(t5kit.config()).init(
+        "params": small_t5.DecoderOnly(small_t5.config()).init(
             jax.random.key(0), inputs, targets, enable_dropout=False
         )["params"]
     }
@@ -83,20 +86,20 @@ def alone() -> Any:
     def evaluated(module: Any) -> Any:
         def both(params: Any, how: Any) -> Any:
             logits = module.apply({"params": params}, inputs, targets, enable_dropout=False, **how)
-            return t5kit.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
+            return small_t5.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
 
         return [
             jax.jit(jax.value_and_grad(both, has_aux=True))(variables["params"], how)
             for how in hows
         ]
 
-    return evaluated, evaluated(t5kit.DecoderOnly(t5kit.config()))
+    return evaluated, evaluated(small_t5.DecoderOnly(small_t5.config()))
 
 
 @pytest.mark.parametrize("switches", DECODERS.values(), ids=DECODERS)
 def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[str, Any]) -> None:
     evaluated, expected = alone
-    t5kit.close(evaluated(t5kit.DecoderOnly(t5kit.config(**switches))), expected)
+    small_t5.close(evaluated(small_t5.DecoderOnly(small_t5.config(**switches))), expected)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +112,11 @@ def test_a_switch_changes_nothing_in_a_decoder_alone(alone: Any, switches: dict[
     ids=["T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_other_models(model: dict[str, Any]) -> None:
-    given, variables = t5kit.batch(), t5kit.variables(t5kit.config(**model))
-    expected = t5kit.evaluated(t5kit.Transformer(t5kit.config(**model)), variables, given)
-    t5kit.close(
-        t5kit.evaluated(
-            t5kit.Transformer(t5kit.config(**model, **SWITCHES["all"])), variables, given
+    given, variables = small_t5.batch(), small_t5.variables(small_t5.config(**model))
+    expected = small_t5.evaluated(small_t5.Transformer(small_t5.config(**model)), variables, given)
+    small_t5.close(
+        small_t5.evaluated(
+            small_t5.Transformer(small_t5.config(**model, **SWITCHES["all"])), variables, given
         ),
         expected,
     )
@@ -122,9 +125,9 @@ def test_other_models(model: dict[str, Any]) -> None:
 @pytest.mark.parametrize("switches", [{}, SWITCHES["all"]], ids=["plain", "all"])
 def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> None:
     """Two examples in a row give the logits that each gives in a row of its own."""
-    module = t5kit.Transformer(t5kit.config(**switches))
-    variables = t5kit.variables(t5kit.config())
-    one, two = t5kit.tokens(3, 8, [8, 8]), t5kit.tokens(4, 6, [6, 6])
+    module = small_t5.Transformer(small_t5.config(**switches))
+    variables = small_t5.variables(small_t5.config())
+    one, two = small_t5.tokens(3, 8, [8, 8]), small_t5.tokens(4, 6, [6, 6])
     alone = {
         "encoder_input_tokens": one,
         "decoder_target_tokens": two,
@@ -133,9 +136,9 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     together = {name: value.reshape(1, -1) for name, value in alone.items()}
     together["encoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 8, axis=1)
     together["decoder_segment_ids"] = jnp.repeat(jnp.array([[1, 2]]), 6, axis=1)
-    t5kit.close(
-        t5kit.call(module, variables, together).reshape(2, 6, -1),
-        t5kit.call(module, variables, alone),
+    small_t5.close(
+        small_t5.call(module, variables, together).reshape(2, 6, -1),
+        small_t5.call(module, variables, alone),
     )
 
 
@@ -145,9 +148,9 @@ def test_packed_examples_are_computed_as_if_alone(switches: dict[str, Any]) -> N
     ids=["plain", "transposed", "all"],
 )
 def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict[str, Any]) -> None:
-    module = t5kit.Transformer(t5kit.config(**switches))
-    given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
-    whole = t5kit.call(
+    module = small_t5.Transformer(small_t5.config(**switches))
+    given, variables = small_t5.batch(), small_t5.variables(small_t5.config())
+    whole = small_t5.call(
         module,
         variables,
         {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
@@ -155,7 +158,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
     encoded = module.apply(
         variables, given["encoder_input_tokens"], enable_dropout=False, method=module.encode
     )
-    _, made = t5kit.call(
+    _, made = small_t5.call(
         module,
         variables,
         {**given, "decoder_target_tokens": jnp.ones_like(given["decoder_target_tokens"])},
@@ -188,7 +191,7 @@ def test_decoding_a_token_at_a_time_gives_the_logits_of_the_whole(switches: dict
 
 
 def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_prompt() -> None:
-    module = t5kit.DecoderOnly(t5kit.config())
+    module = small_t5.DecoderOnly(small_t5.config())
     prompt = jnp.asarray([[0, 5, 9, 7, 0, 0], [0, 4, 0, 0, 0, 0]], jnp.int32)
     lengths = jnp.asarray([3, 1], jnp.int32)
     prefix = (jnp.arange(6)[None] <= lengths[:, None]).astype(jnp.int32)
@@ -243,8 +246,8 @@ def test_a_decoder_alone_sees_its_prefix_in_both_directions_and_decodes_after_a_
 
 def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that is made for cuDNN, with its lengths, bias, scale and causality, through the same public function's XLA implementation."""
-    given, settings = t5kit.batch(), t5kit.config(attention="cudnn")
-    variables = t5kit.variables(t5kit.config())
+    given, settings = small_t5.batch(), small_t5.config(attention="cudnn")
+    variables = small_t5.variables(small_t5.config())
     real = attention.fused
     calls = []
 
@@ -255,7 +258,7 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(attention, "fused", by_xla)
     # float32 throughout, so that the comparison is of arguments and not of rounding; which cuDNN would not take.
     monkeypatch.setattr(attention, "unfit_for_cudnn", lambda **_: "")
-    found = t5kit.evaluated(t5kit.Transformer(settings), variables, given)
+    found = small_t5.evaluated(small_t5.Transformer(settings), variables, given)
     assert (
         len(calls) == 6
     )  # traced once for each of two encoder layers, and twice in each of two decoder layers
@@ -264,17 +267,17 @@ def test_cudnns_arguments_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> N
         (True, True),
         (False, False),
     }
-    expected = t5kit.evaluated(t5kit.Transformer(t5kit.config()), variables, given)
-    t5kit.close(found, expected)
+    expected = small_t5.evaluated(small_t5.Transformer(small_t5.config()), variables, given)
+    small_t5.close(found, expected)
 
 
 def test_the_other_route_is_said_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "_said", set())
-    given = t5kit.batch()
-    module = t5kit.Transformer(t5kit.config(attention="cudnn"))
-    t5kit.call(module, t5kit.variables(t5kit.config()), given)
+    given = small_t5.batch()
+    module = small_t5.Transformer(small_t5.config(attention="cudnn"))
+    small_t5.call(module, small_t5.variables(small_t5.config()), given)
     said = capsys.readouterr().err
     assert said.count("attention by XLA instead of cuDNN: activations in float32") == 1
 
@@ -310,10 +313,10 @@ def test_dropout_follows_its_key_in_every_place(
         "Dropout",
         lambda *args, **how: module(*args, **how) if next(outside) == place else lambda x, **_: x,
     )
-    given, variables = t5kit.batch(), t5kit.variables(t5kit.config())
-    made = t5kit.Transformer(t5kit.config(dropout_rate=0.5, **switches))
+    given, variables = small_t5.batch(), small_t5.variables(small_t5.config())
+    made = small_t5.Transformer(small_t5.config(dropout_rate=0.5, **switches))
     one, two, again = (
-        t5kit.call(
+        small_t5.call(
             made, variables, given, enable_dropout=True, rngs={"dropout": jax.random.key(seed)}
         )
         for seed in (1, 2, 1)
@@ -328,10 +331,10 @@ def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_row
     transposed: bool, scanned: bool
 ) -> None:
     """Layers without attention (its `out` is zero) treat equal tokens of a row alike, so their activations differ only by what is dropped."""
-    settings = t5kit.config(
+    settings = small_t5.config(
         dropout_rate=0.5, transpose_batch_sequence=transposed, scan_layers=scanned
     )
-    variables = t5kit.variables(t5kit.config())
+    variables = small_t5.variables(small_t5.config())
     encoder = variables["params"]["encoder"]
     for index in range(2):
         layer = encoder[f"layers_{index}"]
@@ -339,7 +342,7 @@ def test_dropout_drops_the_same_features_along_the_length_and_others_in_each_row
             **layer,
             "attention": jax.tree.map(jnp.zeros_like, layer["attention"]),
         }
-    module = t5kit.Transformer(settings)
+    module = small_t5.Transformer(settings)
     encoded = module.apply(
         variables,
         jnp.full((2, 5), 7, jnp.int32),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax", "t5x.utils")
+required_modules.need("jax", "flax", "t5x.utils")
 
 import jax
 import numpy as np

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax", "t5x.utils")
+required_modules.need("jax", "flax", "t5x.utils")
 
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -24,7 +24,7 @@ from rosetta.t5x.partitioning import (
     spread_over_data,
     standard_logical_axis_rules,
 )
-from tests.rosetta.t5x import states
+from tests.support import train_states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ def test_a_train_state_with_fsdp(
 ) -> None:
     """A kernel of 16 times 4; where nothing can be spread, a line says so."""
     monkeypatch.setattr(route, "_said", set())
-    model = states.Model(16)
+    model = train_states.Model(16)
     state = train_state.FlaxOptimTrainState.create(
         model.optimizer_def, model.get_initial_variables()
     )

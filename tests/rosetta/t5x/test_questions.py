@@ -13,7 +13,7 @@ seqio = pytest.importorskip(
 
 from rosetta.errors import UserError
 from rosetta.t5x import dataset, evaluation_data, predictions
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,10 +56,10 @@ def features(task: str, number: int) -> bytes:
         found["answers/text"] = [answer.encode() for answer in answers]
     elif task == "squad":
         # TFDS writes an empty list as a feature without values.
-        return datakit.example(**found) + datakit._field(
-            1, datakit._field(1, datakit._field(1, b"answers/text") + datakit._field(2, b""))
+        return corpora.example(**found) + corpora._field(
+            1, corpora._field(1, corpora._field(1, b"answers/text") + corpora._field(2, b""))
         )
-    return datakit.example(**found)
+    return corpora.example(**found)
 
 
 def source(kind: str, task: str, folder: Path) -> str:
@@ -71,10 +71,10 @@ def source(kind: str, task: str, folder: Path) -> str:
         return f"jsonl:{folder}/a.jsonl"
     bodies = [features(task, number) for number in range(COUNT)]
     if kind == "tfrecord":
-        datakit.tfrecords(folder / "a.tfrecord", bodies)
+        corpora.tfrecords(folder / "a.tfrecord", bodies)
         return f"tfrecord:{folder}/a.tfrecord"
     if kind == "tfds":
-        datakit.tfds(folder, f"my_{task}", {"validation": [bodies]})
+        corpora.tfds(folder, f"my_{task}", {"validation": [bodies]})
         return f"tfds:my_{task}"
     datasets = pytest.importorskip("datasets", reason="NOT CHECKED: needs the datasets package")
     (folder / "set").mkdir()

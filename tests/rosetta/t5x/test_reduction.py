@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax", "t5x.utils")
+required_modules.need("jax", "flax", "t5x.utils")
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec
 from rosetta.errors import UserError
 from rosetta.t5x import reduction
 from rosetta.t5x.partitioning import PjitPartitioner
-from tests.rosetta.t5x import t5kit
 from tests.rosetta.t5x.test_partitioning import machines
+from tests.support import small_t5
 
 PARAMS = {
     "kernel": jax.ShapeDtypeStruct((16, 32), jnp.float32),
@@ -103,7 +103,7 @@ def test_cpus_round_and_say_so(
 
 
 def test_what_gradients_cannot_be_added_up_in() -> None:
-    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), t5kit.config()
+    partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
     for fine in (None, "float32", "bfloat16"):
         reduction.check(fine, 1024.0, partitioner, plain)
     with pytest.raises(UserError, match=r"gradient_dtype is 'float16'.*one of: float32, bfloat16"):
@@ -124,18 +124,18 @@ def test_what_gradients_cannot_be_added_up_in() -> None:
 )
 def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
     partitioner = PjitPartitioner(1, devices=machines(1, 8))
-    reduction.check(None, None, partitioner, t5kit.config(**by_it))
+    reduction.check(None, None, partitioner, small_t5.config(**by_it))
     with pytest.raises(
         UserError,
         match=r"GRADIENT_DTYPE .*: Transformer Engine adds up over the devices by itself; .* ENABLE_TE=0",
     ):
-        reduction.check("float32", None, partitioner, t5kit.config(**by_it))
+        reduction.check("float32", None, partitioner, small_t5.config(**by_it))
 
 
 def test_split_models_want_xlas_attention() -> None:
     split = PjitPartitioner(2, devices=machines(1, 8))
-    reduction.check("bfloat16", None, split, t5kit.config())
+    reduction.check("bfloat16", None, split, small_t5.config())
     with pytest.raises(
         UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"
     ):
-        reduction.check("bfloat16", None, split, t5kit.config(attention="cudnn"))
+        reduction.check("bfloat16", None, split, small_t5.config(attention="cudnn"))

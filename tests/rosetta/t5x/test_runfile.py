@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rosetta.errors import UserError
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("t5x", "gin")
+required_modules.need("t5x", "gin")
 
 from rosetta.t5x import runfile
 

@@ -19,7 +19,7 @@ pb2 = pytest.importorskip(
 from rosetta.data import checks, objectives, order, vocabulary
 from rosetta.errors import UserError
 from rosetta.t5x import dataset, pretrained, record
-from tests.rosetta.data import datakit
+from tests.support import corpora
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,7 +237,7 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
 
 def test_checks_before_the_start_take_the_published_vocabulary(tmp_path: Path) -> None:
     path = write_model(tmp_path / "v.model", 32_000, names(100))
-    data = datakit.text(tmp_path / "t", ["abc cab"] * 400)
+    data = corpora.text(tmp_path / "t", ["abc cab"] * 400)
     lengths = {"inputs": 512, "targets": 114}
     for objective in ("span_corruption", "prefix_lm", "lm"):
         checks.before_start(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax")
+required_modules.need("jax", "flax")
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from rosetta.nn import dropout
 from rosetta.t5x import stack
-from tests.rosetta.t5x import t5kit
+from tests.support import small_t5
 
 LAYERS, WIDTH = 3, 64
 
@@ -47,7 +47,7 @@ class Stack(nn.Module):
     ids=str,
 )
 def test_each_layer_and_row_drops_others_and_all_follow_the_key(switches: dict[str, Any]) -> None:
-    made = Stack(t5kit.config(**switches))
+    made = Stack(small_t5.config(**switches))
 
     def kept(seed: int) -> Any:
         marks = made.apply(
@@ -69,4 +69,4 @@ def test_each_layer_and_row_drops_others_and_all_follow_the_key(switches: dict[s
 @pytest.mark.parametrize("scanned", [False, True])
 def test_a_stack_of_no_layers_is_its_input(scanned: bool) -> None:
     x = jnp.ones((2, WIDTH), jnp.int32)
-    np.testing.assert_array_equal(Stack(t5kit.config(scan_layers=scanned), 0).apply({}, x), x)
+    np.testing.assert_array_equal(Stack(small_t5.config(scan_layers=scanned), 0).apply({}, x), x)

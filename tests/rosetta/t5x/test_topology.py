@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "t5x.utils")
+required_modules.need("jax", "t5x.utils")
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/rosetta/t5x/topology.py prints. It needs a process of its own: the number of virtual devices is fixed once JAX runs."""
+    """What tests/support/t5x_topologies.py prints. It needs a process of its own: the number of virtual devices is fixed once JAX runs."""
     flags = "--xla_force_host_platform_device_count=6 --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     environment = os.environ | {
         "XLA_FLAGS": flags,
@@ -28,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     folder = tmp_path_factory.mktemp("runs")
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.rosetta.t5x.topology", str(folder)],
+        [sys.executable, "-m", "tests.support.t5x_topologies", str(folder)],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax", "t5x", "seqio")
+required_modules.need("jax", "flax", "t5x", "seqio")
 
 import flax
 import jax
@@ -27,7 +27,7 @@ from t5x import trainer as upstream
 from rosetta.errors import UserError
 from rosetta.nn import fp8
 from rosetta.t5x import network, trainer
-from tests.rosetta.t5x import fp8_steps
+from tests.support import t5x_fp8_steps
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,7 +40,7 @@ def _program(what: str, flags: str = "") -> Any:
         "PYTHONPATH": str(ROOT),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.rosetta.t5x.fp8_steps", what],
+        [sys.executable, "-m", "tests.support.t5x_fp8_steps", what],
         cwd=ROOT,
         env=env,
         capture_output=True,
@@ -96,7 +96,7 @@ def test_fp8_learns_what_bfloat16_learns() -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Any:
-    return fp8_steps.trainer()
+    return t5x_fp8_steps.trainer()
 
 
 def _names(tree: Any) -> list[str]:
@@ -131,7 +131,7 @@ def test_norms_clipping_and_the_optimizer_are_given_gradients_of_parameters_alon
         )
         return found, seen
 
-    found, seen = jax.eval_shape(gradients, params, state, fp8_steps.batch(0))
+    found, seen = jax.eval_shape(gradients, params, state, t5x_fp8_steps.batch(0))
     assert jax.tree.structure(found) == jax.tree.structure(params)
     assert _names(seen) == _names(state)
 
@@ -167,7 +167,7 @@ def test_rows_that_would_be_left_out_of_microbatches(made: Any, spec: Any, whose
             made._model,
             made.train_state.params,
             {},
-            fp8_steps.batch(0),
+            t5x_fp8_steps.batch(0),
             jax.random.PRNGKey(0),
             3,
             spec,
@@ -219,21 +219,21 @@ def failing(made: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_goes_wrong_in_a_report_is_raised_when_the_run_ends(failing: Any) -> None:
-    failing.train(iter([fp8_steps.batch(0)]), 1, 0)
+    failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
         failing.close()
 
 
 def test_what_goes_wrong_in_a_report_is_raised_when_training_goes_on(failing: Any) -> None:
-    failing.train(iter([fp8_steps.batch(0)]), 1, 0)
+    failing.train(iter([t5x_fp8_steps.batch(0)]), 1, 0)
     failing._said.shutdown()
     with pytest.raises(RuntimeError, match="nothing can be said of step 1"):
-        failing.train(iter([fp8_steps.batch(1)]), 1, 1)
+        failing.train(iter([t5x_fp8_steps.batch(1)]), 1, 1)
     failing.close()  # each is raised once
 
 
 def test_batches_end_as_any_iterators_do(made: Any) -> None:
-    given = [fp8_steps.batch(0), fp8_steps.batch(1)]
+    given = [t5x_fp8_steps.batch(0), t5x_fp8_steps.batch(1)]
     found = _trainer(made)
     found._begin(0)
     seen = found._seen(iter(given), 0)

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
-jaxkit.need("jax", "flax", "t5x")
+required_modules.need("jax", "flax", "t5x")
 
 import jax
 import numpy as np
 from t5x.contrib.gpu.t5 import network as upstream
 from t5x.examples.decoder_only import network as upstream_decoder
 
-from tests.rosetta.t5x import t5kit
+from tests.support import small_t5
 
 
 def _theirs(module: Any, **model: Any) -> Any:
-    ours = t5kit.config(**model)
+    ours = small_t5.config(**model)
     names = {field.name for field in dataclasses.fields(module)}
     return module(**{name: getattr(ours, name) for name in names if hasattr(ours, name)})
 
@@ -36,7 +36,7 @@ def _theirs(module: Any, **model: Any) -> Any:
     ids=["T5 1.1", "T5 1.0", "scaled logits", "float32 logits"],
 )
 def test_encoder_and_decoder(model: dict[str, Any]) -> None:
-    given = t5kit.batch()
+    given = small_t5.batch()
     theirs = upstream.Transformer(config=_theirs(upstream.T5Config, **model))
     words = (
         given["encoder_input_tokens"],
@@ -44,31 +44,33 @@ def test_encoder_and_decoder(model: dict[str, Any]) -> None:
         given["decoder_target_tokens"],
     )
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
-    ours = t5kit.Transformer(t5kit.config(**model))
+    ours = small_t5.Transformer(small_t5.config(**model))
     made = ours.init(jax.random.key(0), *words, enable_dropout=False)
-    t5kit.close(made["params"], expected["params"], 0, 0)
+    small_t5.close(made["params"], expected["params"], 0, 0)
     assert jax.tree.map(str, made["params_axes"]) == jax.tree.map(str, expected["params_axes"])
     variables = {"params": expected["params"]}
-    t5kit.close(t5kit.evaluated(ours, variables, given), t5kit.evaluated(theirs, variables, given))
-    t5kit.close(
-        t5kit.evaluated(ours, variables, t5kit.packed()),
-        t5kit.evaluated(theirs, variables, t5kit.packed()),
+    small_t5.close(
+        small_t5.evaluated(ours, variables, given), small_t5.evaluated(theirs, variables, given)
+    )
+    small_t5.close(
+        small_t5.evaluated(ours, variables, small_t5.packed()),
+        small_t5.evaluated(theirs, variables, small_t5.packed()),
     )
 
 
 def test_a_decoder_alone() -> None:
-    given = t5kit.batch()
+    given = small_t5.batch()
     words = (given["decoder_input_tokens"], given["decoder_target_tokens"])
     settings = upstream_decoder.TransformerConfig(
         **{
             name: value
-            for name, value in t5kit.SMALL.items()
+            for name, value in small_t5.SMALL.items()
             if not name.startswith("num_e") and not name.startswith("num_d")
         },
         num_layers=2,
     )
     theirs = upstream_decoder.DecoderWrapper(config=settings)
-    ours = t5kit.DecoderOnly(t5kit.config())
+    ours = small_t5.DecoderOnly(small_t5.config())
     expected = theirs.init(jax.random.key(0), *words, enable_dropout=False)
     assert jax.tree.map(
         np.shape, ours.init(jax.random.key(0), *words, enable_dropout=False)["params"]
@@ -80,9 +82,9 @@ def test_a_decoder_alone() -> None:
 
         def both(params: Any) -> Any:
             logits = module.apply({"params": params}, *words, enable_dropout=False, **how)
-            return t5kit.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
+            return small_t5.loss(logits, given), logits * given["decoder_loss_weights"][..., None]
 
         return jax.jit(jax.value_and_grad(both, has_aux=True))(expected["params"])
 
     for how in ({}, {"decoder_causal_attention": prefix}):
-        t5kit.close(evaluated(ours, how), evaluated(theirs, how))
+        small_t5.close(evaluated(ours, how), evaluated(theirs, how))

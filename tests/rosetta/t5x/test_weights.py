@@ -9,7 +9,7 @@ import pytest
 from rosetta.doctor import system
 from rosetta.launch import space
 from rosetta.t5x import ginfiles, ginread, weights
-from tests.rosetta import jaxkit
+from tests.support import required_modules
 
 PILE = {
     "TRAIN_STEPS": "1000000",
@@ -86,11 +86,11 @@ def test_a_run_that_is_through_needs_no_room(
 
 @pytest.mark.parametrize(("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small")])
 def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str) -> None:
-    jaxkit.need("jax", "flax")
+    required_modules.need("jax", "flax")
     import jax
 
     from rosetta.t5x.config import T5Config
-    from tests.rosetta.t5x import t5kit
+    from tests.support import small_t5
 
     read = bound(size, family)
     names = (
@@ -112,6 +112,6 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
     count = weights.kernels(read)
     if count is None:
         pytest.skip("its vocabulary is worked out later")
-    shapes = jax.eval_shape(lambda: t5kit.variables(T5Config(**fields)))["params"]
+    shapes = jax.eval_shape(lambda: small_t5.variables(T5Config(**fields)))["params"]
     real = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     assert 0.995 * real <= count <= real

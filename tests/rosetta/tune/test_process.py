@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from rosetta.tune.process import Processes
-from tests.rosetta.tune import processkit
+from tests.support import process_state
 
 ROOT = Path(__file__).resolve().parents[3]
 TUNING = "import sys; from pathlib import Path; from rosetta.tune.process import Processes; Processes(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
@@ -45,4 +45,4 @@ def test_it_does_not_outlive_a_tuning_that_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
     tuning.kill()
     tuning.wait()
-    assert processkit.ended(int((tmp_path / "child").read_text()))
+    assert process_state.ended(int((tmp_path / "child").read_text()))

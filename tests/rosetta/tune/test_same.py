@@ -7,8 +7,8 @@ import pytest
 from rosetta import xlaflags
 from rosetta.presets import describe
 from rosetta.tune import same
-from tests.rosetta import jaxkit
-from tests.rosetta.presets.presetkit import NO_SITE
+from tests.support import required_modules
+from tests.support.resolved_presets import NO_SITE
 
 
 def comes_to(preset: str, accelerator: str, **settings: str) -> object:
@@ -41,7 +41,7 @@ def test_without_a_jaxlib_that_says_it_flags_are_compared() -> None:
 def test_command_buffers_are_xlas_own_default_but_on_cards_with_fewer(
     accelerator: str, default: bool
 ) -> None:
-    jaxkit.need_current("jaxlib")
+    required_modules.need_current("jaxlib")
     assert len(same.options("", sys.executable)) > 100
     assert (
         comes_to("t5x-small", accelerator, ROSETTA_WITH="command-buffers")

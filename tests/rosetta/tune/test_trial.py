@@ -10,8 +10,7 @@ import pytest
 
 from rosetta.tune import trial
 from rosetta.tune.search import OK, Choice
-from tests.rosetta import jaxkit
-from tests.rosetta.tune import processkit
+from tests.support import process_state, required_modules
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -71,7 +70,7 @@ def test_a_trial_that_takes_too_long_is_ended_with_its_children(
     monkeypatch.setenv("PROGRAM", f"sleep 600 & echo $! > {tmp_path}/child; wait")
     make = trial.Trials("t5x-tiny", None, 1, {}, steps=20, seconds=0.5, logs=tmp_path / "logs")
     assert make(Choice(), 0).kind == "too long"
-    assert processkit.ended(int((tmp_path / "child").read_text()))
+    assert process_state.ended(int((tmp_path / "child").read_text()))
 
 
 def test_the_rate_is_that_of_the_last_report_and_the_run_is_the_choices(
@@ -119,7 +118,7 @@ def test_pax_is_tried_on_made_up_data() -> None:
 
 def test_a_tiny_model_is_tuned_for_real(tmp_path: Path) -> None:
     """Two trials at least, by T5X on the CPU; a minute where nothing else runs."""
-    jaxkit.need("t5x")
+    required_modules.need("t5x")
     env = {
         **os.environ,
         "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",

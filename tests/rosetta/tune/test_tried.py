@@ -6,7 +6,7 @@ from rosetta.errors import UserError
 from rosetta.launch.description import Run
 from rosetta.presets import describe
 from rosetta.tune import tried
-from tests.rosetta.presets.presetkit import NO_SITE, resolved
+from tests.support.resolved_presets import NO_SITE, resolved
 
 
 def run(preset: str, gpus: int = 8, **settings: str) -> Run:

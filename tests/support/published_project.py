@@ -24,13 +24,12 @@ from builder.env import parts
 from builder.image import layer, layout, oci, runtime
 from builder.image.entry import file
 from builder.verb import Context, Result
-from tests.builder import chainkit
-from tests.builder.image import registrykit
+from tests.support import image_registry, small_distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.builder.image.registrykit import Answer, Served
+    from tests.support.image_registry import Answer, Served
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hunter2"  # noqa: S105 - what must not be published
@@ -38,7 +37,7 @@ BOTH = ("amd64", "arm64")
 DAY = "2026-01-02"
 
 
-class Listing(registrykit.Memory):
+class Listing(image_registry.Memory):
     """The registry of a few lines, with its tags listed `page` at a time; with `referrers` it lists what refers to an image itself, one at a time."""
 
     def __init__(self, *, referrers: bool = False, page: int = 200) -> None:
@@ -125,12 +124,12 @@ def overwrite(served: Served, digest: str, data: bytes) -> None:
 def registry(kind: str, folder: Path) -> Iterator[Served]:
     """ "memory", "referrers" (memory too) or "docker-registry"."""
     if kind == "docker-registry":
-        with registrykit.real(folder) as served:
+        with image_registry.real(folder) as served:
             _PLACES[served.host] = folder
             yield served
         return
     kept = Listing(referrers=kind == "referrers")
-    with registrykit.serving(kept.answer, kept.lose) as served:
+    with image_registry.serving(kept.answer, kept.lose) as served:
         yield served
 
 
@@ -149,11 +148,11 @@ class Project:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "patches/thing/series").write_text("greet\n")
         old, new = (
-            chainkit.blob(chainkit.SOURCE),
-            chainkit.blob(chainkit.SOURCE.replace("hi", "good day")),
+            small_distribution.blob(small_distribution.SOURCE),
+            small_distribution.blob(small_distribution.SOURCE.replace("hi", "good day")),
         )
         (self.folder / "patches/thing/greet.patch").write_text(
-            chainkit.PATCH.format(old=old, new=new, greeting="good day")
+            small_distribution.PATCH.format(old=old, new=new, greeting="good day")
         )
         (self.folder / "locks/line/common.in").write_text("helper\n")
         self.lock({"helper": "1.0", "other": "2.0"})
@@ -329,7 +328,7 @@ bases:
     def call(self, verb: str, *more: str) -> Result:
         """Run a verb as a function, which may be done in several threads at once. Raises what it raises."""
         module = importlib.import_module(f"builder.{cli.VERBS[verb][0]}")
-        context = Context(chainkit.ROOT, self.manifest, self.cache)
+        context = Context(small_distribution.ROOT, self.manifest, self.cache)
         found: Result = module.run(
             context, cli.verb_parser(verb).parse_args([*more, "--key", f"{self.keys['ours']}.pem"])
         )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.image import transport
-from tests.builder.image import registrykit
-from tests.builder.image.registrykit import Served
+from tests.support import image_registry
+from tests.support.image_registry import Served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,9 +19,9 @@ def served_(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     with (
-        registrykit.memory()
+        image_registry.memory()
         if request.param == "memory"
-        else registrykit.real(tmp_path_factory.mktemp("registry")) as found
+        else image_registry.real(tmp_path_factory.mktemp("registry")) as found
     ):
         yield found
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.cache import Cache
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 VERSION = "1.2.0"
 PKG_INFO = f"""Metadata-Version: 2.4

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rosetta.nn import fp8
-from tests.rosetta.pax import stepkit
+from tests.support import pax_training
 
 LEARNING = 200  # steps
 FP8: dict[str, Any] = {
@@ -56,7 +56,7 @@ def told(state: dict[str, np.ndarray]) -> dict[str, Any]:
 def main(what: str) -> None:
     found: dict[str, Any] = {}
     if what == "state":
-        plain = stepkit.Run(stepkit.experiment("gpt", **FP8))
+        plain = pax_training.Run(pax_training.experiment("gpt", **FP8))
         start = plain.params
         losses = plain.steps(2)
         found["plain"] = {
@@ -69,15 +69,15 @@ def main(what: str) -> None:
         found["stacked"] = told(repeated(plain.fp8))
         found["norm"] = float(np.sqrt(sum(np.sum(leaf**2) for leaf in start.values())))
         for name, how in STEPS.items():
-            run = stepkit.Run(
-                stepkit.experiment("gpt", **FP8, **how),
+            run = pax_training.Run(
+                pax_training.experiment("gpt", **FP8, **how),
                 start=repeated(start) if "USE_REPEATED_LAYER" in how else start,
             )
             found[name] = {"losses": run.steps(2), "state": told(run.fp8)}
     else:
         for kind in (False, True):
-            run = stepkit.Run(
-                stepkit.experiment(
+            run = pax_training.Run(
+                pax_training.experiment(
                     "gpt",
                     USE_FP8=kind,
                     USE_REPEATED_LAYER=True,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.builder.indexkit import Index
+    from tests.support.package_index import Index
 
 PURE = "py3-none-any"
 

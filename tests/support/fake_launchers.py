@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 # Writes down what it was given, and in which environment.
 DUMP = """
 import json, os, sys
@@ -102,8 +102,8 @@ KUBECTL = (
     _HEAD
     + f"""
 sys.path.insert(0, {str(ROOT)!r})
-from tests.rosetta.launch import enginekit
-enginekit.pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
+from tests.support import fake_launchers
+fake_launchers.pod(sys.stdin.read(), os.environ["SECRETS"], os.environ["PATH"])
 """
 )
 

@@ -1,6 +1,6 @@
 """Stands in for a framework's entry point: trains nothing, but leaves behind what a real one would, faults on request.
 
-Usage: faketrainer.py FOLDER STEPS FAULT
+Usage: fake_trainer.py FOLDER STEPS FAULT
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.rosetta import eventkit
+from tests.support import event_files
 
 
 def loss_at(step: int, fault: str) -> float:
@@ -27,11 +27,11 @@ def main(folder: Path, steps: int, fault: str) -> int:
         print("out of paper")
         return 7
     events = folder / "events" / f"events.out.tfevents.{len(list(folder.glob('events/*')))}"
-    eventkit.append(events, eventkit.version())
+    event_files.append(events, event_files.version())
     for step in range(start + 5, steps + 1, 5):
         value = 5.9 if fault == "forgets" and resuming else loss_at(step, fault)
-        eventkit.append(
-            events, eventkit.record(step, 100.0 + step / 10, eventkit.simple("loss", value))
+        event_files.append(
+            events, event_files.record(step, 100.0 + step / 10, event_files.simple("loss", value))
         )
     if fault != "no-checkpoint":
         state = folder / f"checkpoint_{steps}" / "state"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.image import bundle, layout
-from tests.builder.image import registrykit
+from tests.support import image_registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ NAME = "kit/t5x:cuda13"
 @pytest.fixture(name="index")
 def index_(cache: Cache, tmp_path: Path) -> Index:
     """An image whose layers no engine has seen before."""
-    return registrykit.image(cache, architectures=("amd64", "arm64"), seed=str(tmp_path))
+    return image_registry.image(cache, architectures=("amd64", "arm64"), seed=str(tmp_path))
 
 
 @pytest.fixture(name="site")
@@ -76,7 +76,9 @@ def files(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     """What the site has, as --since takes it, and the folder that --with takes."""
-    old = registrykit.image(cache, top="old", architectures=("amd64", "arm64"), seed=str(tmp_path))
+    old = image_registry.image(
+        cache, top="old", architectures=("amd64", "arm64"), seed=str(tmp_path)
+    )
     place = tmp_path / "older"
     if kind in ("bundle", "bundle.json"):
         bundle.write(cache, old, place, name=NAME)

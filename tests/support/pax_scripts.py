@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rosetta import gpukit
+from tests.support import t5x_scripts
 
-SCRIPTS = gpukit.ROOT / "overlay" / "paxml" / "paxml" / "contrib" / "gpu" / "scripts_gpu"
+SCRIPTS = t5x_scripts.ROOT / "overlay" / "paxml" / "paxml" / "contrib" / "gpu" / "scripts_gpu"
 # Notes each thing that would be executed, a line each; the checks before it, and whatever else is asked of Python, are the real ones.
 RECORDER = f"""#!{sys.executable}
 import json, os, sys
@@ -27,10 +27,10 @@ sys.exit(int(os.environ.get("RC", "0")))
 
 
 @dataclass(frozen=True)
-class Ran(gpukit.Ran):
+class Ran(t5x_scripts.Ran):
     """How a script ended, with the last of what it ran; `notes` has all of it."""
 
-    notes: tuple[gpukit.Ran, ...] = ()
+    notes: tuple[t5x_scripts.Ran, ...] = ()
 
     @property
     def hyper(self) -> dict[str, str]:
@@ -39,7 +39,7 @@ class Ran(gpukit.Ran):
 
 
 @dataclass(frozen=True)
-class Place(gpukit.Place):
+class Place(t5x_scripts.Place):
     """A folder with text and a vocabulary, in which scripts run."""
 
     def start(self, *argv: str, **settings: str) -> Ran:
@@ -60,9 +60,9 @@ class Place(gpukit.Place):
             else []
         )
         notes = tuple(
-            gpukit.Ran(done.returncode, "", "", line["argv"], line["env"]) for line in lines
+            t5x_scripts.Ran(done.returncode, "", "", line["argv"], line["env"]) for line in lines
         )
-        last = notes[-1] if notes else gpukit.Ran(0, "", "", [], {})
+        last = notes[-1] if notes else t5x_scripts.Ran(0, "", "", [], {})
         return Ran(done.returncode, done.stdout, done.stderr, last.argv, last.env, notes)
 
     def run(self, script: str, *words: str, **settings: str) -> Ran:

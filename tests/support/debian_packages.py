@@ -22,7 +22,7 @@ from builder.image.entry import Entry, file
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PROGRAM = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
-REAL = Path(__file__).parents[3] / "manifest.yaml"
+REAL = Path(__file__).parents[2] / "manifest.yaml"
 ELF = b"\x7fELF".ljust(18, b"\0") + (62).to_bytes(2, "little")  # 62: x86_64
 FACTS = {
     "libc": ELF + b"..GNU C Library (Debian GLIBC 2.41-12) stable release version 2.41.\n..",

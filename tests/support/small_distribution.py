@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.builder.indexkit import Index
-from tests.builder.lockkit import pack_sdist
+from tests.support.package_archives import pack_sdist
+from tests.support.package_index import Index
 
 ROOT = Path(__file__).parents[2]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"

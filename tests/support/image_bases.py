@@ -14,8 +14,8 @@ from builder.base import bootstrap
 from builder.cache import Cache
 from builder.image import layer, layout, oci
 from builder.image.entry import Entry, file
-from tests.builder.base import basekit
-from tests.builder.chainkit import Chain
+from tests.support import debian_packages
+from tests.support.small_distribution import Chain
 
 _KEPT = tempfile.TemporaryDirectory(prefix="rosetta-test-base-")
 FULL = platform.python_version()
@@ -36,14 +36,14 @@ def _looks(architecture: str) -> list[Entry]:
             0o755,
         ),
         file(f"usr/bin/python{version}", elf + b"\0" + FULL.encode() + b"\0", 0o755),
-        *(file(f"usr/lib/python{version}/{name}", b"") for name in basekit.STDLIB),
+        *(file(f"usr/lib/python{version}/{name}", b"") for name in debian_packages.STDLIB),
         Entry(f"usr/lib/python{version}/lib-dynload", "dir", 0o755),
     ]
 
 
 def base(folder: Path) -> Path:
     """The layout in this folder: made once for all tests, so that a test may damage its copy."""
-    basekit.need("ldd")
+    debian_packages.need("ldd")
     if not OWN or platform.libc_ver()[0] != "glibc":
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
     place = folder / "base-layout"
@@ -59,7 +59,7 @@ def _made() -> Path:
     place, cache = folder / "layout", Cache(folder / "cache")
     if not place.exists():
         made = {
-            OWN: layer.write(cache, "own", "base", "gzip", basekit.running),
+            OWN: layer.write(cache, "own", "base", "gzip", debian_packages.running),
             OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
         }
         images = [

@@ -15,9 +15,9 @@ from typing import Any
 
 from builder import cli
 from builder.stack import patchfile
-from tests.builder import chainkit, gitkit
-from tests.builder.chainkit import Chain
-from tests.builder.patchkit import FIELDS
+from tests.support import git_repository, small_distribution
+from tests.support.patch_series import FIELDS
+from tests.support.small_distribution import Chain
 
 HEAD = "# a file\n"  # a patch must leave something of a file
 
@@ -45,7 +45,10 @@ class Story:
 
     chain: Chain
     files: dict[str, str] = field(
-        default_factory=lambda: {"thing/__init__.py": chainkit.SOURCE, "LICENSE": "licence\n"}
+        default_factory=lambda: {
+            "thing/__init__.py": small_distribution.SOURCE,
+            "LICENSE": "licence\n",
+        }
     )
     count: int = 0
 
@@ -90,7 +93,7 @@ class Story:
             }
             self.files |= named
             self.count += 1
-            stamp = f"{gitkit.DATE + 86400 * self.count} +0100"
+            stamp = f"{git_repository.DATE + 86400 * self.count} +0100"
             stream += f"commit refs/heads/main\nmark :{mark}\nauthor Ada <ada@example.org> {stamp}\ncommitter C <c@example.org> {stamp}\ndata {len(subject)}\n{subject}\n"
             above = parents or ((f":{mark - 1}",) if mark > 1 else ("refs/heads/main^0",))
             stream += (
@@ -102,7 +105,7 @@ class Story:
                 f"M 100644 inline {name}\ndata {len(text.encode())}\n{text}\n"
                 for name, text in (self.files if parents else named).items()
             )
-        gitkit.git(
+        git_repository.git(
             self.upstream,
             "fast-import",
             "--quiet",
@@ -121,7 +124,7 @@ class Story:
     def patch(self, end: str, name: str, path: str, text: str) -> None:
         """One more patch of an end: it makes `text` of a file of upstream's, both of them made by `lined`."""
         old = self.files[path]
-        diff = f"diff --git a/{path} b/{path}\nindex {chainkit.blob(old)}..{chainkit.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
+        diff = f"diff --git a/{path} b/{path}\nindex {small_distribution.blob(old)}..{small_distribution.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
         folder = self.folder / end / "patches/thing"
         (folder / f"{name}.patch").write_bytes(
             patchfile.render("rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode())
@@ -139,7 +142,7 @@ class Story:
         text = (self.folder / "manifest.yaml").read_text()
         now = text.partition("commit: ")[2][:40]
         (into / "manifest.yaml").write_text(
-            text.replace(now, commit or gitkit.git(self.upstream, "rev-parse", "main"))
+            text.replace(now, commit or git_repository.git(self.upstream, "rev-parse", "main"))
         )
         return into
 

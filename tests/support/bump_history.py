@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder import cli, manifest
-from tests.builder.patchkit import Bench, text
+from tests.support.patch_series import Bench, text
 
 OTHER = b"x = 1\ny = 2\nz = 3\n"
 
