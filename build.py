@@ -13,7 +13,7 @@ NEWEST, OLDEST = (3, 14), (3, 11)
 
 
 def other_python():
-    """The path of a Python that fits, where the one that runs us does not."""
+    """Return the path of a supported Python, if PATH has one."""
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             path = os.path.join(folder, "python3.%d" % minor)
@@ -31,6 +31,7 @@ def other_python():
 
 
 def main():
+    """Find a Python that fits, then hand over to the builder."""
     if not os.environ.get("HOME"):
         os.environ.pop(
             "HOME", None

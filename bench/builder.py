@@ -47,7 +47,7 @@ def timed(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path =
 
 
 def checkout(folder: Path) -> Path:
-    """A copy of the repository whose patches may be edited, with the builder's environment."""
+    """Copy the repository with the builder's environment, so that its patches may be edited."""
     skip = shutil.ignore_patterns("build", ".git", "__pycache__", ".mypy_cache", ".ruff_cache")
     shutil.copytree(
         ROOT,
@@ -87,6 +87,7 @@ def edit_a_patch(folder: Path, distribution: str, number: int) -> str:
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -42,7 +42,7 @@ COPY = "COPY sources/ /opt/"
 
 
 def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
-    """The wheel files of the lock, and pip: what a plain build would take from its cache."""
+    """Download the wheels of the lock, and pip, which a plain build would have in its cache."""
     (folder / "wheels").mkdir()
     loaded = manifest.load(ROOT / "manifest.yaml")
     lock = ROOT / "locks" / f"{arguments.distribution}-{arguments.accelerator}.txt"
@@ -120,6 +120,7 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -96,6 +96,7 @@ def _rate(recipe: pipeline.Recipe, seconds: float) -> dict[str, Any]:
 
 
 def measure(documents: list[str], folder: str, vocab: str | None, seconds: float) -> dict[str, Any]:
+    """Return how fast the input pipeline is on each kind of source."""
     sources = _write(folder, documents)
     if vocab is None:
         vocab = training.train(
@@ -154,6 +155,7 @@ def measure(documents: list[str], folder: str, vocab: str | None, seconds: float
 
 
 def main() -> int:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--text", help="a text file, one document a line")
     parser.add_argument("--vocab", help="a SentencePiece model")

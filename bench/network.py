@@ -65,6 +65,7 @@ def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, 
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     arguments.shape(
         parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1

@@ -119,6 +119,7 @@ def row(name: str, made: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/plan-pax"))
     parser.add_argument(

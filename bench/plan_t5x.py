@@ -123,6 +123,7 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/plan"))
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)

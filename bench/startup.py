@@ -151,6 +151,7 @@ def once(argv: list[str], environment: dict[str, str], folder: Path) -> dict[str
 
 
 def main() -> None:
+    """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
         "--env", type=Path, required=True, help="a baked T5X environment for the CPU"

@@ -65,7 +65,7 @@ def hand_over(root: str, arguments: Sequence[str]) -> int:
 
 
 def _ensure(root: Path, *, offline: bool) -> Path:
-    """The Python of an environment that holds exactly what locks/builder.txt says."""
+    """Return the Python of an environment that holds exactly what locks/builder.txt says."""
     lock = root / "locks" / "builder.txt"
     venv = root / ".venv"
     python, stamp = venv / "bin" / "python", venv / "rosetta-stamp"
@@ -137,7 +137,7 @@ def _ensure(root: Path, *, offline: bool) -> Path:
 
 
 def _uv(lock: Path, *, offline: bool) -> Path:
-    """The uv program of the lock's hash for this machine, out of its wheel."""
+    """Return the uv program that the lock pins for this machine, unpacked from its wheel."""
     text = lock.read_text(encoding="utf-8", errors="replace").replace("\\\n", " ")
     found = re.search(r"^uv==(\S+)(.*)$", text, re.MULTILINE)
     if not found:

@@ -28,11 +28,12 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def here() -> str:
-    """This machine's architecture, as images name it."""
+    """Return this machine's architecture, as images name it."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--distribution", metavar="NAME", default="", help="t5x, pax or pax-1.4 (has to be named)"
     )
@@ -76,7 +77,7 @@ class Plan:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if not arguments.distribution:
         raise FatalError(
             "no distribution was named",
@@ -108,7 +109,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def output_folder(arguments: argparse.Namespace) -> Path:
-    """The folder that --output names."""
+    """Return the folder that --output names."""
     text = arguments.output or f"env:build/{arguments.distribution}-{arguments.accelerator}"
     kind, colon, folder = text.partition(":")
     if kind != "env" or not colon or not folder:
@@ -207,7 +208,7 @@ def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
-    """The parts of the output, in the order of contracts: packages, patched sources, rosetta, then what describes them."""
+    """Return the parts of the output: packages, patched sources, rosetta, then their descriptions."""
     wanted = plan_.packages
     trees = parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
     paths = parts.pth([each.folder for each in trees])

@@ -43,7 +43,7 @@ class Cache:
     root: Path
 
     def path(self, kind: str, name: str = "") -> Path:
-        """The place of `name` among the things of one kind; its folder exists afterwards."""
+        """Return the path of `name` among the entries of one kind, and create its parent folder."""
         folder = self.root / kind
         if folder.is_dir():
             return folder / name if name else folder

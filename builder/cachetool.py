@@ -35,6 +35,7 @@ _KINDS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="du|check|prune")
     actions.add_parser("du", help="how much each kind takes, hard links counted once")
     actions.add_parser(
@@ -56,7 +57,7 @@ def _days(text: str) -> float:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if arguments.action == "du":
         if context.cache.root.exists() and not context.cache.root.is_dir():
             raise FatalError(

@@ -71,6 +71,7 @@ class Parser(argparse.ArgumentParser):
     """One whose errors are like all others: one line that says what was nearly written, and a document where --json asked for it."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments; refuse an unknown one with a suggestion."""
         found, left = self.parse_known_args(args, namespace)
         if left:
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
@@ -123,11 +124,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
+        """Raise a FatalError in place of argparse's exit."""
         raise FatalError(message, self.prog, f"{self.prog} --help says more")
 
 
 def common() -> argparse.ArgumentParser:
-    """The options that every verb has, wherever on the line they stand."""
+    """Return a parser of the options that every command has."""
     options = Parser(add_help=False, allow_abbrev=False, prog="build.py")
     group = options.add_argument_group("common")
     group.add_argument(
@@ -160,7 +162,7 @@ def common() -> argparse.ArgumentParser:
 
 
 def verb_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a single verb: only its module is loaded, which keeps a build without work fast."""
+    """Return the parser of one command; load only its module, which keeps a no-op build fast."""
     module = importlib.import_module(f"builder.{VERBS[name][0]}")
     verb = Parser(
         prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()]
@@ -188,6 +190,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 def usage() -> str:
+    """Return the text that `build.py --help` prints."""
     lines = ["usage: build.py [VERB] [options]; build.py VERB --help says more", ""]
     lines += [f"  {name:<18}{text}" for name, (_, text) in VERBS.items()]
     return "\n".join(

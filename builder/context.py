@@ -27,6 +27,7 @@ _MARK = ".rosetta-context"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("distribution", metavar="NAME", help="t5x, pax or pax-1.4")
     parser.add_argument("folder", metavar="DIR", help="where the folders go")
     parser.add_argument(
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     folder = Path(arguments.folder).absolute()
     _refuse(folder)
     output.require_folder_above(folder, "context DIR")
@@ -102,7 +103,7 @@ def _refuse(folder: Path) -> None:
 
 
 def unpack(cache: Cache, each: Layer, into: Path) -> None:
-    """The files of one layer below `into`, with their modes."""
+    """Write the files of one layer below `into`, with their modes."""
     with (
         open(layer.blob(cache, each.digest), "rb") as packed,
         compress.reader(packed) as plain,

@@ -35,13 +35,14 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--check", action="store_true", help="write nothing; status 1 where a page is not current"
     )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     page = context.root / "docs" / "manifest.md"
     text = render()
     current = page.is_file() and page.read_text(encoding="utf-8") == text
@@ -55,7 +56,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_HEAD, *(_table(title, model) for title, model in _MODELS.items())])
 
 
@@ -79,7 +80,7 @@ def _table(title: str, model: type[BaseModel]) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """A type in a person's words."""
+    """Describe a type in plain words."""
     origin, arguments = (
         get_origin(annotation),
         [each for each in get_args(annotation) if each is not types.NoneType],

@@ -17,4 +17,5 @@ class FatalError(Exception):
         return f"{line} -> {self.do}" if self.do else line
 
     def as_json(self) -> dict[str, str]:
+        """Return the error as the document of --json has it."""
         return {"what": self.what, "where": self.where, "do": self.do}

@@ -27,7 +27,7 @@ _TRIES = 3
 
 
 def _pip_settings() -> dict[str, str]:
-    """The [global] and [install] settings of pip's files, later ones over earlier ones, as pip reads them."""
+    """Read the [global] and [install] settings of pip's files; later files win, as in pip."""
     home = Path(os.path.expanduser("~"))
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     files = [
@@ -52,7 +52,7 @@ def _pip_settings() -> dict[str, str]:
 
 
 def configured() -> str:
-    """The index that uv's or pip's settings name; empty where none does."""
+    """Return the index that uv's or pip's settings name, or an empty string."""
     for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"):
         if value := os.environ.get(name):
             return value.split("=", 1)[1] if re.match(r"[A-Za-z0-9_-]+=", value) else value
@@ -60,7 +60,7 @@ def configured() -> str:
 
 
 def ca_bundle() -> str:
-    """The CA bundle that the machine names for Python programs; empty where none does."""
+    """Return the CA bundle that the machine names for Python programs, or an empty string."""
     for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if value := os.environ.get(name):
             return value
@@ -77,7 +77,7 @@ class _Links(html.parser.HTMLParser):
 
 
 def _open(url: str) -> tuple[bytes, str, str]:
-    """The body of `url`, its content type and its final address."""
+    """Return the body of `url`, its content type and its final address."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "http", "file"):
         raise FatalError(
@@ -172,7 +172,7 @@ def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, st
 
 
 def _with_credentials(url: str, page: str) -> str:
-    """A file on the index's own host is asked for as its pages are."""
+    """Add the page's credentials to the URL of a file on the same host."""
     there, here = urllib.parse.urlsplit(url), urllib.parse.urlsplit(page)
     same = (there.scheme, there.hostname, there.port) == (here.scheme, here.hostname, here.port)
     return (
@@ -191,7 +191,7 @@ def fetch(
     part: str = "",
     offline: bool = False,
 ) -> Path:
-    """The file of `project` with this hash, in the folder `into`: from there if it is there and whole, else from the index.
+    """Return the file of `project` with this hash in the folder `into`; fetch it if need be.
 
     Of several `hashes` (a lock names every platform's file) the one counts whose file has `part` in its name.
     """

@@ -37,6 +37,7 @@ _TOOL_PYTHONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "lines", nargs="*", metavar="LINE", help="lines of the manifest (default: all)"
     )
@@ -87,11 +88,12 @@ class Plan:
 
     @property
     def all(self) -> tuple[Wanted, ...]:
+        """All locks of the line."""
         return (*self.wanted, *self.beside)
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     loaded = manifest.load(context.manifest_path)
     if arguments.tools or arguments.builder:
         return _tools(
@@ -141,7 +143,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
-    """The requests of a line. Reads the *.in files; changes nothing."""
+    """Return the requests of a line, read from its *.in files."""
     entry, rules = loaded.lines[line], resolve.rules(loaded, line)
     common = read_in(loaded.folder(entry.common))
     distributions = {name: each for name, each in loaded.distributions.items() if each.line == line}
@@ -209,7 +211,7 @@ def plan(loaded: Manifest, line: str, found: Mapping[str, Declared]) -> Plan:
 
 
 def read_in(file: Path) -> tuple[str, ...]:
-    """The requirements of a file that people write: one a line, with comments."""
+    """Return the requirements of an *.in file: one a line, with comments."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -265,7 +267,7 @@ def _shown(path: str, change: Sequence[str], *, fresh: bool = False) -> str:
 def resolved(
     loaded: Manifest, each: Plan, upgrade: Sequence[str] = (), *, offline: bool = False
 ) -> dict[str, list[Pin]]:
-    """The pins of every lock of a line, by path: versions that the locks have now are kept where they still fit."""
+    """Resolve the pins of every lock of a line, by path; keep present versions that still fit."""
     now = {pin.text: pin for wanted in each.wanted for pin in existing(loaded.root / wanted.path)}
     preferred = [] if "all" in upgrade else [pin for pin in now.values() if pin.name not in upgrade]
     with log.stage(f"resolve line {each.line}"):
@@ -286,7 +288,7 @@ def resolved(
 
 
 def existing(file: Path) -> list[Pin]:
-    """The pins of a lock as it stands; none where it is missing or broken, for it will be made anew."""
+    """Return the pins of a lock as it is; none if it is missing or broken."""
     try:
         return lockfile.read(file)
     except FatalError:
@@ -294,7 +296,7 @@ def existing(file: Path) -> list[Pin]:
 
 
 def render(pins: Iterable[Pin], key: str) -> str:
-    """A lock's text: no URL, no path, nothing of the machine that made it."""
+    """Return a lock's text: no URL, no path, nothing of the machine that made it."""
     version = uv.run("--version").stdout.split()[1]
     body = "".join(pin.lines() for pin in pins)
     head = f"# Machine-owned: made by `python build.py lock`, not to be edited.\n# uv {version}\n# inputs: {key}\n"

@@ -23,6 +23,7 @@ def info(text: str) -> None:
 
 
 def warn(text: str) -> None:
+    """Print a warning to stderr."""
     info(f"warning: {text}")
 
 
@@ -46,7 +47,7 @@ def stage(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yields `advance(n)` for work of known length; off a terminal a line at every quarter."""
+    """Yield `advance(n)` for work of known length; off a terminal, print a line at every quarter."""
     done = 0
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415

@@ -249,6 +249,7 @@ class Override(_Model):
 
     @property
     def project(self) -> str:
+        """The normalised name of the project that is overridden."""
         return self.drop or str(canonicalize_name(Requirement(cast("str", self.pin)).name))
 
 
@@ -301,7 +302,7 @@ class Base(_Model):
 
 
 def folder_of(address: str) -> str:
-    """The name a source's folder has in what is built: that of the project, from its URL or from `project==version`."""
+    """Return the folder name of a source: its project, from its URL or `project==version`."""
     return (
         address.partition("==")[0]
         if "==" in address
@@ -363,7 +364,7 @@ class Manifest(_Model):
         return cast("Path", self.__dict__["_root"])
 
     def folder(self, path: str) -> Path:
-        """A path of the manifest on disk; a link that leaves the repository is refused."""
+        """Resolve a path of the manifest on disk; refuse a link that leaves the repository."""
         full = self.root / path
         try:
             inside = full.resolve().is_relative_to(self.root.resolve())
@@ -380,7 +381,7 @@ class Manifest(_Model):
         return full
 
     def source(self, name: str) -> GitSource | WheelSource:
-        """A source by its name, as the stages use it."""
+        """Return a source by its name, as the stages use it."""
         if name not in self.sources:
             raise FatalError(
                 f"no source {name!r}", "manifest", f"one of: {', '.join(self.sources)}"
@@ -404,6 +405,7 @@ class Manifest(_Model):
         )
 
     def overrides_of(self, line: str) -> list[Override]:
+        """Return the overrides that apply to a line."""
         return [
             override
             for override in self.overrides
@@ -411,6 +413,7 @@ class Manifest(_Model):
         ]
 
     def distribution(self, name: str) -> Distribution:
+        """Return a distribution by its name; FatalError if the manifest has none of this name."""
         try:
             return self.distributions[name]
         except KeyError:

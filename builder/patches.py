@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     actions = parser.add_subparsers(
         dest="action", required=True, metavar="check|status|refresh|import|stats"
     )

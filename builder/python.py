@@ -31,7 +31,10 @@ class Interpreter:
 
 
 def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter:
-    """The Python `asked` for by version or path, else the line's own, else the newest of the line's that is at hand."""
+    """Return the Python `asked` for, else the line's own, else the line's newest that is installed.
+
+    `asked` is a version or a path.
+    """
     wanted = sorted(
         pythons,
         key=lambda version: (version == preferred, tuple(map(int, version.split(".")))),
@@ -75,7 +78,7 @@ def command() -> str:
 
 
 def own() -> Interpreter:
-    """The Python that the builder itself runs on, without our environment around it."""
+    """Return the Python that the builder itself runs on, without our environment around it."""
     return _ask(Path(sys._base_executable))  # type: ignore[attr-defined]  # noqa: SLF001 - what made our .venv
 
 

@@ -19,6 +19,7 @@ ORDER = ("t5x", "pax-1.4")  # pax-1.4 needs nothing but a package index
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--distribution",
         metavar="NAME",
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     start = time.monotonic()
     folder = Path(arguments.output).absolute()
     name, reason = (
@@ -104,7 +105,7 @@ def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
 
 
 def draw(report: dict[str, Any], path: Path, title: str) -> None:
-    """The loss curves of a self-test as a PNG."""
+    """Draw the loss curves of a self-test as a PNG."""
     import matplotlib as mpl  # noqa: PLC0415 - only here, and it takes half a second
 
     mpl.use("Agg")

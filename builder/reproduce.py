@@ -42,6 +42,7 @@ _SOURCE = ("commit", "patched_commit", "exported_tree")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "image",
         metavar="IMAGE",
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     with (
         tempfile.TemporaryDirectory(
             prefix=".tmp-reproduce-", dir=context.cache.path("blobs")
@@ -101,7 +102,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 def request(
     context: Context, arguments: argparse.Namespace, found: Found, locks: dict[str, dict[str, Any]]
 ) -> images.Request:
-    """The build that would give this image, by its lock."""
+    """Return the build that would give this image, by its lock."""
     record = next(iter(locks.values()))
     try:
         name, accelerator, base, compression = (
@@ -190,7 +191,7 @@ def _source(record: dict[str, Any], place: str) -> Any:
 
 
 def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, ...]) -> str:
-    """The first difference, from the lowest layer up, down to the path within a layer; empty where there is none."""
+    """Describe the first difference, from the lowest layer up; empty if there is none."""
     for theirs, ours in zip(found.images, rebuilt, strict=True):
         where = f"linux/{theirs.architecture}"
         for one, other in zip(theirs.layers, ours.layers, strict=False):
@@ -211,7 +212,7 @@ def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, 
 def _entry(
     found: Found, image: Image, one: layer.Layer, cache: Cache, fresh: Cache, other: layer.Layer
 ) -> str:
-    """The first path by which two layers differ, and how."""
+    """Describe the first path by which two layers differ."""
     mine = next(
         (
             path

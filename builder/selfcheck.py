@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("--no-lint", action="store_true", help="tests only")
     parser.add_argument("--only-lint", action="store_true", help="no tests")
     parser.add_argument(
@@ -67,7 +68,7 @@ _INSIDE = "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1);
 
 
 def _python(context: Context, inside: str) -> list[str]:
-    """What takes `-m MODULE`: our own Python, or another with our packages behind its own."""
+    """Return the Python that takes `-m MODULE`: ours, or another that has our packages too."""
     if not inside:
         return [sys.executable]
     kind, _, name = inside.partition(":")
@@ -96,7 +97,7 @@ def _shellcheck(here: Path) -> str:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if arguments.no_lint and arguments.only_lint:
         raise FatalError(
             "with both there is nothing to do",

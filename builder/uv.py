@@ -25,7 +25,7 @@ _LONGEST = 1000  # characters of uv's message that an error shows: its reason st
 
 
 def program() -> str:
-    """The uv that the builder's own lock pins."""
+    """Return the path of the uv that the builder's own lock pins."""
     path = Path(sys.executable).with_name("uv")
     if not path.is_file():
         raise FatalError(
@@ -37,7 +37,10 @@ def program() -> str:
 
 
 def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The caller's environment without what would change the result, with the index pip would use where uv has none of its own."""
+    """Return the caller's environment without what would change uv's result.
+
+    Where uv's settings name no index, the environment names the one that pip would use.
+    """
     env = {
         key: value
         for key, value in os.environ.items()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "what",
         metavar="env:DIR|image:NAME|registry:REF",
@@ -97,7 +98,7 @@ def _user(text: str) -> str:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     kind, _, name = arguments.what.partition(":")
     if kind not in ("env", "image", "registry") or not name:
         raise FatalError(
@@ -166,7 +167,7 @@ def verify(
 
 
 def selftest(environment: Path, *options: str) -> dict[str, Any]:
-    """What a finished environment's own self-test reports, without what this process's variables would bring into it."""
+    """Run the self-test of a finished environment, without this process's variables."""
     argv = [str(environment / "opt/rosetta/bin/rosetta"), "selftest", "--json", *options]
     env = {
         key: value
@@ -178,7 +179,7 @@ def selftest(environment: Path, *options: str) -> dict[str, Any]:
 
 
 def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
-    """The same of an image in a registry, which is named by its digest: that stands in the report."""
+    """Verify an image in a registry; the report names it by its digest."""
     wanted = reference.parse(name)
     if not wanted.digest or wanted.tag:
         raise FatalError(
@@ -250,7 +251,7 @@ def _report(stdout: str, status: int, where: str) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report as a short table."""
+    """Return the report as a short table."""
     imports = report.get("imports") or {}
     lines = []
     if imports:

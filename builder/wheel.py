@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "project",
         choices=["transformer-engine", "launcher"],
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if arguments.output and Path(arguments.output).exists() and not Path(arguments.output).is_dir():
         raise FatalError(
             "is no folder",
@@ -148,7 +149,7 @@ def _launcher(root: Path, folder: Path) -> Result:
 
 
 def _copied(wheel: Path, folder: Path) -> Path:
-    """The wheel in a folder of the user's: whole or not at all."""
+    """Copy the wheel into a folder of the user's: whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder.absolute() / wheel.name
     temporary = target.with_name(f".tmp-{os.getpid()}-{wheel.name}")

@@ -12,7 +12,7 @@ def whole(text: str) -> int | None:
 
 
 def positive(text: str) -> int:
-    """An option's type: a whole number of at least 1."""
+    """Parse an option's value as a whole number of at least 1."""
     number = whole(text)
     if number is None:
         raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number, at least 1")
@@ -20,7 +20,7 @@ def positive(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """An option's type: a number from 0 to below 1."""
+    """Parse an option's value as a number from 0 to below 1."""
     try:
         number = float(text)
     except ValueError:

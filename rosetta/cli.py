@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(what, self.prog, f"{advice} see {self.prog} --help".lstrip())
 
     def _flags_first(self, words: list[str]) -> list[str]:
-        """The words, with options and their values before the others."""
+        """Return the words, with options and their values before the others."""
         valued = {
             name
             for action in self._actions
@@ -81,6 +81,7 @@ class Parser(argparse.ArgumentParser):
         return [*first, *rest]
 
     def error(self, message: str) -> Any:
+        """Raise a UserError in place of argparse's exit."""
         raise UserError(message, self.prog, f"see {self.prog} --help")
 
 
@@ -203,7 +204,7 @@ def parser(command: str | None = None) -> Parser:
 
 
 def _rooms(command: str | None = None) -> list[Any]:
-    """The modules of other rooms that bring commands of their own, or that which brings this one; each loads what it needs when it runs."""
+    """Return the modules that add commands, or only the one that adds `command`."""
     names = [name for name, brings in ROOMS.items() if command in brings]
     return [import_module(name) for name in (names or ROOMS)]
 

@@ -76,7 +76,7 @@ def _own(path: Path, do: str) -> Path:
 
 @cache
 def _apart() -> Path:
-    """A folder of our own in /tmp, taken up again if it is there: the parent's sticky bit keeps others from exchanging it.
+    """Return a folder of our own in /tmp; the sticky bit of /tmp keeps others from replacing it.
 
     Where the name is taken by anything else, it is a new one that nobody can guess.
     """

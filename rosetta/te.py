@@ -45,7 +45,7 @@ def require() -> str:
 
 
 def asked() -> bool:
-    """Does ENABLE_TE ask for it? UserError for a value that is neither yes nor no."""
+    """Return whether ENABLE_TE asks for it; UserError for a value that is neither yes nor no."""
     value = os.environ.get("ENABLE_TE", "").strip().lower()
     if value not in ON + OFF:
         raise UserError(f"is {os.environ['ENABLE_TE']!r}", "ENABLE_TE", "give 0 or 1")

@@ -58,6 +58,7 @@ class Deb:
 
     @property
     def file(self) -> str:
+        """The file name of the package."""
         return self.filename.rpartition("/")[2]
 
 
@@ -90,10 +91,12 @@ class BaseLock:
 
     @property
     def key(self) -> str:
+        """The digest without its algorithm."""
         return self.digest.removeprefix("sha256:")
 
 
 def path(manifest: Manifest, base: str, architecture: str) -> Path:
+    """Return the path of the lock of a base for an architecture."""
     return manifest.root / "locks" / f"base-{base}-{architecture}.json"
 
 

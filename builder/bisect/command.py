@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--good", metavar="END", default="", help=f"where COMMAND succeeds: {sides.FORMS}"
     )
@@ -98,7 +99,7 @@ def _count(text: str) -> int:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     file = journal.place(context.cache, context.manifest_path)
     if arguments.status or arguments.log:
         return _told(_waiting(file), whole=arguments.log)

@@ -60,6 +60,7 @@ class Journal:
     done: bool = False
 
     def known(self, key: str) -> Trial | None:
+        """Return the trial with this key, if the journal has it."""
         return next((trial for trial in self.trials if trial.key == key), None)
 
     @property
@@ -68,10 +69,12 @@ class Journal:
         return sum(not trial.end for trial in self.trials)
 
     def add(self, trial: Trial) -> None:
+        """Append a trial and save the journal."""
         self.trials.append(trial)
         self.save()
 
     def save(self) -> None:
+        """Write the journal to its file."""
         write_atomic(self.file, json.dumps({"schema": 1, **self.as_json()}, indent=1) + "\n")
 
     def as_json(self) -> dict[str, Any]:

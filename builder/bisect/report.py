@@ -34,6 +34,7 @@ class Culprits:
 
     @property
     def certain(self) -> bool:
+        """Whether every group of suspects holds a single commit, patch or package."""
         return self.alone and all(len(group) == 1 for group in self.groups)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "sources", nargs="*", metavar="SOURCE", help="git sources of the manifest (default: all)"
     )
@@ -82,7 +83,7 @@ def _count(text: str) -> int:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     for option in ("jax", "python"):
         if getattr(arguments, option) and not (arguments.forecast and arguments.jax):
             raise FatalError(

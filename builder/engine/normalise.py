@@ -188,6 +188,7 @@ def _undone(entry: Entry) -> bool:
 
 
 def dropped(entry: Entry) -> bool:
+    """Return whether a normalised layer leaves this entry out."""
     return _undone(entry) or (entry.path.endswith(".pyc") and _timed(entry))
 
 

@@ -68,6 +68,7 @@ class Packages:
 
     @property
     def key(self) -> str:
+        """The cache key of the environment of these packages."""
         return stage_key("packages", {**self.inputs(), "path": str(self.python.path)})
 
 

@@ -27,6 +27,7 @@ _ONLY_IMAGES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     group = parser.add_argument_group("images")
     group.add_argument(
         "--platform",
@@ -103,7 +104,7 @@ def request(context: Context, arguments: argparse.Namespace, wanted: Output) -> 
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb, where the output is an image."""
+    """Run the command where the output is an image."""
     wanted = output.parse(arguments.output, arguments.distribution, arguments.accelerator)
     if arguments.python:
         raise FatalError(

@@ -45,4 +45,5 @@ def link(path: str, target: str) -> Entry:
 
 
 def folder(path: str, mode: int = 0o755) -> Entry:
+    """Return the entry of a folder."""
     return Entry(path, "dir", mode)

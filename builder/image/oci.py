@@ -19,6 +19,7 @@ _VARIANT = {"arm64": {"variant": "v8"}}
 
 
 def sha256(data: bytes) -> str:
+    """Return the digest of `data` as OCI writes it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -68,6 +69,7 @@ class Index:
 
 
 def platform(architecture: str) -> dict[str, str]:
+    """Return the OCI platform of an architecture."""
     return {"architecture": architecture, "os": "linux", **_VARIANT.get(architecture, {})}
 
 

@@ -276,4 +276,5 @@ def _whole(source: Path | bytes, digest: str) -> None:
 
 
 def megabytes(count: int) -> str:
+    """Return a number of bytes as text in MB or GB."""
     return f"{count / 1e9:,.1f} GB" if count >= 10**9 else f"{count / 1e6:,.1f} MB"

@@ -32,6 +32,7 @@ _BESIDE = (
 
 
 def key(wanted: Packages) -> str:
+    """Return the cache key of the environment of these packages."""
     return stage_key("site", {**wanted.inputs(), "layout": 2})
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--folder",
         metavar="DIR",
@@ -89,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     folder = Path(arguments.folder).absolute()
     shipped = manifest.load(context.manifest_path)
     wanted = [

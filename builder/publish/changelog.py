@@ -45,6 +45,7 @@ class Published:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("old", metavar="OLD", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
     parser.add_argument("new", metavar="NEW", help="the same of the newer one")
     parser.add_argument(
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if context.offline:
         raise FatalError("a registry cannot be reached with --offline", "changelog", "leave it out")
     public = key.public(arguments.key) if arguments.key else None

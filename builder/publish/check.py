@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("reference", metavar="REF", help="HOST/NAME:TAG or HOST/NAME@sha256:DIGEST")
     parser.add_argument(
         "--key", metavar="FILE|env:NAME", required=True, help="the public key (PEM, ECDSA P-256)"
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if context.offline:
         raise FatalError(
             "a registry cannot be reached with --offline", "verify-published", "leave it out"

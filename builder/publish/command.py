@@ -47,6 +47,7 @@ class Asked:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "what",
         nargs="*",
@@ -116,7 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     asked = _asked(arguments)
     if context.offline:
         raise FatalError("a registry cannot be reached with --offline", "publish", "leave it out")

@@ -23,6 +23,7 @@ _LARGEST = 1 << 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "reference",
         metavar="HOST/NAME@sha256:DIGEST",
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if context.offline:
         raise FatalError("a registry cannot be reached with --offline", "promote", "leave it out")
     wanted, signer = reference.parse(arguments.reference), key.private(arguments.key)

@@ -100,6 +100,7 @@ class Git:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
+        """Return the environment in which git runs."""
         env = {name: os.environ[name] for name in _PASSED if name in os.environ}
         env |= _FIXED | {"GIT_DIR": str(self.git_dir), "GIT_ALLOW_PROTOCOL": self.protocols}
         if self.alternates:
@@ -147,6 +148,7 @@ class Git:
         return done
 
     def text(self, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
+        """Run git and return its output as text, without surrounding space."""
         return (
             self.run(*args, stdin=stdin, env=env).stdout.decode("utf-8", "surrogateescape").strip()
         )

@@ -33,6 +33,7 @@ class Index:
         return self.git.run(*args, stdin=stdin, env={"GIT_INDEX_FILE": str(self.file)}, check=check)
 
     def read_tree(self, tree: str) -> None:
+        """Read a tree into the index."""
         self.run("read-tree", "--end-of-options", tree)
 
     def entries(self) -> dict[str, tuple[str, str]]:

@@ -75,6 +75,7 @@ def render(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
 
 
 def path(manifest: Manifest) -> Path:
+    """Return the path of the lock of the manifest's sources."""
     return manifest.root / FILE
 
 

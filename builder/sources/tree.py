@@ -44,6 +44,7 @@ class PatchedSource:
         return folder_of(self.url)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
         return asdict(self)
 
 

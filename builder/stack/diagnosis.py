@@ -59,6 +59,7 @@ class State:
 
 
 def text_of(reader: Reader, blob: str) -> list[bytes]:
+    """Return the lines of a blob."""
     return hunks.lines(reader.read(blob, "blob"))
 
 

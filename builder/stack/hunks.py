@@ -40,6 +40,7 @@ class Hunk:
         return sum(1 for kind, _ in self.body if kind == op)
 
     def reverse(self) -> Hunk:
+        """Return the hunks that undo `hunks`."""
         turned = tuple(({"-": "+", "+": "-"}.get(op, op), text) for op, text in self.body)
         return Hunk(self.line, self.new_start, self.old_start, turned)
 
@@ -59,6 +60,7 @@ class Fit:
 
 
 def lines(data: bytes) -> list[bytes]:
+    """Split `data` into lines that keep their ends."""
     return _LINE.findall(data)
 
 
@@ -105,6 +107,7 @@ def apply(text: Sequence[bytes], hunks: Sequence[Hunk]) -> list[bytes] | None:
 
 
 def reverse(hunks: Sequence[Hunk]) -> list[Hunk]:
+    """Return the hunks that undo `hunks`."""
     return [hunk.reverse() for hunk in hunks]
 
 

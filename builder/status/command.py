@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument(
         "--reports",
         metavar="DIR",
@@ -55,7 +56,7 @@ def _number(text: str) -> int:
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
-    """The verb."""
+    """Run the command."""
     if arguments.earlier and context.offline:
         raise FatalError("cannot be read with --offline", "--earlier", "leave one of the two out")
     folder = Path(arguments.output).absolute()

@@ -19,7 +19,7 @@ COLOURS = {"green": "#1a7f37", "red": "#b42318", "amber": "#8a5a00", "grey": "#5
 
 
 def curve(runs: Sequence[Run], title: str) -> Markup:
-    """The loss curves of one image; empty where there is none. A dotted line marks the step that was restored."""
+    """Draw the loss curves of one image; a dotted line marks the step that was restored."""
     lines = [
         (
             run,
@@ -122,7 +122,7 @@ def behind(moments: Sequence[Moment], title: str) -> Markup:
 
 
 def badge(label: str, text: str, colour: str) -> str:
-    """A badge as a file of its own: `label` on grey, `text` on one of COLOURS."""
+    """Draw a badge as a file of its own: `label` on grey, `text` on one of COLOURS."""
     left, right = (12 + round(6.6 * len(each)) for each in (label, text))
     values: Mapping[str, object] = {
         "width": left + right,

@@ -63,7 +63,7 @@ class View:
 
 
 def view(reports: Sequence[Report]) -> View:
-    """What is to be shown of these reports, newest first; there is one at least."""
+    """Return what the page shows of these reports, newest first; at least one is needed."""
     newest = reports[0]
     shown = []
     for entry in newest.published:
@@ -107,7 +107,7 @@ def verdict(report: Report, title: str) -> str:
 
 
 def badges(shown: View) -> dict[str, str]:
-    """The badges by file name: one a title, and one for each of its architectures."""
+    """Return the badges by file name: one a title, and one for each of its architectures."""
     found = {}
     for each in shown.shown:
         text, colour = each.badge
@@ -131,7 +131,7 @@ def badges(shown: View) -> dict[str, str]:
 
 
 def html(shown: View) -> str:
-    """The whole page."""
+    """Return the whole page."""
     # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an error.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -167,7 +167,7 @@ def _end(line: Line) -> str:
 
 
 def _sentence(error: str) -> str:
-    """An error as the command line says it, for people who are not at one."""
+    """Return an error as the command line prints it."""
     return error.replace(" -> ", "; ")
 
 

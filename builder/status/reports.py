@@ -35,6 +35,8 @@ class State(_Model):
 
 
 class Training(State):
+    """The training runs of one image, and what is wrong with them."""
+
     problems: list[str] = []
     runs: list[Run] = []
 
@@ -63,6 +65,7 @@ class Image(_Model):
 
     @property
     def title(self) -> str:
+        """The name of the distribution and its accelerator."""
         return f"{self.distribution}-{self.accelerator}"
 
 
@@ -77,6 +80,8 @@ class Published(State):
 
 
 class Culprit(_Model):
+    """The upstream commit that broke a patch."""
+
     commit: str
     author: str
     date: str
@@ -84,6 +89,8 @@ class Culprit(_Model):
 
 
 class Patch(_Model):
+    """The outcome of one patch on the new pin."""
+
     name: str
     outcome: str
     detail: str = ""
@@ -91,11 +98,15 @@ class Patch(_Model):
 
 
 class Behind(_Model):
+    """The distance of a pin from the tip of its branch."""
+
     commits: int
     days: int
 
 
 class Debt(_Model):
+    """The size and age of a source's patch series."""
+
     count: int | None = None
     added: int | None = None
     removed: int | None = None
@@ -104,6 +115,8 @@ class Debt(_Model):
 
 
 class Moment(_Model):
+    """The patch debt of a source on one day."""
+
     date: Day
     count: int
     added: int | None = None
@@ -127,11 +140,15 @@ class Source(_Model):
 
 
 class Line(_Model):
+    """The support level of a line, and the day on which it ends."""
+
     support: str | None = None
     until: Day | None = None
 
 
 class Distribution(_Model):
+    """The line of a distribution, and its sources."""
+
     line: str
     sources: list[str]
 
@@ -153,7 +170,7 @@ class Report(_Model):
 
 
 def of(data: Any, where: str) -> Report:
-    """A report that was read from `where`. Raises FatalError for what is none."""
+    """Check a report that was read from `where`; raise FatalError if it is not valid."""
     try:
         return Report.model_validate({**data, "schema_": data["schema"]})
     except (ValidationError, TypeError, KeyError) as error:
@@ -170,7 +187,7 @@ def of(data: Any, where: str) -> Report:
 
 
 def of_folders(folders: Iterable[Path]) -> list[Any]:
-    """The documents of all reports in these folders."""
+    """Return the documents of all reports in these folders."""
     found = []
     for folder in folders:
         if not folder.is_dir():
@@ -193,7 +210,7 @@ def of_folders(folders: Iterable[Path]) -> list[Any]:
 
 
 def of_page(address: str) -> list[Any]:
-    """The documents that the page at `address` was made of; none where there is no page yet (404)."""
+    """Return the documents behind the page at `address`; none if there is no page yet (404)."""
     parts = urlsplit(address)
     if parts.scheme != "https" and not (
         parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")

@@ -94,6 +94,7 @@ class Plan:
 
     @property
     def where(self) -> str:
+        """The wheel's target, as error messages name it."""
         return f"{pinned.SOURCE} {self.target.version} ({self.target.accelerator}, {self.target.architecture}, Python {self.target.python})"
 
 
@@ -131,6 +132,7 @@ def plan(
 
 
 def key(wanted: Plan, by: Compiler) -> str:
+    """Return the cache key of the wheel that this compiler makes of this plan."""
     return stage_key("te-wheel", {"inputs": wanted.inputs, "compiler": by.identity, "layout": 1})
 
 

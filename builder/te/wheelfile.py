@@ -43,11 +43,13 @@ class Target:
 
     @property
     def tag(self) -> str:
+        """The compatibility tag of the wheel."""
         short = self.python.replace(".", "")
         return f"cp{short}-cp{short}-linux_{TRIPLETS[self.architecture].partition('-')[0]}"
 
     @property
     def file(self) -> str:
+        """The file name of the wheel."""
         return f"{PROJECT}-{self.version}-{self.tag}.whl"
 
     @property

@@ -86,6 +86,7 @@ def mean_loss(config: T5Config, variables: Any, batch: Any, key: Any) -> Any:
 
 
 def optimizer() -> Any:
+    """Return the optimizer of the benchmark: AdamW with clipped gradients."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-4, weight_decay=0.01))
 
 

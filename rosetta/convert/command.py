@@ -68,7 +68,7 @@ def _layout(folder: Path) -> str:
 
 
 def _epsilon(text: str) -> float:
-    """An option's type: a number above 0 and at most 1."""
+    """Parse an option's value as a number above 0 and at most 1."""
     try:
         number = float(text)
     except ValueError:

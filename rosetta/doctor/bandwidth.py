@@ -297,7 +297,7 @@ class _Bench:
         return statistics.median(taken[1:])
 
     def _gathered(self, seconds: float) -> list[float]:
-        """The seconds of each device's process."""
+        """Return the seconds of each device's process."""
         import jax  # noqa: PLC0415
         import numpy as np  # noqa: PLC0415
         from jax.experimental import multihost_utils  # noqa: PLC0415

@@ -109,7 +109,7 @@ def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 @contextlib.contextmanager
 def _stdout_aside() -> Iterator[None]:
-    """What libraries write to stdout (NCCL_DEBUG=INFO, Gloo) goes to stderr: ours is for people, or one JSON document."""
+    """Send what libraries print to stdout (NCCL_DEBUG=INFO, Gloo) to stderr."""
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -120,7 +120,7 @@ def _stdout_aside() -> Iterator[None]:
 
 
 def _about(seen: Machine) -> dict[str, Any]:
-    """What the findings are about, for whoever is sent them."""
+    """Describe the machine that the findings are about."""
     from rosetta.doctor.finding import clean  # noqa: PLC0415
 
     return {

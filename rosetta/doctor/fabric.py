@@ -87,7 +87,10 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
 
 
 def _chosen(machine: Machine, name: str, there: Sequence[str], level: str) -> Iterator[Finding]:
-    """A list of NCCL's: prefixes of names, whole names after a =, all but those after a ^; a port after a colon."""
+    """Check a list of NCCL's: name prefixes, or whole names after `=`, or exclusions after `^`.
+
+    A port may follow a colon.
+    """
     text = machine.environment.get(name, "").strip()
     if not text or text.startswith("^"):
         return

@@ -92,7 +92,7 @@ class Machine:
         )  # Path.exists raises where a folder cannot be entered
 
     def on(self, name: str) -> bool:
-        """Does a variable switch something on?"""
+        """Return whether a variable switches something on."""
         return self.environment.get(name, "").strip().lower() in te.ON
 
     def version(self, package: str) -> str | None:

@@ -156,6 +156,6 @@ def _transformer_engine(machine: Machine) -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a release; a development release counts as the release it precedes."""
+    """Return the numbers of a release; a development release counts as the one it precedes."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()

@@ -56,7 +56,7 @@ class Follower:
             self._changed.wait_for(lambda: self.given - self.done < limit)
 
     def rest(self) -> None:
-        """What comes next is no step: the time until the next one is done counts for none."""
+        """Leave the time until the next step is done out of the measurement."""
         self.last = time.monotonic()
         self._fresh = True
 

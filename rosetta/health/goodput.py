@@ -43,7 +43,7 @@ class Goodput:
             self._points = []
 
     def begins(self, step: int) -> None:
-        """A start goes on at a step: what was trained after it counts no more."""
+        """Record that a start resumes at a step: work after this step no longer counts."""
         known = [point for point in self._points if point[0] <= step]
         after = next((point for point in self._points if point[0] > step), None)
         if after is not None:
@@ -53,7 +53,7 @@ class Goodput:
         self._points = known or [(step, 0.0)]
 
     def report(self, step: int, seconds: float) -> float:
-        """Steps up to this one took so many seconds since the last report; return the goodput, from 0 to 1."""
+        """Record the seconds since the last report; return the goodput, from 0 to 1."""
         if not self._points:
             self.begins(step)
         self._points.append((step, self._points[-1][1] + seconds))

@@ -114,12 +114,12 @@ class Health:
         return self._within or self.follower.given > self.follower.done
 
     def begin(self) -> None:
-        """Steps follow."""
+        """Start watching: steps follow."""
         self.follower.rest()
         self._within = True
 
     def pause(self) -> None:
-        """What follows is no step: evaluation, a checkpoint, the end."""
+        """Pause watching for what is not a step: evaluation, a checkpoint, the end."""
         self._within = False
 
     def before(self, step: int, program: Callable[[], Any] | None = None) -> None:
@@ -343,7 +343,7 @@ class Health:
         return None
 
     def close(self) -> None:
-        """The run is at its end: signals end it as they would any program, nothing is watched."""
+        """Stop watching at the end of the run, and restore the default signal handlers."""
         self.pause()
         stop.release()
         self.watch.close()

@@ -166,7 +166,7 @@ def _text(path: Path) -> str:
 
 
 def _numbers(text: str) -> frozenset[int]:
-    """The numbers of a list as Linux writes it: 0-3,8; empty where it is none."""
+    """Parse a list of numbers as Linux writes it (0-3,8); return an empty set if it is invalid."""
     found = set[int]()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         found.update(range(int(first), int(last or first) + 1))

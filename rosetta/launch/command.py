@@ -277,7 +277,7 @@ def _preset(args: argparse.Namespace) -> Run:
 
 
 def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
-    """This machine's, where the run is to be here."""
+    """Return this machine's accelerator, if the run is to be here."""
     from rosetta.launch import card  # noqa: PLC0415
     from rosetta.presets import given, layers  # noqa: PLC0415
 
@@ -364,7 +364,7 @@ def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _spawn(layout: Any, entry: list[str]) -> list[str]:
-    """The command line that does the same."""
+    """Return the command line that does the same."""
     if layout.nodes * layout.per_node == 1:
         return entry
     several = (
@@ -376,7 +376,7 @@ def _spawn(layout: Any, entry: list[str]) -> list[str]:
 
 
 def _number(args: argparse.Namespace) -> int:
-    """This node's."""
+    """Return the number of this node."""
     if args.node is not None:
         return int(args.node)
     given = os.environ.get("JOB_COMPLETION_INDEX") or "0"

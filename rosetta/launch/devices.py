@@ -19,10 +19,12 @@ class Wanted(Protocol):
     """A run: how many GPUs it has, and in how many processes."""
 
     @property
-    def gpus(self) -> int: ...
+    def gpus(self) -> int:
+        """The number of GPUs of a node."""
 
     @property
-    def processes(self) -> int: ...
+    def processes(self) -> int:
+        """The number of processes of a node."""
 
 
 def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool) -> int:

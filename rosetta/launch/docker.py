@@ -69,7 +69,7 @@ def spawned(run: Run) -> list[str]:
 
 
 def _gpus(run: Run, around: Mapping[str, str]) -> str:
-    """The first of the visible cards, as many as the run has."""
+    """Return the first of the visible GPUs, as many as the run has."""
     named = [
         word.strip() for word in around.get("CUDA_VISIBLE_DEVICES", "").split(",") if word.strip()
     ]
@@ -85,7 +85,7 @@ def _gpus(run: Run, around: Mapping[str, str]) -> str:
 
 
 def _mount(outside: str, inside: str) -> str:
-    """A mount as docker reads it: a line of CSV, so that a path may hold anything."""
+    """Return a mount as docker reads it: a line of CSV, so that a path may hold anything."""
     if not (outside.startswith("/") and inside.startswith("/")):
         raise UserError(
             "it is no pair of absolute paths", f"mount {outside}:{inside}", "write /OUTSIDE:/INSIDE"

@@ -146,7 +146,7 @@ def _variable(name: str, value: str, options: Options) -> dict[str, Any]:
 
 
 def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A folder of the node, or pvc:CLAIM[/FOLDER] of a persistent volume."""
+    """Return the volume and mount of a node's folder, or of pvc:CLAIM[/FOLDER]."""
     claim = _CLAIM.fullmatch(outside)
     if not inside.startswith("/") or ":" in inside or not (claim or outside.startswith("/")):
         raise UserError(
@@ -165,5 +165,5 @@ def _mount(name: str, outside: str, inside: str) -> tuple[dict[str, Any], dict[s
 
 
 def _literal(text: str) -> str:
-    """A text that Kubernetes leaves as it is: it would put variables in place of $(NAME)."""
+    """Escape a text for Kubernetes, which would replace $(NAME) by a variable."""
     return text.replace("$", "$$")

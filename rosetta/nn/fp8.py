@@ -58,7 +58,7 @@ def state(module: nn.Module) -> dict[str, Any]:
 
 
 def _first(name: str) -> Any:
-    """What makes an array of this name before anything is seen: scales of one, histories of zeros."""
+    """Return the initialiser of an array of this name: scales of one, histories of zeros."""
     return jnp.zeros if name.endswith(_HISTORY) else jnp.ones
 
 

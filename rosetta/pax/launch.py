@@ -149,7 +149,7 @@ def _runs(
 
 
 def _job(given: Settings, hyper: Mapping[str, str]) -> str:
-    """The name of a LLaMA run's folder."""
+    """Return the name of a LLaMA run's folder."""
     return f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
 
 
@@ -168,7 +168,7 @@ def _summary(given: Settings) -> str:
 def _devices(
     given: Settings, found: list[card.Card], environment: Mapping[str, str], *, on_cpu: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment in which each process has its devices."""
+    """Return the environment in which each process has its devices."""
     if given.processes == 1:
         return devices.share(given, found, environment, on_cpu=on_cpu)
     if given.gpus_per_process == 1:

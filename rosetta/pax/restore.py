@@ -116,7 +116,7 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
 
 
 def _reached(there: stored.Shapes, model: stored.Shapes) -> stored.Shapes:
-    """What is there, without positions that the model's rows are too short for: they are never looked up, and Paxml leaves them out."""
+    """Return the stored shapes without positions beyond the model's rows, as Paxml does."""
     kept, needed = there.get(_POSITIONS, ()), model.get(_POSITIONS, ())
     return (
         {**there, _POSITIONS: needed}

@@ -277,7 +277,7 @@ def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tup
 
 
 def _hyper(found: Settings) -> dict[str, str]:
-    """The hyper-parameters that a script and its variables stand for, but for ADDITIONAL_ARGS."""
+    """Return the hyper-parameters of a script and its variables, except ADDITIONAL_ARGS."""
     hyper = {"FPROP_DTYPE": fdl.literal(found.precision)} if found.precision else {}
     here = found.gpus // found.nodes
     if found.script.startswith(("run_pile", "run_lambada")):
@@ -295,7 +295,7 @@ def _hyper(found: Settings) -> dict[str, str]:
 
 
 def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> dict[str, str]:
-    """What the LLaMA script sets; the mesh is the documented one on the documented number of nodes: 1 with LoRA, 2 without."""
+    """Return what the LLaMA script sets; its mesh is for 1 node with LoRA and 2 without."""
     common = {"PERCORE_BATCH_SIZE": "2", "MAX_SEQ_LEN": "4096", "USE_REPEATED_LAYER": "False"}
     if not lora:
         mesh = {"ICI_MESH_SHAPE": f"[1,{here},1]", "DCN_MESH_SHAPE": f"[1,{nodes},1]"}

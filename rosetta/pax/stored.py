@@ -54,7 +54,7 @@ def shapes(checkpoint: str) -> Shapes | None:
 
 
 def _flat(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The arrays of a tree in the metadata; one that is masked has no shape, and is left out."""
+    """Yield the arrays of a tree in the metadata; masked ones have no shape and are left out."""
     for key, below in node.items():
         if not isinstance(below, dict):
             raise TypeError(key)

@@ -65,7 +65,7 @@ def _precision(given: Settings, chosen: Choice) -> str:
 
 
 def _mesh(given: Settings) -> dict[str, list[int]]:
-    """The run's meshes: as it sets them, else its experiment's; one that is not known is of one device."""
+    """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
     stated = hyperread.read(given.config)
 
     def shape(name: str) -> list[int]:

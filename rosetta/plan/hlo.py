@@ -66,7 +66,7 @@ class Instruction:
         return found[1] if found else ""
 
     def called(self) -> list[str]:
-        """The computations it names."""
+        """Return the computations that the instruction names."""
         found = re.findall(
             r"(?:calls|to_apply|branch_computations|true_computation|false_computation|called_computations)=(?:\{([^}]*)\}|%?([\w.\-]+))",
             self.rest,

@@ -246,7 +246,7 @@ def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Di
 
 
 def _merged(dimensions: Sequence[int]) -> Iterator[list[int]]:
-    """The dimensions with neighbours multiplied, in all ways."""
+    """Yield the dimensions with neighbours multiplied, in all ways."""
     for cuts in itertools.product((False, True), repeat=len(dimensions) - 1):
         merged = [dimensions[0]]
         for cut, size in zip(cuts, dimensions[1:], strict=True):

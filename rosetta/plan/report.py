@@ -63,7 +63,7 @@ def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
 
 
 def _fit(found: dict[str, Any]) -> list[str]:
-    """What was planned, and whether it fits; nothing where that is not known."""
+    """Return the lines that say whether the plan fits; none if that is not known."""
     run = found.get("run")
     if not run:
         return []

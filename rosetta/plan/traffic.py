@@ -149,7 +149,7 @@ def report(program: Program, per_node: int, parameters: Collection[Dimensions]) 
 
 
 def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
-    """The shapes of the whole arrays that a collective moves: what is gathered, and what is to be reduced or exchanged."""
+    """Yield the shapes of the whole arrays that a collective moves."""
     if kind == "all-gather":
         yield from parts(work.outputs(kernel.instruction))
         return
@@ -160,7 +160,7 @@ def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
 
 
 def _joined(program: Program, source: Instruction) -> Iterator[str]:
-    """The shapes that XLA put in a row to send them as one; of anything else, its own."""
+    """Yield the shapes that XLA concatenated into one message, or the source's own shape."""
     for name in source.called() if source.opcode == "fusion" else ():
         inner = program.computations.get(name, {})
         root = list(inner.values())[-1] if inner else None
@@ -187,7 +187,7 @@ def _role(kind: str, shape: str, parameters: Collection[Dimensions]) -> str:
 
 
 def _reduction(program: Program, instruction: Instruction) -> str:
-    """The operation that an all-reduce combines by."""
+    """Return the operation that an all-reduce combines by."""
     named = re.search(r"to_apply=%?([\w.\-]+)", instruction.rest)
     body = program.computations.get(named[1], {}) if named else {}
     return list(body.values())[-1].opcode if body else ""

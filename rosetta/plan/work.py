@@ -149,7 +149,7 @@ def _kernels(program: Program, name: str, times: int) -> list[Kernel]:
 
 
 def _loop(instruction: Instruction) -> tuple[str, int]:
-    """The body of a loop, and how often it runs; once where that is not known."""
+    """Return the body of a loop, and how often it runs; once if that is not known."""
     trips = re.search(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)', instruction.rest)
     body = re.search(r"body=%?([\w.\-]+)", instruction.rest)
     return body[1] if body else "", int(trips[1]) if trips else 1
@@ -331,7 +331,7 @@ def communication(program: Program) -> list[Kernel]:
 
 
 def waited_for(kernel: Kernel) -> bool:
-    """Does the device do nothing else while this communicates?"""
+    """Return whether the device does nothing else while this kernel communicates."""
     return (
         not kernel.instruction.opcode.endswith("-start")
         or '"is_sync":true' in kernel.instruction.rest

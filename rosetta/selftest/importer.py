@@ -24,6 +24,7 @@ def forget_flags(package: str) -> None:
 
 
 def main(modules: str, results: str) -> None:
+    """Import each module that the file `modules` names and append the outcome to `results`."""
     with open(modules, encoding="utf-8") as lines:
         names = lines.read().split()
     with open(results, "a", encoding="utf-8") as out:

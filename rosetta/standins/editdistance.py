@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def eval(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:  # noqa: A001 - the package's name for it
-    """Insertions, deletions and substitutions, each of cost 1, that turn `a` into `b`.
+    """Count the insertions, deletions and substitutions that turn `a` into `b`.
 
     Wagner and Fischer's recurrence (J. ACM 21(1), 1974) on two rows: O(len(a) * len(b)) time, O(len(b)) memory.
     """

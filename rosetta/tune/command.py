@@ -264,7 +264,7 @@ def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
 
 
 def _files(args: argparse.Namespace) -> tuple[Path, Path]:
-    """The preset that is written, and the evidence. UserError where they cannot be."""
+    """Return the paths of the preset and the evidence; UserError if they cannot be written."""
     from rosetta.errors import UserError  # noqa: PLC0415
     from rosetta.launch import folders  # noqa: PLC0415
 
@@ -312,7 +312,7 @@ def _measured(
 
 
 def _comes_to(make: Any, choice: Choice) -> object:
-    """What a choice comes to; one that cannot be described comes to nothing else, and its trial says why."""
+    """Return what a choice comes to; an invalid one is unlike all others, and its trial says why."""
     from rosetta.errors import UserError  # noqa: PLC0415
     from rosetta.tune import same  # noqa: PLC0415
 

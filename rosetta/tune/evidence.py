@@ -70,7 +70,7 @@ class Evidence:
 
 
 def _odd(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """What differs; of what is a mapping in both, which of its names."""
+    """List the keys that differ; of mappings in both, the names inside."""
     names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
     return [
         word

@@ -158,7 +158,7 @@ class Search:
         return choice, [first, *(each for each in others if each.kind == OK)]
 
     def _better(self, choice: Choice, rate: float, noise: float, name: str) -> float | None:
-        """The rate of a choice that gains more than the noise, each time; None of one that does not."""
+        """Return the rate of a choice that gains more than the noise each time, else None."""
         rates = list[float]()
         for number in range(self._times):
             self._left -= 1

@@ -128,7 +128,7 @@ def _pax(steps: int, folder: str) -> dict[str, str]:
 
 
 def _synthetic(run: Run) -> Run:
-    """The run of the model's size on made-up data, where there is an experiment of that."""
+    """Return the run of the model's size on synthetic data, if there is such an experiment."""
     from rosetta.pax import preflight  # noqa: PLC0415
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
