@@ -1,85 +1,51 @@
-"""Runs Pax's scripts for real, up to Paxml, which a recorder stands in for."""
+"""Run Pax's scripts, up to Paxml; see t5x_scripts."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from rosetta.pax import launch
 from tests.support import t5x_scripts
+from tests.support.t5x_scripts import RECORDER, Ran
 
 SCRIPTS = t5x_scripts.ROOT / "overlay" / "paxml" / "paxml" / "contrib" / "gpu" / "scripts_gpu"
-# Notes each thing that would be executed, a line each; the checks before it, and whatever else is asked of Python, are the real ones.
-RECORDER = f"""#!{sys.executable}
-import json, os, sys
-words = sys.argv[1:]
-if "rosetta.pax.train" not in words and os.path.basename(sys.argv[0]) == "recorder":
-    os.execv({sys.executable!r}, [{sys.executable!r}, *words])
-with open(os.environ["RECORD"], "a") as out:
-    print(json.dumps({{"argv": words, "env": dict(os.environ)}}), file=out)
-print("Paxml's words")
-sys.exit(int(os.environ.get("RC", "0")))
-"""
-
-
-@dataclass(frozen=True)
-class Ran(t5x_scripts.Ran):
-    """How a script ended, with the last of what it ran; `notes` has all of it."""
-
-    notes: tuple[t5x_scripts.Ran, ...] = ()
-
-    @property
-    def hyper(self) -> dict[str, str]:
-        """The hyper-parameters of the last run."""
-        return hyper(self.argv)
+H100 = "NVIDIA H100 80GB HBM3, 9.0"
+A100 = "NVIDIA A100-SXM4-80GB, 8.0"
+OURS = "--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_enable_triton_gemm=false --xla_gpu_all_reduce_combine_threshold_bytes={} --xla_gpu_enable_command_buffer="
+# The scripts, words and variables of usual runs.
+BASE = "run_base_config_multinode.sh"
+PILE = "run_pile_singlenode.sh"
+TEXT = {"DATA": "text:corpus.txt"}
+BOOLQ = {"DATA": "jsonl:boolq.jsonl", "LOG_DIR": "logs"}
+SLURM = {
+    "SLURM_NTASKS": "16",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_PROCID": "3",
+    "SLURM_JOB_ID": "42",
+}
 
 
 @dataclass(frozen=True)
 class Place(t5x_scripts.Place):
     """A folder with text and a vocabulary, in which scripts run."""
 
-    def start(self, *argv: str, **settings: str) -> Ran:
-        record = self.work / "record.json"
-        record.unlink(missing_ok=True)
-        usual = {"VOCAB_PATH": "byte", "VOCAB": "", "TFDS_DATA_DIR": ""}
-        done = subprocess.run(
-            argv,
-            cwd=self.work,
-            env=self.env(**{**usual, **settings}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        lines = (
-            [json.loads(line) for line in record.read_text().splitlines()]
-            if record.exists()
-            else []
-        )
-        notes = tuple(
-            t5x_scripts.Ran(done.returncode, "", "", line["argv"], line["env"]) for line in lines
-        )
-        last = notes[-1] if notes else t5x_scripts.Ran(0, "", "", [], {})
-        return Ran(done.returncode, done.stdout, done.stderr, last.argv, last.env, notes)
+    def env(self, **settings: str) -> dict[str, str]:
+        return super().env(**{"VOCAB_PATH": "byte", "VOCAB": "", "TFDS_DATA_DIR": "", **settings})
+
+    def script(self, name: str) -> Path:
+        return SCRIPTS / name
 
     def run(self, script: str, *words: str, **settings: str) -> Ran:
-        return self.start("bash", str(SCRIPTS / script), *words, **settings)
-
-    def rosetta(self, *words: str, **settings: str) -> Ran:
-        return self.start(sys.executable, "-P", "-m", "rosetta", *words, **settings)
+        argv = [self.script(script).stem, *words]
+        return self.call(lambda: launch.main(argv), **settings)
 
     def checkpoint(self, run: str, *steps: int) -> Path:
         for step in steps:
             (self.work / run / "checkpoints" / f"checkpoint_{step:08}").mkdir(parents=True)
         return self.work / run
-
-
-def hyper(argv: list[str]) -> dict[str, str]:
-    words = [word.removeprefix("--fdl.") for word in argv if word.startswith("--fdl.")]
-    return dict(word.split("=", 1) for word in words)
 
 
 @pytest.fixture(name="place")

@@ -1,4 +1,8 @@
-"""Runs the scripts that stand in for upstream's GPU scripts for real, up to the trainer, which a recorder stands in for."""
+"""Run the scripts that stand in for upstream's GPU scripts, up to the trainer.
+
+`Place.run` and `Place.rosetta` run what a script ends in within this process. `Place.run_shell` and
+`Place.run_rosetta` start the real script or command; a recorder stands in for the trainer.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +11,66 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from rosetta import cli
+from rosetta.t5x import launch
+from tests.support.run_in_process import OUTPUT, Program, run_in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAY = ROOT / "overlay" / "t5x"
 SCRIPTS = "t5x/contrib/gpu/scripts_gpu"
-# Records what would be executed; the checks before it, and whatever else is asked of Python, are the real ones.
+# The words and variables of usual runs.
+SMALL = ("small", "float32", "1", "8", "logs")
+FINETUNE = ("mnli2", "large", "bfloat16", "8", "32", "logs", "pre")
+SLURM = {"SLURM_NTASKS": "64", "SLURM_PROCID": "3", "SLURM_JOB_ID": "42"}
+MNLI = {
+    "FT_TASK": "mnli2",
+    "T5_SIZE": "tiny",
+    "DATA": "jsonl:mnli.jsonl",
+    "EVAL_DATA": "jsonl:mnli.jsonl",
+}
+# Records what would be executed, a line each. Whatever else is asked of Python goes to Python.
 RECORDER = f"""#!{sys.executable}
 import json, os, sys
 words = sys.argv[1:]
-if "rosetta.t5x.train" not in words and os.path.basename(sys.argv[0]) == "recorder":
+trains = "rosetta.t5x.train" in words or "rosetta.pax.train" in words
+if not trains and os.path.basename(sys.argv[0]) == "recorder":
     os.execv({sys.executable!r}, [{sys.executable!r}, *words])
-with open(os.environ["RECORD"], "w") as out:
-    json.dump({{"argv": words, "env": dict(os.environ)}}, out)
-print("the trainer's words")
+with open(os.environ["RECORD"], "a") as out:
+    print(json.dumps({{"argv": words, "env": dict(os.environ)}}), file=out)
+print({OUTPUT!r})
 sys.exit(int(os.environ.get("RC", "0")))
 """
 
 
 @dataclass(frozen=True)
 class Ran:
+    """How a script ended, and the programs that would have run after its checks."""
+
     rc: int
     out: str
     err: str
-    argv: list[str]
-    env: dict[str, str]
+    programs: tuple[Program, ...]
+
+    @property
+    def argv(self) -> list[str]:
+        """The arguments of the last program; empty without one."""
+        return self.programs[-1].argv if self.programs else []
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of the last program; empty without one."""
+        return self.programs[-1].env if self.programs else {}
+
+    @property
+    def hyper(self) -> dict[str, str]:
+        """The hyper-parameters of Pax's last program."""
+        return hyper(self.argv)
 
     @property
     def said(self) -> list[str]:
@@ -45,10 +80,13 @@ class Ran:
 
 @dataclass(frozen=True)
 class Place:
+    """A tree with the scripts, and a folder in which they run."""
+
     tree: Path
     work: Path
 
     def env(self, **settings: str) -> dict[str, str]:
+        """Return the usual variables with these on top; an empty one is not set."""
         plain = {
             "PATH": f"{self.work}/bin:{os.environ['PATH']}",
             "HOME": str(self.work),
@@ -65,7 +103,7 @@ class Place:
         return {name: value for name, value in {**plain, **settings}.items() if value}
 
     def start(self, *argv: str, **settings: str) -> Ran:
-        """Run a command with these variables on top of the usual ones; an empty one is not set."""
+        """Run a command in a process of its own; see env for the variables."""
         record = self.work / "record.json"
         record.unlink(missing_ok=True)
         done = subprocess.run(
@@ -76,24 +114,39 @@ class Place:
             text=True,
             check=False,
         )
-        seen: dict[str, Any] = (
-            json.loads(record.read_text()) if record.exists() else {"argv": [], "env": {}}
-        )
-        return Ran(done.returncode, done.stdout, done.stderr, seen["argv"], seen["env"])
+        lines = record.read_text().splitlines() if record.exists() else []
+        programs = tuple(Program(**json.loads(line)) for line in lines)
+        return Ran(done.returncode, done.stdout, done.stderr, programs)
+
+    def call(self, entry: Callable[[], int], **settings: str) -> Ran:
+        """Run an entry point in this process; see env for the variables."""
+        ended = run_in_process(entry, self.work, self.env(**settings))
+        return Ran(ended.status, ended.out, ended.err, ended.programs)
+
+    def script(self, name: str) -> Path:
+        """Return the path of a script."""
+        return self.tree / SCRIPTS / name
 
     def run(self, script: str, *words: str, **settings: str) -> Ran:
-        return self.start("bash", str(self.tree / SCRIPTS / script), *words, **settings)
+        """Run what a script ends in, in this process."""
+        argv = [self.script(script).stem, str(self.tree), *words]
+        return self.call(lambda: launch.main(argv), **settings)
+
+    def run_shell(self, script: str, *words: str, **settings: str) -> Ran:
+        """Run the script itself."""
+        return self.start("bash", str(self.script(script)), *words, **settings)
 
     def rosetta(self, *words: str, **settings: str) -> Ran:
-        """Run the command line, with the tree as the environment's t5x."""
-        return self.start(
-            sys.executable,
-            "-P",
-            "-m",
-            "rosetta",
-            *words,
-            **{"PYTHONPATH": f"{ROOT}:{self.tree}", **settings},
-        )
+        """Run the command line in this process, with the tree as the environment's t5x."""
+        return self.call(lambda: cli.main(words), **self._with_tree(settings))
+
+    def run_rosetta(self, *words: str, **settings: str) -> Ran:
+        """Run the command line in a process of its own, with the tree as its t5x."""
+        argv = [sys.executable, "-P", "-m", "rosetta", *words]
+        return self.start(*argv, **self._with_tree(settings))
+
+    def _with_tree(self, settings: dict[str, str]) -> dict[str, str]:
+        return {"PYTHONPATH": f"{ROOT}{os.pathsep}{self.tree}", **settings}
 
     def program(self, name: str, text: str) -> None:
         (self.work / "bin" / name).write_text(text)
@@ -123,6 +176,11 @@ def place_(tmp_path: Path) -> Place:
 
 def bindings(ran: Ran) -> dict[str, str]:
     words = [word.removeprefix("--gin.") for word in ran.argv if word.startswith("--gin.")]
+    return dict(word.split("=", 1) for word in words)
+
+
+def hyper(argv: list[str]) -> dict[str, str]:
+    words = [word.removeprefix("--fdl.") for word in argv if word.startswith("--fdl.")]
     return dict(word.split("=", 1) for word in words)
 
 

@@ -1,4 +1,4 @@
-"""What the scripts' tests (tests/rosetta/test_gpu_scripts.py) do not see from outside: folders, devices, checks by themselves."""
+"""What the tests of the scripts do not see from outside: folders, devices, checks by themselves."""
 
 from __future__ import annotations
 

@@ -1,0 +1,192 @@
+"""What the scripts of finetuning run and refuse; see tests/support/t5x_scripts.py."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.support.t5x_scripts import FINETUNE, Place, bindings, checkpoints, place_, snapshot
+
+__all__ = ["place_"]  # a fixture
+
+
+def finetune(place: Place, *more: str, **settings: str) -> tuple[dict[str, str], str]:
+    data = f"jsonl:{place.work}/mnli.jsonl"
+    ran = place.run(
+        "singlenode_ft_frompile.sh",
+        *FINETUNE,
+        *more,
+        **{"DATA": data, "EVAL_DATA": data, **settings},
+    )
+    assert ran.rc == 0, ran.err
+    assert any(word.endswith("large_mnli2_finetune_adam.gin") for word in ran.argv)
+    return bindings(ran), ran.err
+
+
+def test_finetuning_reads_one_folder_and_writes_another(place: Place) -> None:
+    before = snapshot(checkpoints(place, "900000", "1000000", "9.orbax-checkpoint-tmp-1"))
+    found, _ = finetune(place, FT_STEPS="100")
+    assert found["MODEL_DIR"] == f'"{place.work}/ft_mnli2_pre"'
+    assert found["INITIAL_CHECKPOINT_PATH"] == f'"{place.work}/pre/checkpoint_1000000"'
+    assert found["FT_STEPS"] == "100"
+    assert "TRAIN_STEPS" not in found
+    assert snapshot(place.work / "pre") == before
+
+
+def test_finetuning_started_again_starts_from_the_same_checkpoint(place: Place) -> None:
+    checkpoints(place, "900000")
+    finetune(place)
+    checkpoints(place, "900100", name="ft_mnli2_pre")
+    checkpoints(place, "1000000")
+    assert finetune(place)[0]["INITIAL_CHECKPOINT_PATH"].endswith('/pre/checkpoint_900000"')
+    # Where nothing was saved yet, there is nothing to go on with.
+    shutil.rmtree(place.work / "ft_mnli2_pre" / "checkpoint_900100")
+    assert finetune(place)[0]["INITIAL_CHECKPOINT_PATH"].endswith('/pre/checkpoint_1000000"')
+
+
+def test_finetuning_beside_the_pretrained_checkpoint_where_that_is_typed(place: Place) -> None:
+    before = snapshot(checkpoints(place, "1000000"))
+    found, _ = finetune(place, "1", "false")
+    assert found["MODEL_DIR"] == f'"{place.work}/pre"'
+    checkpoints(place, "1005000")
+    assert finetune(place, "1", "false")[0]["INITIAL_CHECKPOINT_PATH"].endswith(
+        '/pre/checkpoint_1000000"'
+    )
+    after = snapshot(place.work / "pre")
+    assert {name: after[name] for name in before} == before
+
+
+def test_finetuning_in_a_folder_for_each_run(place: Place) -> None:
+    checkpoints(place, "1000000")
+    assert (
+        finetune(place, "1", "true", SLURM_JOB_ID="42")[0]["MODEL_DIR"]
+        == f'"{place.work}/ft_mnli2_pre_42"'
+    )
+    assert finetune(place, FT_DIR="mine")[0]["MODEL_DIR"] == f'"{place.work}/mine"'
+
+
+def test_finetunings_length(place: Place) -> None:
+    checkpoints(place, "1000000")
+    assert "FT_STEPS" not in finetune(place)[0], "the gin file's"
+    assert finetune(place, TRAIN_STEPS="1006001")[0]["FT_STEPS"] == "6001"
+
+
+def test_finetuning_on_ones_own_data_is_not_evaluated_on_another(place: Place) -> None:
+    checkpoints(place, "1000000")
+    found, said = finetune(place, EVAL_DATA="")
+    assert (
+        found["EVAL_DATA"],
+        found["train.train_eval_dataset_cfg"],
+        found["train.infer_eval_dataset_cfg"],
+    ) == ("None", "None", "None")
+    assert "no evaluation: DATA is set and EVAL_DATA is not" in said
+    found, said = finetune(place)
+    assert "train.infer_eval_dataset_cfg" not in found
+    assert "no evaluation" not in said
+
+
+def test_finetuning_from_an_object_store_needs_a_folder_to_write_to(place: Place) -> None:
+    words = [*FINETUNE[:6], "gs://bucket/pre"]
+    data = f"jsonl:{place.work}/mnli.jsonl"
+    found = bindings(place.run("singlenode_ft_frompile.sh", *words, DATA=data))
+    assert (found["MODEL_DIR"], found["INITIAL_CHECKPOINT_PATH"]) == (
+        '"gs://bucket/ft_mnli2_pre"',
+        '"gs://bucket/pre"',
+    )
+    ran = place.run("singlenode_ft_frompile.sh", *words[:6], "gs://bucket", DATA=data)
+    assert "FT_DIR=gs://BUCKET/FOLDER" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "complaint"),
+    [
+        (("cola", *FINETUNE[1:]), {}, "FT_TASK: it is 'cola'; choose one of: mnli2, squad1"),
+        ((*FINETUNE[:6], "empty"), {}, "holds no checkpoint_N"),
+        (
+            ("mnli2", "enormous", *FINETUNE[2:]),
+            {},
+            "there is no model size 'enormous' for mnli2_finetune_adam",
+        ),
+        ((*FINETUNE, "1", "sometimes"), {}, "MAKE_FT_DIR: it is 'sometimes'"),
+        (FINETUNE, {"TRAIN_STEPS": "6001"}, "give the number of steps to add: FT_STEPS=N"),
+        (FINETUNE, {"FT_STEPS": "none"}, "FT_STEPS: it is 'none'"),
+        (
+            FINETUNE,
+            {"INITIAL_CHECKPOINT_PATH": "corpus.txt"},
+            "corpus.txt: it is no checkpoint_N and holds none",
+        ),
+        (FINETUNE, {"DATA": ""}, "no prepared data set glue/mnli"),
+        (FINETUNE, {"DATA": "text:corpus.txt"}, "mnli needs records"),
+        (FINETUNE, {"FT_DIR": "other"}, "the finetuning in it started from"),
+    ],
+)
+def test_finetuning_refused(
+    place: Place, words: tuple[str, ...], settings: dict[str, str], complaint: str
+) -> None:
+    checkpoints(place, "1000000")
+    checkpoints(place, "1000100", name="other")
+    (place.work / "other" / "rosetta").mkdir()
+    (place.work / "other" / "rosetta" / "start").write_text("/another/model/checkpoint_5")
+    before = snapshot(place.work)
+    ran = place.run(
+        "singlenode_ft_frompile.sh",
+        *words,
+        **{"DATA": f"jsonl:{place.work}/mnli.jsonl", **settings},
+    )
+    assert (ran.rc, ran.argv) == (2, [])
+    assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert snapshot(place.work) == before
+
+
+def test_finetunings_warmup_counts_from_its_start(place: Place) -> None:
+    checkpoints(place, "1000000")
+    given = {
+        "MODEL_DIR": "pre",
+        "FT_TASK": "mnli2",
+        "T5_SIZE": "tiny",
+        "DATA": f"jsonl:{place.work}/mnli.jsonl",
+        "FT_STEPS": "500",
+    }
+    assert (
+        "after 500 steps: WARMUP_STEPS is 1,000"
+        in place.run("multiprocess_ft_frompile.sh", **given).err
+    )
+    ran = place.run("multiprocess_ft_frompile.sh", **given, WARMUP_STEPS="100")
+    assert bindings(ran)["WARMUP_STEPS"] == "100"
+    assert "still rises" not in ran.err
+
+
+def test_benchmarks_of_finetuning(place: Place) -> None:
+    checkpoints(place, "1000")
+    found = bindings(
+        place.run(
+            "multiprocess_ft_frompile.sh",
+            BENCHMARK_MODE="1",
+            MODEL_DIR="pre",
+            FT_TASK="squad1",
+            T5_SIZE="tiny",
+            DATA="",
+            VOCAB="",
+        )
+    )
+    assert (found["FT_STEPS"], found["STATS_PERIOD"], found["DATA"], found["EVAL_DATA"]) == (
+        "500",
+        "100",
+        '"synthetic"',
+        "None",
+    )
+    assert "TRAIN_STEPS" not in found
+    checkpoints(place, "1500", name="ft_squad1_pre")
+    ran = place.run(
+        "multiprocess_ft_frompile.sh",
+        BENCHMARK_MODE="1",
+        MODEL_DIR="pre",
+        FT_TASK="squad1",
+        T5_SIZE="tiny",
+        DATA="",
+        VOCAB="",
+    )
+    assert ran.rc == 2
+    assert "name another FT_DIR" in ran.err

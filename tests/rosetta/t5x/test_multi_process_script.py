@@ -1,0 +1,181 @@
+"""What the multi-process script of pretraining runs and refuses; see tests/support/t5x_scripts.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.t5x_scripts import SLURM, Place, bindings, checkpoints, place_, snapshot
+
+__all__ = ["place_"]  # a fixture
+
+
+def test_the_only_process(place: Place) -> None:
+    cards = place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 4)
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh", CUDA_VISIBLE_DEVICES="0,1", T5X_WORKSPACE_DIR="/w", **cards
+    )
+    assert ran.rc == 0, ran.err
+    found = bindings(ran)
+    assert found["BATCH_SIZE"] == "64"
+    assert found["network.T5Config.dtype"] == '"bfloat16"'
+    assert found["network.T5Config.fp8"] == '"xla"'
+    assert found["MODEL_DIR"] == '"/w/model_dir_large"'
+    assert "TRAIN_STEPS" not in found
+    assert "TASK_FEATURE_LENGTHS" not in found
+    assert "--multiprocess_gpu" not in ran.argv
+
+
+def test_the_rate_and_when_it_saves_are_variables(place: Place) -> None:
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh",
+        T5_SIZE="tiny",
+        TRAIN_STEPS="200",
+        WARMUP_STEPS="20",
+        LEARNING_RATE="1e-2",
+        SAVE_PERIOD="50",
+    )
+    assert ran.rc == 0, ran.err
+    assert {
+        name: bindings(ran)[name] for name in ("WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD")
+    } == {"WARMUP_STEPS": "20", "LEARNING_RATE": "0.01", "SAVE_PERIOD": "50"}
+    assert "still rises" not in ran.err
+    usual = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200")
+    assert not {"WARMUP_STEPS", "LEARNING_RATE", "SAVE_PERIOD"} & set(bindings(usual))
+    assert (
+        "rosetta: the learning rate rises over the first 10 of 200 steps: WARMUP_STEPS\n"
+        in usual.err
+    )
+    assert "learning rate" not in place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny").err, (
+        "of a million steps it is T5X's own"
+    )
+    checkpoints(place, "100", name="begun")  # by a release that did not record it
+    begun = place.run(
+        "multiprocess_pretrain_pile.sh", T5_SIZE="tiny", TRAIN_STEPS="200", MODEL_DIR="begun"
+    )
+    assert (
+        "rosetta: the learning rate still rises when the run ends, after 200 steps: WARMUP_STEPS is 10,000\n"
+        in begun.err
+    )
+    (place.work / "mine.gin").write_text("include 'rosetta/t5x/gin/runs/rsqrt_decay.gin'\n")
+    assert (
+        "still rises"
+        not in place.run(
+            "multiprocess_pretrain_pile.sh",
+            T5_SIZE="tiny",
+            TRAIN_STEPS="200",
+            ROSETTA_GIN="mine.gin",
+        ).err
+    ), "it is constant up to there"
+
+
+def test_a_tree_without_the_macro_is_said(place: Place) -> None:
+    run = next(place.tree.rglob("tiny_pile_pretrain.gin"))
+    run.write_text("network.T5Config.num_heads = 4\n")
+    ran = place.run("multiprocess_pretrain_pile.sh", T5_SIZE="tiny", WARMUP_STEPS="20")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert (
+        "WARMUP_STEPS=20: its gin files have no such macro; leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE"
+        in ran.err
+    )
+
+
+def test_a_folder_that_began_with_other_lengths_is_refused(place: Place) -> None:
+    checkpoints(place, "100")
+    told = {"objective": "span_corruption", "inputs": 64, "targets": 32}
+    (place.work / "pre" / "rosetta").mkdir()
+    (place.work / "pre" / "rosetta" / "checkpoint_100.json").write_text(
+        json.dumps({"schema": 1, "step": 100, "scale_attn_logits": True, "data": {"told": told}})
+    )
+    words = {"T5_SIZE": "tiny", "MODEL_DIR": "pre", "ENC_SL": "64"}
+    assert place.run("multiprocess_pretrain_pile.sh", **words, DEC_SL="32").rc == 0
+    ran = place.run("multiprocess_pretrain_pile.sh", **words)
+    assert (ran.rc, ran.argv) == (2, [])
+    assert (
+        "the run began with targets 32, now 128; use the same, or begin a new folder from this checkpoint"
+        in ran.err
+    )
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_the_cpus_devices_are_counted_where_flags_make_some(place: Place) -> None:
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh",
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
+        TP_SIZE="2",
+        T5_SIZE="small",
+    )
+    assert ran.rc == 0, ran.err
+    assert bindings(ran)["BATCH_SIZE"] == "64"
+    assert ran.env["XLA_FLAGS"].count("device_count") == 1
+
+
+def test_benchmarks_start_anew_on_synthetic_data_and_delete_nothing(place: Place) -> None:
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh",
+        BENCHMARK_MODE="True",
+        CHECKPOINT_DISABLE="1",
+        MODEL_DIR="pre",
+        DATA="",
+        VOCAB="",
+    )
+    assert ran.rc == 0, ran.err
+    found = bindings(ran)
+    assert {
+        name: found[name]
+        for name in ("TRAIN_STEPS", "STATS_PERIOD", "DATA", "VOCAB", "utils.CheckpointConfig.save")
+    } == {
+        "TRAIN_STEPS": "500",
+        "STATS_PERIOD": "100",
+        "DATA": '"synthetic"',
+        "VOCAB": '"ids:32128"',
+        "utils.CheckpointConfig.save": "None",
+    }
+    assert (
+        bindings(place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1"))["DATA"]
+        == f'"text:{place.work}/corpus.txt"'
+    ), "where it is given"
+    before = snapshot(checkpoints(place, "10"))
+    ran = place.run("multiprocess_pretrain_pile.sh", BENCHMARK_MODE="1", MODEL_DIR="pre")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert snapshot(place.work / "pre") == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"TP_SIZE": "3"}, "TP_SIZE=3: 1 GPUs do not divide into groups of 3; choose one of: 1"),
+        (
+            {"NUM_GPUS": "64", "TP_SIZE": "32", **SLURM},
+            "TP_SIZE=32: a large model's heads of 16 do not divide by it; choose one of: 1, 2, 4, 8, 16",
+        ),
+        (
+            {"NUM_MICROBATCHES": "5"},
+            "NUM_MICROBATCHES=5: a global batch of 32, 32 for each group of 1 GPU(s), does not divide by it; choose one of: 1, 2, 4, 8, 16, 32",
+        ),
+        ({"TRAIN_STEPS": "-1"}, "TRAIN_STEPS: it is '-1'"),
+        ({"PREC": "int4"}, "PREC: it is 'int4'"),
+        ({"ENABLE_TE": "1"}, "Transformer Engine: not in this environment"),
+        ({"ATTENTION": "te"}, "Transformer Engine: not in this environment"),
+        ({"ENABLE_TE": "2"}, "ENABLE_TE: it is '2'"),
+        ({"WITH_NSYS": "x"}, "WITH_NSYS: it is 'x'"),
+        ({"WITH_NSYS": "1", "NSYS": "/nowhere"}, "NSYS: /nowhere is no program"),
+        ({"BENCHMARK_MODE": "x"}, "BENCHMARK_MODE: it is 'x'"),
+        ({"SLURM_NTASKS": "many"}, "SLURM_NTASKS: it is 'many'"),
+    ],
+)
+def test_multiprocess_refused(place: Place, settings: dict[str, str], complaint: str) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", **settings)
+    assert (ran.rc, ran.argv) == (2, [])
+    assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert not (place.work / "model_dir_large").exists()
+
+
+def test_nsys_wraps_the_trainer(place: Place) -> None:
+    ran = place.run("multiprocess_pretrain_pile.sh", WITH_NSYS="1", T5X_WORKSPACE_DIR="/w", **SLURM)
+    assert ran.rc == 0, ran.err
+    assert ran.argv[:3] == ["profile", "-o", "/w/nsys_42_3"]
+    assert ran.argv[3] == str(place.work / "bin" / "recorder")
+    assert "rosetta.t5x.train" in ran.argv

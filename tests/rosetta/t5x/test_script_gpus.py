@@ -1,0 +1,182 @@
+"""How the scripts choose precision, attention and GPUs; see tests/support/t5x_scripts.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.t5x_scripts import MNLI, SLURM, SMALL, Place, bindings, checkpoints, place_
+
+__all__ = ["place_"]  # a fixture
+NO_GPU = not list(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists()
+
+
+@pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
+def test_never_on_the_cpu_unasked(place: Place) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, JAX_PLATFORMS="")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "no NVIDIA GPU is visible" in ran.err
+    dry = place.run("singlenode_pretrain_pile.sh", "--dry-run", *SMALL, JAX_PLATFORMS="")
+    assert dry.rc == 0, "a dry run may be for another machine"
+    assert any("no NVIDIA GPU is visible" in line for line in json.loads(dry.out)["said"])
+
+
+@pytest.mark.parametrize(
+    ("card", "words", "settings", "expected", "note"),
+    [
+        ("NVIDIA H100 80GB HBM3, 9.0", "bfloat16", {}, ("xla", "cudnn", "bfloat16"), ""),
+        ("NVIDIA L40S, 8.9", "bfloat16", {}, ("xla", "cudnn", "bfloat16"), ""),
+        (
+            "NVIDIA A100-SXM4-80GB, 8.0",
+            "bfloat16",
+            {},
+            ("off", "cudnn", "bfloat16"),
+            "FP8 is off: NVIDIA A100-SXM4-80GB has none",
+        ),
+        (
+            "Tesla T4, 7.5",
+            "float16",
+            {},
+            ("off", "xla", "float16"),
+            "FP8 is off: Tesla T4 has none",
+        ),
+        (
+            "NVIDIA H100 80GB HBM3, 9.0",
+            "float32",
+            {},
+            ("off", "xla", "float32"),
+            "FP8 is off: PREC=float32 was asked for",
+        ),
+        (
+            "NVIDIA H100 80GB HBM3, 9.0",
+            "float32",
+            {"ENABLE_FP8": "1"},
+            ("xla", "cudnn", "bfloat16"),
+            "with FP8 all else is in bfloat16, not in float32",
+        ),
+        (
+            "NVIDIA H100 80GB HBM3, 9.0",
+            "bfloat16",
+            {"ENABLE_FP8": "0", "ATTENTION": "xla"},
+            ("off", "xla", "bfloat16"),
+            "",
+        ),
+    ],
+)
+def test_defaults_are_what_the_card_can_do(
+    place: Place,
+    card: str,
+    words: str,
+    settings: dict[str, str],
+    expected: tuple[str, str, str],
+    note: str,
+) -> None:
+    ran = place.run(
+        "singlenode_pretrain_pile.sh",
+        "small",
+        words,
+        "1",
+        "8",
+        "logs",
+        **place.cards(card),
+        **settings,
+    )
+    assert ran.rc == 0, ran.err
+    found = bindings(ran)
+    assert (
+        tuple(
+            found[f"network.T5Config.{name}"].strip('"') for name in ("fp8", "attention", "dtype")
+        )
+        == expected
+    )
+    assert ("--xla_gpu_enable_triton_gemm=false" in ran.env["XLA_FLAGS"]) == (expected[0] == "xla")
+    assert [line.removeprefix("rosetta: ")[: len(note)] for line in ran.said[1:]] == (
+        [note] if note else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("cards", "settings", "complaint"),
+    [
+        (
+            ["NVIDIA A100-SXM4-80GB, 8.0"],
+            {"ENABLE_FP8": "1"},
+            "ENABLE_FP8=1: NVIDIA A100-SXM4-80GB has no FP8; set ENABLE_FP8=0",
+        ),
+        (["Tesla T4, 7.5"], {"ATTENTION": "cudnn"}, "Tesla T4 has none"),
+        (
+            ["NVIDIA H100 80GB HBM3, 9.0"] * 2,
+            {"CUDA_VISIBLE_DEVICES": "1", "NUM_GPUS": "2"},
+            "NUM_GPUS=2: 1 GPU(s) are visible; give at most 1",
+        ),
+        (
+            ["NVIDIA H100 80GB HBM3, 9.0"],
+            {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": ""},
+            "CUDA_VISIBLE_DEVICES=-1: it hides all GPUs",
+        ),
+    ],
+)
+def test_what_the_cards_cannot_do_is_refused(
+    place: Place, cards: list[str], settings: dict[str, str], complaint: str
+) -> None:
+    ran = place.run(
+        "singlenode_pretrain_pile.sh",
+        "small",
+        "bfloat16",
+        settings.pop("NUM_GPUS", "1"),
+        "8",
+        "logs",
+        **{**place.cards(*cards), **settings},
+    )
+    assert (ran.rc, ran.argv) == (2, [])
+    assert complaint in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_as_many_cards_are_used_as_were_asked_for(place: Place) -> None:
+    cards = place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 4)
+    ran = place.run("singlenode_pretrain_pile.sh", "small", "bfloat16", "2", "8", "logs", **cards)
+    assert ran.env["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert "rosetta: 2 of 4 GPUs are used (CUDA_VISIBLE_DEVICES=0,1)" in ran.said
+    ran = place.run(
+        "singlenode_pretrain_pile.sh",
+        "small",
+        "bfloat16",
+        "1",
+        "8",
+        "logs",
+        **cards,
+        CUDA_VISIBLE_DEVICES="3,2",
+    )
+    assert ran.env["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+def test_on_gpus_there_is_a_process_for_each(place: Place) -> None:
+    ran = place.run(
+        "multiprocess_pretrain_pile.sh",
+        NUM_GPUS="8",
+        **SLURM,
+        **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
+    )
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "NUM_GPUS=8: Slurm started 64 processes, one a GPU" in ran.err
+
+
+def test_fp8_is_multiplied_in_evaluation_by_what_can(place: Place) -> None:
+    checkpoints(place, "100")
+    ran = place.rosetta(
+        "t5x",
+        "eval",
+        "CHECKPOINT_PATH=pre",
+        "OUTPUT_DIR=out",
+        **MNLI,
+        **place.cards("NVIDIA H100 80GB HBM3, 9.0"),
+        XLA_FLAGS="--mine=1",
+    )
+    assert ran.rc == 0, ran.err
+    assert bindings(ran)["network.T5Config.fp8"] == '"xla"'
+    flags = ran.env["XLA_FLAGS"].split()
+    assert "--xla_gpu_enable_triton_gemm=false" in flags
+    assert flags[-1] == "--mine=1", "the user's come last, and win"

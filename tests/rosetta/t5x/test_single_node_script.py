@@ -1,0 +1,272 @@
+"""What the single-node script of pretraining runs and refuses; see tests/support/t5x_scripts.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.support.t5x_scripts import SMALL, Place, bindings, checkpoints, place_, snapshot
+
+__all__ = ["place_"]  # a fixture
+PRETRAIN = ("small", "bfloat16", "8", "256", "logs")
+
+
+def test_no_word_at_all(place: Place) -> None:
+    ran = place.run(
+        "singlenode_pretrain_pile.sh", **place.cards(*["NVIDIA H100 80GB HBM3, 9.0"] * 2)
+    )
+    assert ran.rc == 0, ran.err
+    found = bindings(ran)
+    assert any(word.endswith("large_pile_pretrain.gin") for word in ran.argv)
+    assert (found["BATCH_SIZE"], found["MODEL_DIR"], found["network.T5Config.dtype"]) == (
+        "64",
+        f'"{place.work}/model_dir"',
+        '"bfloat16"',
+    )
+    assert ran.out == "the trainer's words\n", "without LOGDIR all is said on the terminal"
+    checkpoints(place, "1000", name="model_dir")
+    ran = place.run("singlenode_ft_frompile.sh", DATA=f"jsonl:{place.work}/mnli.jsonl")
+    assert ran.rc == 0, ran.err
+    assert "rosetta: finetuning on mnli2, global batch 32 on 1 device(s)" in ran.said[0]
+    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/ft_mnli2_model_dir"'
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"ROSETTA_HOME": "/r"}, "/r/compiled"),
+        ({"JAX_COMPILATION_CACHE_DIR": "/mine"}, "/mine"),
+        ({"JAX_ENABLE_COMPILATION_CACHE": "0"}, None),
+        ({"HOME": "/"}, None),
+    ],
+)
+def test_what_was_compiled_is_kept_where_one_may_write(
+    place: Place, settings: dict[str, str], kept: str | None
+) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, **settings)
+    assert ran.rc == 0, ran.err
+    assert ran.env.get("JAX_COMPILATION_CACHE_DIR") == kept
+    assert not (place.work / ".rosetta").exists()
+
+
+@pytest.mark.parametrize("place_of_it", range(len(SMALL) + 1))
+def test_a_dry_run_runs_nothing_wherever_it_stands(place: Place, place_of_it: int) -> None:
+    before = snapshot(place.work)
+    words = [*SMALL[:place_of_it], "--dry-run", *SMALL[place_of_it:]]
+    ran = place.run("singlenode_pretrain_pile.sh", *words)
+    assert (ran.rc, ran.argv, ran.err) == (0, [], "")
+    assert json.loads(ran.out)["log"] == "logs/small_gpu_1_float32_gbs_8.log"
+    assert snapshot(place.work) == before
+
+
+def test_pretraining_from_other_weights(place: Place) -> None:
+    checkpoints(place, "5")
+    found = bindings(
+        place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="pre")
+    )
+    assert found["INITIAL_CHECKPOINT_PATH"] == f'"{place.work}/pre"'
+    assert (
+        bindings(
+            place.run("singlenode_pretrain_pile.sh", *SMALL, INITIAL_CHECKPOINT_PATH="gs://b/mt5")
+        )["INITIAL_CHECKPOINT_PATH"]
+        == '"gs://b/mt5"'
+    )
+
+
+def test_positionals_win_over_variables_and_empty_ones_are_not_given(place: Place) -> None:
+    found = bindings(
+        place.run(
+            "singlenode_pretrain_pile.sh",
+            *SMALL,
+            "",
+            "2",
+            MODEL_DIR="m",
+            NUM_MICROBATCHES="4",
+            T5_SIZE="xl",
+        )
+    )
+    assert (found["MODEL_DIR"], found["trainer.Trainer.num_microbatches"]) == (
+        f'"{place.work}/m"',
+        "2",
+    )
+    assert (
+        bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, NUM_MICROBATCHES="4"))[
+            "trainer.Trainer.num_microbatches"
+        ]
+        == "4"
+    )
+
+
+def test_one_process_by_its_name_is_one_inside_a_slurm_job_too(place: Place) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, SLURM_NTASKS="8", SLURM_JOB_ID="42")
+    assert ran.rc == 0, ran.err
+    assert "--multiprocess_gpu" not in ran.argv
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ['a "b" c', "back\\slash", "$(touch pwned)", "-dash", "semi;colon", "%MACRO", "@function()"],
+)
+def test_a_folders_name_is_never_code(place: Place, folder: str) -> None:
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, folder)
+    assert ran.rc == 0, ran.err
+    escaped = folder.replace("\\", "\\\\").replace('"', '\\"')
+    assert bindings(ran)["MODEL_DIR"] == f'"{place.work}/{escaped}"'
+    assert not (place.work / "pwned").exists()
+
+
+def test_an_object_store_stays_an_address(place: Place) -> None:
+    assert (
+        bindings(place.run("singlenode_pretrain_pile.sh", *SMALL, "gs://b/m"))["MODEL_DIR"]
+        == '"gs://b/m"'
+    )
+    assert "mount the bucket" in place.run("singlenode_pretrain_pile.sh", *SMALL, "s3://b/m").err
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "complaint"),
+    [
+        ((*SMALL, *"12345678"), {}, "got 13 arguments"),
+        ((*SMALL, "--dryrun"), {}, "there is no --dryrun; its one option is --dry-run"),
+        (
+            SMALL,
+            {"INITIAL_CHECKPOINT_PATH": "nowhere"},
+            "nowhere: it is no checkpoint_N and holds none",
+        ),
+        (
+            ("enormous", *SMALL[1:]),
+            {},
+            "there is no model size 'enormous' for pile_pretrain; choose one of: base large small tiny xl xxl",
+        ),
+        (("../small", *SMALL[1:]), {}, "there is no model size"),
+        (
+            ("small", "fp8", *SMALL[2:]),
+            {},
+            "PREC: it is 'fp8'; choose one of: bfloat16, float32, float16",
+        ),
+        (("small", "bfloat16", "0", "1", "l"), {}, "NUM_GPUS: it is '0'"),
+        (("small", "bfloat16", "8", "x[$(touch pwned)]", "l"), {}, "BSIZE_PER_GPU: it is"),
+        (
+            (*SMALL, "m", "3"),
+            {},
+            "NUM_MICROBATCHES=3: a global batch of 8, 8 for each group of 1 GPU(s), does not divide by it; choose one of: 1, 2, 4, 8",
+        ),
+        ((*SMALL, "m", "1", "0", "0", "maybe"), {}, "FUSE_QKV: it is 'maybe'; give 0 or 1"),
+        ((*SMALL, "m", "1", "0", "0", "0", "maybe"), {}, "PACK: it is 'maybe'; give 0 or 1"),
+        (
+            PRETRAIN,
+            {"TP_SIZE": "3"},
+            "TP_SIZE=3: 8 GPUs do not divide into groups of 3; choose one of: 1, 2, 4, 8",
+        ),
+        (
+            PRETRAIN,
+            {"TP_SIZE": "4"},
+            "TP_SIZE=4: a small model's heads of 6 do not divide by it; choose one of: 1, 2",
+        ),
+        (
+            PRETRAIN,
+            {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+            "NUM_GPUS=8: XLA_FLAGS makes 4 CPU device(s)",
+        ),
+        (SMALL, {"REMAT": "some"}, "REMAT: it is 'some'; choose one of: none, minimal, full"),
+        (SMALL, {"ATTENTION": "flash"}, "ATTENTION: it is 'flash'; choose one of: xla, cudnn, te"),
+        (SMALL, {"ATTENTION": "cudnn"}, "the CPU has none"),
+        (SMALL, {"GRADIENT_DTYPE": "int8"}, "GRADIENT_DTYPE: it is 'int8'"),
+        (SMALL, {"SCAN_LAYERS": "2"}, "SCAN_LAYERS: it is '2'"),
+        (SMALL, {"ENC_SL": "0"}, "ENC_SL: it is '0'"),
+        (
+            SMALL,
+            {"VOCAB": "/nowhere/sp.model"},
+            "/nowhere/sp.model: there is no such vocabulary file",
+        ),
+        (SMALL, {"VOCAB": "ids:40000", "DATA": "synthetic"}, "40000"),
+        (
+            SMALL,
+            {"VOCAB": ""},
+            "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model: data and vocabularies are read from files",
+        ),
+        (SMALL, {"DATA": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
+        (SMALL, {"DATA": "csv:x"}, "no kind of data is called 'csv'"),
+        (SMALL, {"DATA": ""}, "offline since October 2023"),
+        (SMALL, {"T5X_DIR": "/nowhere"}, "T5X_DIR=/nowhere: it holds no t5x/train.py"),
+        (SMALL, {"ROSETTA_GIN": "nowhere.gin"}, "ROSETTA_GIN=nowhere.gin: it is no file"),
+        ((*SMALL, "corpus.txt"), {}, "is a file"),
+        ((*SMALL, "corpus.txt/m"), {}, "corpus.txt is a file"),
+        (("small", "float32", "1", "8", "corpus.txt/logs"), {}, "corpus.txt is a file"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    place: Place, words: tuple[str, ...], settings: dict[str, str], complaint: str
+) -> None:
+    before = snapshot(place.work)
+    ran = place.run("singlenode_pretrain_pile.sh", *words, **settings)
+    assert (ran.rc, ran.argv, ran.out) == (2, [], "")
+    assert len(ran.err.splitlines()) == 1
+    assert ran.err.startswith("singlenode_pretrain_pile.sh: ")
+    assert complaint in ran.err
+    assert snapshot(place.work) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="NOT CHECKED: root may write anywhere")
+def test_a_folder_without_permission_is_refused(place: Place) -> None:
+    (place.work / "closed").mkdir(mode=0o500)
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, "closed/m")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "cannot be written to" in ran.err
+
+
+def test_the_pile_where_there_is_a_copy(place: Place) -> None:
+    (place.work / "data" / "the_pile" / "1.0.0").mkdir(parents=True)
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, DATA="")
+    assert (ran.rc, ran.argv) == (2, [])
+    assert "dataset_info.json is missing" in ran.err
+
+
+def test_a_gin_file_of_ones_own_comes_last_and_is_checked_with_the_rest(place: Place) -> None:
+    mine = place.work / "mine.gin"
+    mine.write_text(
+        f"DATA = 'text:{place.work}/corpus.txt'\nVOCAB = 'byte'\nTASK_FEATURE_LENGTHS = {{'inputs': 96, 'targets': 48}}\n"
+    )
+    ran = place.run(
+        "singlenode_pretrain_pile.sh",
+        *SMALL,
+        ROSETTA_GIN="mine.gin",
+        DATA="",
+        VOCAB="",
+        DEC_SL="32",
+    )
+    assert ran.rc == 0, ran.err
+    files = [word for word in ran.argv if word.startswith("--gin_file=")]
+    assert files[1:] == [f"--gin_file={mine}"]
+    assert bindings(ran)["TASK_FEATURE_LENGTHS"] == '{"inputs": 96, "targets": 32}'
+    mine.write_text("DATA = 'text:/nowhere'\nVOCAB = 'byte'\n")
+    assert (
+        place.run(
+            "singlenode_pretrain_pile.sh", *SMALL, ROSETTA_GIN="mine.gin", DATA="", VOCAB=""
+        ).rc
+        == 2
+    )
+    mine.write_text("MIXTURE_OR_TASK_NAME = 'a_task_of_mine'\n")
+    assert (
+        place.run(
+            "singlenode_pretrain_pile.sh", *SMALL, ROSETTA_GIN="mine.gin", DATA="", VOCAB=""
+        ).rc
+        == 0
+    )
+
+
+def test_a_tree_of_ones_own(place: Place) -> None:
+    mine = place.work / "mine"
+    shutil.copytree(place.tree, mine)
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, T5X_DIR=str(mine))
+    assert ran.env["PYTHONPATH"].split(os.pathsep)[0] == str(mine)
+    assert f"--gin_search_paths={mine}" in ran.argv
+    (mine / "t5x/contrib/gpu/t5/t5_1_1/examples/small_pile_pretrain.gin").write_text(
+        "# upstream's, say\n"
+    )
+    ran = place.run("singlenode_pretrain_pile.sh", *SMALL, T5X_DIR=str(mine))
+    assert ran.rc == 2
+    assert "its gin files are not those of these scripts" in ran.err
