@@ -375,6 +375,15 @@ def test_findings() -> None:
     assert_same("Findings of rosetta doctor", names("Findings of rosetta doctor"), found)
 
 
+def test_names_in_the_folder_of_a_run() -> None:
+    """The code writes the files and folders that the page lists."""
+    heading = "Names in the folder of a run"
+    code = "\n".join(sources("rosetta").values())
+    stems = {name: re.split(r"N$|RANK", name)[0] for name in names(heading)}
+    existing = {name for name, stem in stems.items() if re.search(rf"[\"/]{re.escape(stem)}", code)}
+    assert_same(heading, stems, existing)
+
+
 def test_scalars() -> None:
     """What is drawn over the steps of a run has the names that the page lists."""
     report = progress.Report(1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, more={"goodput": 1.0})
