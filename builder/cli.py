@@ -63,7 +63,7 @@ VERBS = {
     "status": ("status.command", "make the status page and badges of the reports of nights"),
     "reproduce": ("reproduce", "build an image again from its own lock and compare"),
     "cache": ("cachetool", "show or shrink the builder's cache"),
-    "docs": ("docs", "write the pages that are generated from the code"),
+    "docs": ("docs", "write the pages and Slurm files that are generated"),
 }
 
 

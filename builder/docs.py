@@ -1,19 +1,24 @@
-"""Write docs/manifest.md from the manifest's schema; --check says whether it is current."""
+"""Write docs/manifest.md from the manifest's schema, and the Slurm files from their template.
+
+With --check, say only whether all of them are current.
+"""
 
 from __future__ import annotations
 
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from builder import manifest
+from builder import manifest, slurm_files
 from builder.cache import write_atomic
 from builder.verb import Context, Result
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
     from pydantic import BaseModel
 
+PAGE = "docs/manifest.md"
 _HEAD = """# manifest.yaml
 
 *Generated from builder/manifest.py by `python build.py docs`: edit there.*
@@ -37,22 +42,28 @@ _MODELS: dict[str, type[BaseModel]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to `parser`."""
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; status 1 where a page is not current"
+        "--check", action="store_true", help="write nothing; status 1 where a file is not current"
     )
 
 
 def run(context: Context, arguments: argparse.Namespace) -> Result:
     """Run the command."""
-    page = context.root / "docs" / "manifest.md"
-    text = render()
-    current = page.is_file() and page.read_text(encoding="utf-8") == text
-    if not current and not arguments.check:
-        write_atomic(page, text)
+    texts = {PAGE: render(), **slurm_files.render(context.root)}
+    outdated = [name for name, text in texts.items() if not _holds(context.root / name, text)]
+    if not arguments.check:
+        for name in outdated:
+            mode = 0o644 if name == PAGE else 0o755
+            write_atomic(context.root / name, texts[name], mode)
+    current = not outdated
     return Result(
-        {"page": "docs/manifest.md", "current": current},
-        f"docs/manifest.md {'is current' if current else 'was not current'}",
+        {"page": PAGE, "current": current},
+        "\n".join(f"{name} was not current" for name in outdated) or f"{PAGE} is current",
         ok=current or not arguments.check,
     )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 def render() -> str:
