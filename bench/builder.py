@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from builder import uv
+from builder.packages import uv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,13 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.builder import ROOT, checkout, edit_a_patch, timed
-from builder import manifest, uv
-from builder.base import base as bases
-from builder.cache import Cache
-from builder.engine.engine import choose
-from builder.image import oci
-from builder.locks import lockfile
-from builder.verb import Context
+from builder.core import manifest
+from builder.core.cache import Cache
+from builder.core.command_context import Context
+from builder.images.base import base_image as bases
+from builder.images.engines.engine import choose
+from builder.images.oci import oci_documents
+from builder.packages import lock_file, uv
 
 PLAIN = """ARG BASE
 FROM ${BASE}
@@ -48,8 +48,8 @@ def wheels(arguments: argparse.Namespace, folder: Path, python: Any) -> None:
     lock = ROOT / "locks" / f"{arguments.distribution}-{arguments.accelerator}.txt"
     pins = [
         pin
-        for pin in lockfile.read(lock)
-        if pin.holds(lockfile.environment_of(python.version, python.full, "amd64"))
+        for pin in lock_file.read(lock)
+        if pin.holds(lock_file.environment_of(python.version, python.full, "amd64"))
     ]
     unbuilt = {entry.name for entry in loaded.sdists}
     timed(
@@ -147,14 +147,14 @@ def main() -> None:
             name: f"localhost/rosetta-bench:{name}"
             for name in ("base", "ours", "plain", "plain_last")
         }
-        base = oci.image(
+        base = oci_documents.image(
             "amd64",
             found["amd64"].layers,
             "2026-01-01T00:00:00Z",
             {"Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
             {},
         )
-        engine.load(context.cache, oci.index([base], {}), tags["base"])
+        engine.load(context.cache, oci_documents.index([base], {}), tags["base"])
         plain = scratch / "plain"
         plain.mkdir()
         wheels(arguments, plain, python)

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.cache import Cache
-from builder.image import layer, tar
+from builder.core.cache import Cache
+from builder.images.oci import layer, tar_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def _ours(compression: str) -> Callable[[Path, Path], int]:
     def write(folder: Path, scratch: Path) -> int:
         cache = Cache(scratch / "cache")
         made = layer.write(
-            cache, "bench", "bench", compression, lambda: tar.walk(folder, "opt/site")
+            cache, "bench", "bench", compression, lambda: tar_file.walk(folder, "opt/site")
         )
         shutil.rmtree(cache.root)
         return made.size
@@ -91,7 +91,7 @@ def main() -> None:
     }  # says what a machine that others use at the same time would blur
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="rosetta-bench-", dir=arguments.scratch) as scratch:
-        for each in tar.walk(
+        for each in tar_file.walk(
             arguments.folder, ""
         ):  # into the page cache, so that the first way does not pay for the others
             if each.kind == "file":
@@ -108,7 +108,7 @@ def main() -> None:
     plain = medians["tar | zstd -1 -T0"]
     result = {
         "cores": len(os.sched_getaffinity(0)),
-        "folder_bytes": sum(each.size for each in tar.walk(arguments.folder, "")),
+        "folder_bytes": sum(each.size for each in tar_file.walk(arguments.folder, "")),
         "seconds": {
             name: [round(value, 2) for value in values] for name, values in seconds.items()
         },

@@ -17,8 +17,9 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import cachedir, index, uv
+from builder.core import cache_folder, package_index
 from builder.errors import FatalError
+from builder.packages import uv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,11 +150,11 @@ def _uv(lock: Path, *, offline: bool) -> Path:
             platform.platform(),
             "use Debian, Ubuntu, Fedora or the like, or a container of one",
         )
-    cache = cachedir.prepare(cachedir.default_root())
+    cache = cache_folder.prepare(cache_folder.default_root())
     try:
         wheels = cache / "wheels"
         wheels.mkdir(parents=True, exist_ok=True)
-        wheel = index.fetch(
+        wheel = package_index.fetch(
             "uv", found[1], hashes, wheels, part=f"_{platform.machine()}.", offline=offline
         )
         program = cache / "bin" / f"uv-{found[1]}-{wheel.parent.name}"

@@ -19,17 +19,18 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from builder import __version__, cachedir, log
-from builder.cache import Cache
+from builder import __version__
+from builder.core import cache_folder, log
+from builder.core.cache import Cache
+from builder.core.command_context import Context
+from builder.core.secrets import find_exposed, redact, redact_document, remember
 from builder.errors import FatalError
 from builder.printable import escape
-from builder.redact import find_exposed, redact, redact_document, remember
-from builder.verb import Context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builder.verb import Result
+    from builder.core.command_context import Result
 
 # verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and run(context, arguments) -> Result.
 VERBS = {
@@ -39,30 +40,30 @@ VERBS = {
         "bake, train and show the first distribution whose sources can be reached",
     ),
     "verify": ("verify", "train a tiny model in what was baked"),
-    "test": ("selfcheck", "run this repository's checks and tests"),
+    "test": ("test", "run this repository's checks and tests"),
     "lock": ("lock", "resolve the packages of every line into hashed locks"),
     "patches": ("patches", "check, refresh, import and list the patches"),
-    "bump": ("bump.command", "move pins along the branches they track, and say what broke a patch"),
-    "bisect": ("bisect.command", "find the commit, patch or package that broke something"),
+    "bump": ("bump", "move pins along the branches they track, and say what broke a patch"),
+    "bisect": ("bisect", "find the commit, patch or package that broke something"),
     "wheel": (
         "wheel",
         "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one for login nodes",
     ),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
     "publish": (
-        "publish.command",
+        "publish",
         "bring an image into a registry whole, signed and described, then move tags",
     ),
     "verify-published": (
-        "publish.check",
+        "verify_published",
         "check a published image with nothing but the public key",
     ),
-    "promote": ("publish.promote", "let latest-verified point to a digest that a suite has passed"),
-    "changelog": ("publish.changelog", "say what changed between two published images"),
-    "nightly": ("nightly.command", "bump, build, train, publish and report, by one command"),
-    "status": ("status.command", "make the status page and badges of the reports of nights"),
+    "promote": ("promote", "let latest-verified point to a digest that a suite has passed"),
+    "changelog": ("changelog", "say what changed between two published images"),
+    "nightly": ("nightly", "bump, build, train, publish and report, by one command"),
+    "status": ("status", "make the status page and badges of the reports of nights"),
     "reproduce": ("reproduce", "build an image again from its own lock and compare"),
-    "cache": ("cachetool", "show or shrink the builder's cache"),
+    "cache": ("cache", "show or shrink the builder's cache"),
     "docs": ("docs", "write the pages and Slurm files that are generated"),
 }
 
@@ -163,7 +164,7 @@ def common() -> argparse.ArgumentParser:
 
 def verb_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of one command; load only its module, which keeps a no-op build fast."""
-    module = importlib.import_module(f"builder.{VERBS[name][0]}")
+    module = importlib.import_module(f"builder.commands.{VERBS[name][0]}")
     verb = Parser(
         prog=f"build.py {name}", description=module.__doc__, allow_abbrev=False, parents=[common()]
     )
@@ -240,7 +241,7 @@ def _run(argv: list[str]) -> int:
     try:
         if verb != "test":  # its words go to pytest
             _refuse_empty_values(rest)
-        module = importlib.import_module(f"builder.{VERBS[verb][0]}")
+        module = importlib.import_module(f"builder.commands.{VERBS[verb][0]}")
         shared, own = common().parse_known_args(rest)
         context, arguments = _context(shared), verb_parser(verb).parse_args(own)
         # These two hold nothing of the cache, or hold it alone.
@@ -352,7 +353,7 @@ def _context(arguments: argparse.Namespace) -> Context:
     return Context(
         root,
         manifest,
-        Cache(cachedir.default_root()),
+        Cache(cache_folder.default_root()),
         arguments.offline,
         mirrors,
         protocols,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from builder import strictyaml
+from builder.core import strict_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def render(root: Path) -> dict[str, str]:
     """Return the text of every Slurm file, by its path below the root of the repository."""
     template = (root / SOURCE / "job.template").read_text(encoding="utf-8")
     where = root / SOURCE / "jobs.yaml"
-    table = strictyaml.load(where.read_text(encoding="utf-8"), str(where)).data
+    table = strict_yaml.load(where.read_text(encoding="utf-8"), str(where)).data
     texts: dict[str, str] = {}
     for name, job in table["jobs"].items():
         framework = table["frameworks"][job["framework"]]

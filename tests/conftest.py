@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache
+from builder.core.cache import Cache
 from tests.support import package_index
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import yaml
 
 import builder.cli
 import rosetta.cli
-from builder.env import doors
-from builder.image import output, runtime
-from builder.publish import tags
+from builder.images import image_settings, image_target
+from builder.packages import program_wrappers
+from builder.release.publish import tags
 from rosetta import status
 from rosetta.data import spec
 from rosetta.launch import progress
@@ -201,7 +201,9 @@ def test_values_of_options() -> None:
 
 def test_kinds_of_output() -> None:
     """--output of build.py takes the kinds that the page lists."""
-    kinds = {re.split(r"\W", form)[0] for form in re.findall(r"[a-z]+\[?:[A-Z]+", output.FORMS)}
+    kinds = {
+        re.split(r"\W", form)[0] for form in re.findall(r"[a-z]+\[?:[A-Z]+", image_target.FORMS)
+    }
     assert_same("Kinds of --output", names("Kinds of --output"), {*kinds, "env"})
 
 
@@ -262,7 +264,7 @@ def read_by_python() -> set[str]:
 def shell_texts() -> list[str]:
     """Return the shell code of scripts and of what the builder puts into an image, without comments."""
     found = [text for _, text in texts(SHELL_FOLDERS, ".sh", ".sub")]
-    found += [*doors.TEXTS.values(), runtime.ENTRYPOINT_TEXT]
+    found += [*program_wrappers.TEXTS.values(), image_settings.ENTRYPOINT_TEXT]
     return [re.sub(r"(?m)(^|\s)#.*$", "", text) for text in found]
 
 
@@ -400,7 +402,7 @@ def test_paths_in_the_image() -> None:
     listed = {path.strip("/") for path in names(heading)}
     found = set()
     for distribution in ("t5x", "pax"):
-        entries = runtime.entries({**EXAMPLE_RECORD, "distribution": distribution}, {})
+        entries = image_settings.entries({**EXAMPLE_RECORD, "distribution": distribution}, {})
         found |= {entry.path.strip("/") for entry in entries}
     manifest = yaml.safe_load((ROOT / "manifest.yaml").read_text(encoding="utf-8"))
     found |= {f"opt/{name.partition('-')[0]}" for name in manifest["sources"]}
@@ -425,19 +427,19 @@ EXAMPLE_RECORD: dict[str, Any] = {
 
 def test_programs_in_the_image() -> None:
     """Programs on PATH are those that the page lists."""
-    assert_same("Programs on PATH", names("Programs on PATH"), doors.PROGRAMS)
+    assert_same("Programs on PATH", names("Programs on PATH"), program_wrappers.PROGRAMS)
 
 
 def test_variables_in_the_image() -> None:
     """The image sets the variables that the page lists, and no others."""
     heading = "Variables that the image sets"
-    existing = {line.partition("=")[0] for line in runtime.environment()}
+    existing = {line.partition("=")[0] for line in image_settings.environment()}
     assert_same(heading, names(heading), existing)
 
 
 def test_labels() -> None:
     """The image has the labels that the page lists."""
-    assert_same("Labels", names("Labels"), runtime.labels(EXAMPLE_RECORD))
+    assert_same("Labels", names("Labels"), image_settings.labels(EXAMPLE_RECORD))
 
 
 def test_tags() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import archives
+from builder.core import archives
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from builder import cli
+from builder.core.command_context import Result
+from builder.core.secrets import redact
 from builder.errors import FatalError
-from builder.redact import redact
-from builder.verb import Result
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,7 +124,7 @@ def test_every_error_has_its_status(
     def run(*_: object) -> Result:
         raise raised
 
-    monkeypatch.setattr("builder.cachetool.run", run)
+    monkeypatch.setattr("builder.commands.cache.run", run)
     assert cli.main(["cache", "du"]) == status
     said = capsys.readouterr()
     assert word in said.err

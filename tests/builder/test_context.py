@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.context import LAYERS, build_command, label_lines
-from builder.image import compress, layout, runtime
+from builder.commands.context import LAYERS, build_command, label_lines
+from builder.images import image_settings
+from builder.images.oci import blob_compression, layout
 from tests.support import container_engines, image_bases, small_distribution
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain
@@ -23,7 +24,7 @@ from tests.support.small_distribution import ROOT, Chain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.image.oci import Image
+    from builder.images.oci.oci_documents import Image
 
 RECIPES = {"t5x": ROOT / "Dockerfile.t5x", "pax": ROOT / "Dockerfile.pax"}
 
@@ -66,7 +67,10 @@ def _context(chain: Chain, folder: Path) -> tuple[int, dict[str, Any], str]:
 
 def _tree(stream: Any, found: dict[str, tuple[Any, ...]]) -> None:
     """What a layer says of each path, but for times: an engine gives files its own."""
-    with compress.reader(stream) as plain, tarfile.open(fileobj=plain, mode="r|") as archive:
+    with (
+        blob_compression.reader(stream) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as archive,
+    ):
         for member in archive:
             data = archive.extractfile(member) if member.isreg() else None
             name = member.name.strip("/")
@@ -177,11 +181,11 @@ def test_the_recipe_sets_what_the_image_sets(name: str) -> None:
         )
     )
     record = {"distribution": name}
-    assert [f"{key}={value}" for key, value in env.items()] == runtime.environment()
-    assert f"\nWORKDIR /{runtime.work(record)}\n" in text
+    assert [f"{key}={value}" for key, value in env.items()] == image_settings.environment()
+    assert f"\nWORKDIR /{image_settings.work(record)}\n" in text
     assert json.loads(
         next(line for line in text.splitlines() if line.startswith("ENTRYPOINT ")).partition(" ")[2]
-    ) == [runtime.ENTRYPOINT]
+    ) == [image_settings.ENTRYPOINT]
     assert '\nCMD ["bash"]\n' in text
     assert re.findall(r"(?m)^COPY (\w+)/ /$", text) == list(LAYERS)
 
@@ -231,9 +235,9 @@ def test_an_engine_makes_the_same_content_of_the_recipe(chain: Chain, name: str)
         )
         assert done.returncode == 0, done.stderr
         engine.save(tag, chain.folder / "made.tar")
-        from builder.engine import export
+        from builder.images.engines import image_archive
 
-        made = export.saved(chain.folder / "made.tar")
+        made = image_archive.saved(chain.folder / "made.tar")
         found: dict[str, tuple[Any, ...]] = {}
         for open_ in made.layers[1:]:
             with open_() as stream:

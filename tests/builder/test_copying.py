@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import uv
-from builder.copying import copy_file, copy_tree
+from builder.core.file_copies import copy_file, copy_tree
+from builder.packages import uv
 
 
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])

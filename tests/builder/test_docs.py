@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from builder import cli, docs, manifest
+from builder import cli
+from builder.commands import docs
+from builder.core import manifest
 
 ROOT = Path(__file__).parents[2]
 

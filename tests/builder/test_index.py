@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import index
+from builder.core import package_index
 from builder.errors import FatalError
 from tests.support.package_index import Index, serving
 
@@ -44,20 +44,20 @@ def test_fetches_by_hash_and_keeps_it(
     server: Index, digest: str, tmp_path: Path, html: bool
 ) -> None:
     server.html = html
-    got = index.fetch("thing", "1.0", digest, tmp_path / "wheels")
+    got = package_index.fetch("thing", "1.0", digest, tmp_path / "wheels")
     assert got.name == NAME
     asked = len(server.requests)
-    assert index.fetch("thing", "1.0", digest, tmp_path / "wheels", offline=True) == got
+    assert package_index.fetch("thing", "1.0", digest, tmp_path / "wheels", offline=True) == got
     assert len(server.requests) == asked, "a file in the cache needs no request"
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(digest: str, tmp_path: Path) -> None:
-    got = index.fetch("thing", "1.0", digest, tmp_path)
+    got = package_index.fetch("thing", "1.0", digest, tmp_path)
     whole = got.read_bytes()
     got.write_bytes(whole[:100])
     with pytest.raises(FatalError, match="not in the cache"):
-        index.fetch("thing", "1.0", digest, tmp_path, offline=True)
-    assert index.fetch("thing", "1.0", digest, tmp_path).read_bytes() == whole
+        package_index.fetch("thing", "1.0", digest, tmp_path, offline=True)
+    assert package_index.fetch("thing", "1.0", digest, tmp_path).read_bytes() == whole
 
 
 @pytest.mark.parametrize(
@@ -76,25 +76,25 @@ def test_faults_are_one_clear_error_and_a_rerun_converges(
     server.fault = fault
     into = tmp_path / "wheels"
     with pytest.raises(FatalError) as caught:
-        index.fetch("thing", "1.0", digest, into)
+        package_index.fetch("thing", "1.0", digest, into)
     assert what in str(caught.value)
     assert "\n" not in str(caught.value)
     assert _nothing_kept(into)
     server.fault = ""
-    assert index.fetch("thing", "1.0", digest, into).is_file()
+    assert package_index.fetch("thing", "1.0", digest, into).is_file()
 
 
 def test_a_broken_transfer_is_tried_again(server: Index, digest: str, tmp_path: Path) -> None:
     server.fault = "truncated once"
-    assert index.fetch("thing", "1.0", digest, tmp_path).is_file()
+    assert package_index.fetch("thing", "1.0", digest, tmp_path).is_file()
 
 
 @pytest.mark.usefixtures("digest")
 def test_unknown_project_and_hash(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="404"):
-        index.fetch("nothing", "1.0", "1" * 64, tmp_path)
+        package_index.fetch("nothing", "1.0", "1" * 64, tmp_path)
     with pytest.raises(FatalError, match="no file of thing with sha256 000000000000"):
-        index.fetch("thing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
 
 
 def test_of_several_hashes_the_part_decides(server: Index, tmp_path: Path) -> None:
@@ -108,7 +108,9 @@ def test_of_several_hashes_the_part_decides(server: Index, tmp_path: Path) -> No
     for part in ("_aarch64", "_x86_64"):
         assert (
             part
-            in index.fetch("thing", "1.0", frozenset(hashes), tmp_path / "wheels", part=part).name
+            in package_index.fetch(
+                "thing", "1.0", frozenset(hashes), tmp_path / "wheels", part=part
+            ).name
         )
 
 
@@ -118,24 +120,24 @@ def test_a_hostile_file_name_is_refused(server: Index, tmp_path: Path) -> None:
     digest = server.add("thing", evil)
     server.files["thing"] = {"..%2f..%2fevil.whl": b"data"}
     with pytest.raises(FatalError, match="file name"):
-        index.fetch("thing", "1.0", digest, tmp_path / "wheels")
+        package_index.fetch("thing", "1.0", digest, tmp_path / "wheels")
     assert not list(tmp_path.rglob("evil*"))
 
 
 def test_unreachable_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(FatalError, match="cannot be fetched"):
-        index.fetch("thing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch("thing", "1.0", "0" * 64, tmp_path)
 
 
 def test_credentials_are_sent_and_never_shown(
     server: Index, digest: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", server.url.replace("//", "//user:hunter2@"))
-    index.fetch("thing", "1.0", digest, tmp_path)
+    package_index.fetch("thing", "1.0", digest, tmp_path)
     assert server.requests
     with pytest.raises(FatalError) as caught:
-        index.fetch("nothing", "1.0", "0" * 64, tmp_path)
+        package_index.fetch("nothing", "1.0", "0" * 64, tmp_path)
     assert "hunter2" not in str(caught.value)
     assert server.user.startswith("Basic ")
 
@@ -154,7 +156,7 @@ def test_settings_of_pip_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://index.example/simple\ncert = /ca.pem\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
-    assert index.configured() == "https://index.example/simple"
-    assert index.ca_bundle() == "/ca.pem"
+    assert package_index.configured() == "https://index.example/simple"
+    assert package_index.ca_bundle() == "/ca.pem"
     monkeypatch.setenv("UV_DEFAULT_INDEX", "corp=https://uv.example/simple")
-    assert index.configured() == "https://uv.example/simple"
+    assert package_index.configured() == "https://uv.example/simple"

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 FILES = (
     "build.py",
     "docker/install-packages",
-    "builder/image/import.sh",
+    "builder/images/import.sh",
     "patches/t5x/series",
     "locks/build.txt",
     "overlay/t5x/REPLACES",

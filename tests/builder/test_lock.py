@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import lock, manifest
-from builder.cache import Cache
+from builder.commands import lock
+from builder.core import manifest
+from builder.core.cache import Cache
+from builder.core.command_context import Context, Result
 from builder.errors import FatalError
-from builder.locks import declared, lockfile
-from builder.sources.source import Access
-from builder.verb import Context, Result
+from builder.packages import declared_requirements, lock_file
+from builder.upstream.source import Access
 from tests.support import git_repository
 from tests.support.package_archives import publish, wheel
 
@@ -101,7 +102,7 @@ def _run(root: Path, *args: str, offline: bool = False, cache: str = "cache") ->
 
 
 def _pins(root: Path, name: str) -> list[str]:
-    return [pin.text for pin in lockfile.read(root / f"locks/{name}")]
+    return [pin.text for pin in lock_file.read(root / f"locks/{name}")]
 
 
 def _files(root: Path) -> dict[str, bytes]:
@@ -401,15 +402,15 @@ def test_without_the_source_its_record_serves_while_it_is_of_the_same_pin(repo: 
 
 def test_only_patches_of_what_declares_count_for_the_record(repo: Path) -> None:
     entry = manifest.load(repo / "manifest.yaml").source("one")
-    bare = declared.key(entry)
+    bare = declared_requirements.key(entry)
     diff = DIFF.format(path="one.py", old="1" * 40, new="2" * 40)
     (repo / "patches/one/series").write_text("other\n")
     (repo / "patches/one/other.patch").write_text(PATCH.format(subject="other", diff=diff))
-    assert declared.key(entry) == bare
+    assert declared_requirements.key(entry) == bare
     (repo / "patches/one/other.patch").write_text(
         PATCH.format(subject="other", diff=diff.replace("one.py", "setup.py"))
     )
-    assert declared.key(entry) != bare
+    assert declared_requirements.key(entry) != bare
 
 
 def test_tools(repo: Path, index: Index, tmp_path: Path) -> None:

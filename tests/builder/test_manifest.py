@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import manifest
+from builder.core import manifest
 from builder.errors import FatalError
 
 REAL = Path(__file__).parents[2] / "manifest.yaml"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from builder import programs
+from builder.core import subprocesses
 from builder.errors import FatalError
 from builder.printable import escape
 
@@ -27,12 +27,12 @@ from builder.printable import escape
     ],
 )
 def test_the_end_of_an_output(output: str | bytes, prefer: tuple[str, ...], shown: str) -> None:
-    assert programs.output_end(output, prefer=prefer) == shown
+    assert subprocesses.output_end(output, prefer=prefer) == shown
 
 
 def test_of_a_long_output_the_end_is_shown() -> None:
-    shown = programs.output_end("".join(f"line {number}\n" for number in range(10_000)))
-    assert len(shown) <= programs.LONGEST
+    shown = subprocesses.output_end("".join(f"line {number}\n" for number in range(10_000)))
+    assert len(shown) <= subprocesses.LONGEST
     assert shown.startswith("...")
     assert shown.endswith("| line 9999")
 
@@ -51,16 +51,16 @@ def test_of_a_long_output_the_end_is_shown() -> None:
 )
 def test_a_failure_shows_the_end_of_what_was_printed(code: str, what: str) -> None:
     with pytest.raises(FatalError) as caught:
-        programs.run([sys.executable, "-c", code], where="here", what="it failed", do="mend it")
+        subprocesses.run([sys.executable, "-c", code], where="here", what="it failed", do="mend it")
     assert (caught.value.what, caught.value.where, caught.value.do) == (what, "here", "mend it")
 
 
 def test_what_it_printed_and_what_is_not_there() -> None:
-    assert programs.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
+    assert subprocesses.run([sys.executable, "-c", "print('fine')"]) == "fine\n"
     with pytest.raises(
         FatalError, match=r"no-such-program cannot be run .* -> install no-such-program"
     ):
-        programs.run(["/nowhere/no-such-program"])
+        subprocesses.run(["/nowhere/no-such-program"])
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from builder import python, quickstart, verify
-from builder.cache import Cache
+from builder.commands import quickstart, verify
+from builder.core.cache import Cache
+from builder.core.command_context import Context
 from builder.errors import FatalError
-from builder.sources import tree
-from builder.verb import Context
+from builder.packages import python_interpreter
+from builder.upstream import source_tree
 
 ROOT = Path(__file__).parents[2]
 REPORT: dict[str, Any] = {
@@ -51,19 +52,19 @@ def _context(cache: Cache) -> Context:
 @pytest.fixture
 def any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every distribution has its Python here, whichever runs these tests."""
-    monkeypatch.setattr(python, "find", lambda *_: None)
+    monkeypatch.setattr(python_interpreter, "find", lambda *_: None)
 
 
 @pytest.mark.usefixtures("any_python")
 def test_takes_the_first_whose_sources_can_be_had_and_says_why(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = tree.patched
+    real = source_tree.patched
 
     def only_wheels(entry: Any, access: Any) -> Any:
         return real(entry, access) if entry.name == "t5x" else None
 
-    monkeypatch.setattr(tree, "patched", only_wheels)
+    monkeypatch.setattr(source_tree, "patched", only_wheels)
     name, reason = quickstart.choose(_context(cache))
     assert name == "pax-1.4"
     assert "t5x" in reason
@@ -81,12 +82,12 @@ def test_without_sources_and_the_wheels_python_both_ways_out_are_named(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As on Debian 13, which has Python 3.13 alone, behind a network without GitHub."""
-    find = python.find
+    find = python_interpreter.find
 
     def find_without_311(pythons: Sequence[str], *_: str) -> object:
         return None if "3.13" in pythons else find(["3.99"], "3.99")
 
-    monkeypatch.setattr(python, "find", find_without_311)
+    monkeypatch.setattr(python_interpreter, "find", find_without_311)
     with pytest.raises(FatalError) as caught:
         quickstart.choose(_context(cache))
     assert "for t5x: --mirror DIR" in caught.value.do

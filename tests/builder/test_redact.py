@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from builder import cli, redact
-from builder.image import transport
+from builder import cli
+from builder.core import secrets
+from builder.images.registry import transport
 from tests.support.published_project import Project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 MARK = "Sekret7Hunter2Marked"
 _BODY = f"MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg{MARK}"
@@ -210,9 +211,9 @@ def test_no_variable_shows_a_secret(
     ],
 )
 def test_what_is_no_secret_stays(word: str) -> None:
-    redact.remember([word], {})
-    assert redact.redact(f"see {word!r}, {word}") == f"see {word!r}, {word}"
-    assert redact.find_exposed(["--to", word]) == ""
+    secrets.remember([word], {})
+    assert secrets.redact(f"see {word!r}, {word}") == f"see {word!r}, {word}"
+    assert secrets.find_exposed(["--to", word]) == ""
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,8 @@ def test_what_is_no_secret_stays(word: str) -> None:
     ],
 )
 def test_settings_and_headers(text: str) -> None:
-    assert "PW" not in redact.redact(f"it said {text}")
-    assert "it said" in redact.redact(f"it said {text}")
+    assert "PW" not in secrets.redact(f"it said {text}")
+    assert "it said" in secrets.redact(f"it said {text}")
 
 
 def test_key_text_without_quotes_around_it(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.cache import Cache
-from builder.image import layer, layout, oci
-from builder.image.entry import Entry
+from builder.core.cache import Cache
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.oci.tar_entry import Entry
 from tests.support import container_engines, image_bases, small_distribution
 from tests.support.package_index import serving
 from tests.support.small_distribution import ROOT, Chain
@@ -89,7 +89,7 @@ def _altered(
         if config:
             config(document["config"])
         images.append(
-            oci.image(
+            oci_documents.image(
                 image.architecture,
                 layers,
                 document["created"],
@@ -99,7 +99,7 @@ def _altered(
         )
     layout.write(
         cache,
-        oci.index(images, json.loads(read.index.document)["annotations"]),
+        oci_documents.index(images, json.loads(read.index.document)["annotations"]),
         chain.folder / "altered",
         name="altered",
     )
@@ -243,7 +243,7 @@ def test_an_image_in_an_engine(chain: Chain, name: str) -> None:
 
 def test_members_are_read_as_they_are() -> None:
     """The comparison sees what a tar can say of a file."""
-    from builder.reproduce import _rows
+    from builder.commands.reproduce import _rows
 
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from builder import selfcheck
-from builder.cache import Cache
+from builder.commands import test
+from builder.core.cache import Cache
+from builder.core.command_context import Context
 from builder.errors import FatalError
-from builder.verb import Context
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,11 +38,11 @@ def test_shell_scripts_by_suffix_or_first_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (tmp_path / "link.sh").symlink_to("a.sh")
     subprocess.run(["git", "-C", tmp_path, "add", "a.sh"], check=True)
-    assert sorted(selfcheck.shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
+    assert sorted(test.shell_scripts(tmp_path)) == ["a.sh", "b.sub", "bash", "c.py", "door"]
 
 
 def test_ours_are_found() -> None:
-    found = selfcheck.shell_scripts(ROOT)
+    found = test.shell_scripts(ROOT)
     assert {
         "overlay/t5x/t5x/contrib/gpu/scripts_gpu/singlenode_pretrain_pile.sh",
         "overlay/t5x/t5x/contrib/gpu/scripts_gpu/example_slurm_ft_frompile.sub",
@@ -56,24 +56,22 @@ def test_ours_are_found() -> None:
 )
 def test_import_contracts_are_detected(tmp_path: Path, settings: str, expected: bool) -> None:
     (tmp_path / "pyproject.toml").write_text(settings)
-    assert selfcheck.has_import_contracts(tmp_path) is expected
+    assert test.has_import_contracts(tmp_path) is expected
 
 
 def test_nothing_to_do_is_refused(context: Context) -> None:
     with pytest.raises(FatalError, match="with both there is nothing to do"):
-        selfcheck.run(
-            context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[])
-        )
+        test.run(context, argparse.Namespace(no_lint=True, only_lint=True, inside="", tests=[]))
 
 
 def test_our_own_python_unless_asked(context: Context) -> None:
-    assert selfcheck._python(context, "") == [sys.executable]
+    assert test._python(context, "") == [sys.executable]
 
 
 def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
     (tmp_path / "env/bin").mkdir(parents=True)
     (tmp_path / "env/bin/python").touch()
-    assert selfcheck._python(context, f"env:{tmp_path}/env")[0] == f"{tmp_path}/env/bin/python"
+    assert test._python(context, f"env:{tmp_path}/env")[0] == f"{tmp_path}/env/bin/python"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +85,4 @@ def test_a_baked_environments_python(context: Context, tmp_path: Path) -> None:
 )
 def test_what_has_no_python_is_refused(context: Context, inside: str, complaint: str) -> None:
     with pytest.raises(FatalError, match=complaint):
-        selfcheck._python(context, inside)
+        test._python(context, inside)

@@ -6,9 +6,10 @@ import argparse
 import shutil
 from pathlib import Path
 
-from builder import docs, slurm_files
-from builder.cache import Cache
-from builder.verb import Context
+from builder import slurm_files
+from builder.commands import docs
+from builder.core.cache import Cache
+from builder.core.command_context import Context
 
 ROOT = Path(__file__).parents[2]
 

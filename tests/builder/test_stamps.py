@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.stamps import read_stamp, write_stamp
+from builder.core.cache_records import read_stamp, write_stamp
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from builder import strictyaml
+from builder.core import strict_yaml
 from builder.errors import FatalError
 
 
 def test_plain_data_and_its_lines() -> None:
-    document = strictyaml.load('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
+    document = strict_yaml.load('a: 1\nb:\n  - {c: "1.0", d: true}\n  - null\n', "f.yaml")
     assert document.data == {"a": 1, "b": [{"c": "1.0", "d": True}, None]}
     assert document.place(("b", 0, "c")) == "f.yaml:3: b.0.c"
     assert document.place(("b", 0, "unknown")) == "f.yaml:3: b.0.unknown"
@@ -39,7 +39,7 @@ def test_plain_data_and_its_lines() -> None:
 )
 def test_refused(text: str, line: int, what: str) -> None:
     with pytest.raises(FatalError) as caught:
-        strictyaml.load(text, "f.yaml")
+        strict_yaml.load(text, "f.yaml")
     assert what in caught.value.what
     assert caught.value.where.startswith(f"f.yaml:{line}")
 
@@ -47,12 +47,12 @@ def test_refused(text: str, line: int, what: str) -> None:
 @pytest.mark.parametrize("text", ["", "a: 1\n---\nb: 2\n"])
 def test_exactly_one_document(text: str) -> None:
     with pytest.raises(FatalError, match="documents"):
-        strictyaml.load(text, "f.yaml")
+        strict_yaml.load(text, "f.yaml")
 
 
 def test_control_characters_are_an_error_not_a_traceback() -> None:
     with pytest.raises(FatalError, match="not valid YAML"):
-        strictyaml.load("a: \x00\n", "f.yaml")
+        strict_yaml.load("a: \x00\n", "f.yaml")
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_deep_nesting_is_refused_before_it_is_read(
     """PyYAML's time for open brackets grows with the square of their number."""
     monkeypatch.delattr(yaml, "parse")
     with pytest.raises(FatalError, match="nested too deeply"):
-        strictyaml.load(text, "manifest.yaml")
+        strict_yaml.load(text, "manifest.yaml")

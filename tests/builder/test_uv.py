@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import uv
 from builder.errors import FatalError
+from builder.packages import uv
 
 
 def test_settings_that_would_change_the_result_are_shut_out(

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from builder import cli, verify
-from builder.engine import command, docker
-from builder.engine.buildah import Buildah
-from builder.engine.engine import Limits, Pulled
+from builder import cli
+from builder.commands import verify
 from builder.errors import FatalError
+from builder.images.engines import docker, engine_program
+from builder.images.engines.buildah import Buildah
+from builder.images.engines.engine import Limits, Pulled
 
 DIGEST = f"sha256:{'d' * 64}"
 
@@ -153,7 +154,7 @@ def test_what_cannot_be_is_refused(engine: Recorder, argv: tuple[str, ...]) -> N
 
 def test_docker_is_given_the_gpus_and_buildah_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, ...]] = []
-    monkeypatch.setattr(command, "run", lambda *argv, **_: seen.append(argv))
+    monkeypatch.setattr(engine_program, "run", lambda *argv, **_: seen.append(argv))
     for gpus in (True, False):
         docker.Docker().run("x", ["true"], Limits(gpus=gpus))
     assert ["--gpus" in argv for argv in seen] == [True, False]

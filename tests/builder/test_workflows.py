@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import cli, manifest
-from builder.nightly import stages
-from builder.nightly.stages import Image
+from builder import cli
+from builder.core import manifest
+from builder.release.nightly import stages
+from builder.release.nightly.stages import Image
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))

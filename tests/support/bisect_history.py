@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import cli
-from builder.stack import patchfile
+from builder.upstream import patch_file
 from tests.support import git_repository, small_distribution
 from tests.support.patch_series import FIELDS
 from tests.support.small_distribution import Chain
@@ -127,7 +127,9 @@ class Story:
         diff = f"diff --git a/{path} b/{path}\nindex {small_distribution.blob(old)}..{small_distribution.blob(text)} 100644\n--- a/{path}\n+++ b/{path}\n@@ -1,2 +1,2 @@\n {HEAD}-{old.removeprefix(HEAD)}+{text.removeprefix(HEAD)}"
         folder = self.folder / end / "patches/thing"
         (folder / f"{name}.patch").write_bytes(
-            patchfile.render("rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode())
+            patch_file.render(
+                "rosetta <rosetta@localhost>", f"thing: {name}", FIELDS, diff.encode()
+            )
         )
         listed = (folder / "series").read_text().split()
         (folder / "series").write_text(

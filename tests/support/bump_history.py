@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from builder import cli, manifest
+from builder import cli
+from builder.core import manifest
 from tests.support.patch_series import Bench, text
 
 OTHER = b"x = 1\ny = 2\nz = 3\n"

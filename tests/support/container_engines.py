@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache, stage_key
-from builder.engine import command, engine
+from builder.core.cache import Cache, stage_key
 from builder.errors import FatalError
-from builder.image import compress, layer, layout, oci
-from builder.image.entry import Entry, file, folder
+from builder.images.engines import engine, engine_program
+from builder.images.oci import blob_compression, layer, layout, oci_documents
+from builder.images.oci.tar_entry import Entry, file, folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from builder.engine.engine import Engine
-    from builder.engine.export import Exported
-    from builder.image.layer import Layer
+    from builder.images.engines.engine import Engine
+    from builder.images.engines.image_archive import Exported
+    from builder.images.oci.layer import Layer
 
 HERE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -39,7 +39,7 @@ def needed(name: str, *, builds: bool = False) -> Engine:
             builds
             and name == "docker"
             and "--secret"
-            not in command.run(
+            not in engine_program.run(
                 "docker", "build", "--help", env={"DOCKER_BUILDKIT": "1"}, check=False
             ).stdout
         ):
@@ -107,7 +107,7 @@ def everything(exported: Exported) -> Iterator[tuple[str, bytes]]:
             if content := archive.extractfile(member):
                 yield member.name, content.read()
     for number, open_ in enumerate(exported.layers):
-        with open_() as packed, compress.reader(packed) as plain:
+        with open_() as packed, blob_compression.reader(packed) as plain:
             data = plain.read()
         yield f"layer {number}", data
         for found in re.finditer(rb"\x1f\x8b\x08", data):
@@ -142,7 +142,7 @@ def content(cache: Cache, made: Layer) -> dict[str, tuple[int, bytes]]:
     found = {}
     with (
         open(layer.blob(cache, made.digest), "rb") as packed,
-        compress.reader(packed) as plain,
+        blob_compression.reader(packed) as plain,
         tarfile.open(fileobj=plain, mode="r|") as archive,
     ):
         for member in archive:
@@ -182,8 +182,13 @@ def take(found: Engine, folder: Path, tag: str, architecture: str) -> None:
     document = json.loads(image.config)
     found.load(
         scratch,
-        oci.index(
-            [oci.image(architecture, layers, document["created"], document["config"], {})], {}
+        oci_documents.index(
+            [
+                oci_documents.image(
+                    architecture, layers, document["created"], document["config"], {}
+                )
+            ],
+            {},
         ),
         tag,
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import manifest
-from builder.base.debs import BaseLock, Deb
-from builder.image.entry import Entry, file
+from builder.core import manifest
+from builder.images.oci.tar_entry import Entry, file
+from builder.packages.debian_lock import BaseLock, Deb
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PROGRAM = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]

@@ -7,17 +7,17 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.cache import Cache
-from builder.manifest import GitSource
-from builder.sources.export import exported_entries, write_tree
-from builder.sources.git import Git
-from builder.sources.objects import Reader, walk
-from builder.sources.source import Access
+from builder.core.cache import Cache
+from builder.core.manifest import GitSource
+from builder.upstream.git import Git
+from builder.upstream.git_objects import Reader, walk
+from builder.upstream.source import Access
+from builder.upstream.tree_export import exported_entries, write_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from builder.sources.source import Pinned
+    from builder.upstream.source import Pinned
 
 URL = "https://example.invalid/group/{}.git"
 DATE = 1_700_000_000

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.base import bootstrap
-from builder.cache import Cache
-from builder.image import layer, layout, oci
-from builder.image.entry import Entry, file
+from builder.core.cache import Cache
+from builder.images.base import debian_bootstrap
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.oci.tar_entry import Entry, file
 from tests.support import debian_packages
 from tests.support.small_distribution import Chain
 
 _KEPT = tempfile.TemporaryDirectory(prefix="rosetta-test-base-")
 FULL = platform.python_version()
-OWN = bootstrap.MACHINES.get(platform.machine(), "")
+OWN = debian_bootstrap.MACHINES.get(platform.machine(), "")
 OTHER = {"amd64": "arm64", "arm64": "amd64"}.get(OWN, "")
 
 
@@ -63,12 +63,12 @@ def _made() -> Path:
             OTHER: layer.write(cache, "other", "base", "gzip", lambda: _looks(OTHER)),
         }
         images = [
-            oci.image(
+            oci_documents.image(
                 architecture, [each], "2026-01-01T00:00:00Z", {"Env": ["PATH=/usr/bin:/bin"]}, {}
             )
             for architecture, each in made.items()
         ]
-        layout.write(cache, oci.index(images, {}), place, name="thebase:1")
+        layout.write(cache, oci_documents.index(images, {}), place, name="thebase:1")
     return place
 
 

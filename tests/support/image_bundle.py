@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import bundle, layout
+from builder.images import offline_bundle
+from builder.images.oci import layout
 from tests.support import image_registry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.cache import Cache
-    from builder.image.oci import Index
+    from builder.core.cache import Cache
+    from builder.images.oci.oci_documents import Index
 
 NAME = "kit/t5x:cuda13"
 
@@ -31,7 +32,7 @@ def index_(cache: Cache, tmp_path: Path) -> Index:
 @pytest.fixture(name="site")
 def site_(cache: Cache, index: Index, tmp_path: Path) -> Path:
     """A bundle as it arrived, its files not linked to the cache's."""
-    bundle.write(
+    offline_bundle.write(
         cache, index, tmp_path / "made", name=NAME, records={"amd64": {"distribution": "t5x"}}
     )
     (tmp_path / "site").mkdir()
@@ -81,7 +82,7 @@ def older(cache: Cache, tmp_path: Path, kind: str) -> tuple[Path, Path]:
     )
     place = tmp_path / "older"
     if kind in ("bundle", "bundle.json"):
-        bundle.write(cache, old, place, name=NAME)
+        offline_bundle.write(cache, old, place, name=NAME)
         return (place if kind == "bundle" else place / "bundle.json"), place
     layout.write(cache, old, place, name=NAME)
     if kind == "layout":

@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.image import oci
-from builder.image.entry import file
-from builder.image.layer import write
+from builder.images.oci import oci_documents
+from builder.images.oci.layer import write
+from builder.images.oci.tar_entry import file
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
-    from builder.cache import Cache
-    from builder.image.oci import Index
+    from builder.core.cache import Cache
+    from builder.images.oci.oci_documents import Index
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -72,9 +72,9 @@ def image(
             )
         ]
         images.append(
-            oci.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})
+            oci_documents.image(architecture, layers, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})
         )
-    return oci.index(images, {})
+    return oci_documents.index(images, {})
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Served:
     def tag(self, name: str, tag: str) -> str:
         """The digest that a tag points to, asked of the registry itself; empty where there is none."""
         status, headers, _ = self.answer(
-            "HEAD", f"/v2/{name}/manifests/{tag}", {"Accept": oci.INDEX}, b""
+            "HEAD", f"/v2/{name}/manifests/{tag}", {"Accept": oci_documents.INDEX}, b""
         )
         return headers.get("Docker-Content-Digest", "") if status == 200 else ""
 
@@ -403,7 +403,7 @@ class Memory:
             self.uploads[which] += body
             return 202, {"Location": f"/v2/{name}/blobs/uploads/{which}?state=secret-state"}, b""
         data, digest = self.uploads.pop(which) + body, asked["digest"][0]
-        if oci.sha256(data) != digest:
+        if oci_documents.sha256(data) != digest:
             return (
                 400,
                 {},
@@ -436,15 +436,15 @@ class Memory:
                     *filter(None, [document.get("config")]),
                 ]
             ]
-            if not held.issuperset(named) or (":" in which and which != oci.sha256(body)):
+            if not held.issuperset(named) or (":" in which and which != oci_documents.sha256(body)):
                 return (
                     404,
                     {"Content-Type": "application/json"},
                     b'{"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown to registry"}]}',
                 )
             kept = (headers.get("Content-Type", ""), body)
-            self.manifests[name, which] = self.manifests[name, oci.sha256(body)] = kept
-            return 201, {"Docker-Content-Digest": oci.sha256(body)}, b""
+            self.manifests[name, which] = self.manifests[name, oci_documents.sha256(body)] = kept
+            return 201, {"Docker-Content-Digest": oci_documents.sha256(body)}, b""
         if (name, which) not in self.manifests:
             return (
                 404,
@@ -469,7 +469,7 @@ class Memory:
             200,
             {
                 "Content-Type": kind,
-                "Docker-Content-Digest": oci.sha256(data),
+                "Docker-Content-Digest": oci_documents.sha256(data),
                 "Content-Length": str(len(data)),
             },
             data,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from builder import cli
-from builder.cache import Cache
-from builder.nightly import command
-from builder.verb import Context, Result
+from builder.commands import nightly
+from builder.core.cache import Cache
+from builder.core.command_context import Context, Result
 
 PIN, TIP = "a" * 40, "b" * 40
 _BUILD_PY = """
@@ -169,7 +169,7 @@ class Place:
         arguments = cli.verb_parser("nightly").parse_args(
             ["--folder", str(self.folder), *dated, *argv]
         )
-        return command.run(self.context, arguments)
+        return nightly.run(self.context, arguments)
 
     def states(self) -> dict[str, str]:
         """The state of each step by its record."""

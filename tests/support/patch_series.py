@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.cache import Cache
-from builder.manifest import GitSource
-from builder.sources.git import Git
-from builder.sources.source import Access, acquire
-from builder.stack import patchfile
+from builder.core.cache import Cache
+from builder.core.manifest import GitSource
+from builder.upstream import patch_file
+from builder.upstream.git import Git
+from builder.upstream.source import Access, acquire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builder.sources.source import Pinned
+    from builder.upstream.source import Pinned
 
 FIELDS = {
     "Why": "the test\nneeds it",
@@ -137,7 +137,7 @@ class Bench:
         """One more patch at the end of the series."""
         file = self.patches / f"{name}.patch"
         file.write_bytes(
-            patchfile.render("rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff)
+            patch_file.render("rosetta <rosetta@localhost>", f"up: {name}", FIELDS | fields, diff)
         )
         with (self.patches / "series").open("a") as series:
             series.write(f"{name}\n")

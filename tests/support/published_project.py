@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from builder import __version__, cli
-from builder.base import debs
-from builder.base.debs import BaseLock, Deb
-from builder.cache import Cache
-from builder.env import parts
-from builder.image import layer, layout, oci, runtime
-from builder.image.entry import file
-from builder.verb import Context, Result
+from builder.core.cache import Cache
+from builder.core.command_context import Context, Result
+from builder.images import image_settings
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.oci.tar_entry import file
+from builder.packages import debian_lock, environment_parts
+from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import image_registry, small_distribution
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ class Listing(image_registry.Memory):
                 and (document.get("subject") or {}).get("digest") == digest
             ):
                 rows.append(
-                    {**oci.descriptor(kind, data), "artifactType": document["artifactType"]}
+                    {
+                        **oci_documents.descriptor(kind, data),
+                        "artifactType": document["artifactType"],
+                    }
                 )
         more = (
             {"Link": f'</v2/{name}/referrers/{digest}?page={page + 1}>; rel="next"'}
@@ -94,9 +97,13 @@ class Listing(image_registry.Memory):
         )
         return (
             200,
-            {"Content-Type": oci.INDEX, **more},
-            oci.canonical(
-                {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows[page : page + 1]}
+            {"Content-Type": oci_documents.INDEX, **more},
+            oci_documents.canonical(
+                {
+                    "schemaVersion": 2,
+                    "mediaType": oci_documents.INDEX,
+                    "manifests": rows[page : page + 1],
+                }
             ),
         )
 
@@ -207,7 +214,9 @@ bases:
             lock = self.bases[architecture] = BaseLock(
                 "any", "trixie", architecture, "", (), tuple(found)
             )
-            (self.folder / f"locks/base-any-{architecture}.json").write_text(debs.render(lock))
+            (self.folder / f"locks/base-any-{architecture}.json").write_text(
+                debian_lock.render(lock)
+            )
 
     def record(self, architecture: str) -> dict[str, Any]:
         """The lock.json of an image of this project as it stands now."""
@@ -262,12 +271,12 @@ bases:
 
     def image(
         self, architecture: str, top: str, title: str = ""
-    ) -> tuple[oci.Image, dict[str, str]]:
+    ) -> tuple[oci_documents.Image, dict[str, str]]:
         record = self.record(architecture)
         texts = {
             "base.txt": "base",
             f"top-{architecture}": top * 50_000,
-            "opt/rosetta/lock.json": parts.lock_text(record),
+            "opt/rosetta/lock.json": environment_parts.lock_text(record),
         }
         made = [
             layer.write(
@@ -279,10 +288,10 @@ bases:
             )
             for path, text in texts.items()
         ]
-        noted = runtime.annotated(record) | (
+        noted = image_settings.annotated(record) | (
             {"org.opencontainers.image.title": title} if title else {}
         )
-        return oci.image(
+        return oci_documents.image(
             architecture, made, "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, noted
         ), noted
 
@@ -300,7 +309,7 @@ bases:
         folder = self.folder / f"layout-{top}-{'-'.join(architectures)}{title}"
         layout.write(
             self.cache,
-            oci.index([image for image, _ in images], images[0][1]),
+            oci_documents.index([image for image, _ in images], images[0][1]),
             folder,
             name="thing:1",
         )

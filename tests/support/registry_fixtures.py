@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import transport
+from builder.images.registry import transport
 from tests.support import image_registry
 from tests.support.image_registry import Served
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from builder import cachedir, manifest
-from builder.cache import Cache
+from builder.core import cache_folder, manifest
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.sources.source import Access, Pinned, acquire
+from builder.upstream.source import Access, Pinned, acquire
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = manifest.load(ROOT / "manifest.yaml")
@@ -21,7 +21,9 @@ def pinned(name: str) -> Pinned:
         (each for each, entry in SHIPPED.distributions.items() if name in entry.sources), ""
     )
     try:
-        return acquire(SHIPPED.source(name), Access(Cache(cachedir.default_root()), offline=True))
+        return acquire(
+            SHIPPED.source(name), Access(Cache(cache_folder.default_root()), offline=True)
+        )
     except FatalError as error:
         way = f"python build.py --distribution {distribution} --mirror DIR"
         pytest.skip(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.env import doors
+from builder.packages import program_wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ def make() -> Iterator[Place]:
     program.write_text(_RECORDER)
     program.chmod(0o755)
     (root / "opt/rosetta/constraints.txt").write_text("# packages 0123456789abcdef\njax==0.10.2\n")
-    scripts = root / "opt/thing/thing" / doors.SCRIPTS
+    scripts = root / "opt/thing/thing" / program_wrappers.SCRIPTS
     scripts.mkdir(parents=True)
     (scripts / "train.sh").write_text(
         '#!/bin/bash\nprintf "argument %s\\n" "$0" "$@" "$$"\nenv\nexit "${RC:-0}"\n'
@@ -112,7 +112,10 @@ def make() -> Iterator[Place]:
         "import sys\nprint('loading', __name__, *sys.argv[1:])\nsys.exit(7)\n"
     )
     (scripts / "tasks.py").write_text("")
-    for name, text in {**doors.PROGRAMS, **doors.of_tree(root / "opt/thing", "thing")}.items():
+    for name, text in {
+        **program_wrappers.PROGRAMS,
+        **program_wrappers.of_tree(root / "opt/thing", "thing"),
+    }.items():
         (place.bin / name).write_text(text)
         (place.bin / name).chmod(0o755)
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.image import layer, oci
-from builder.image.entry import file, link
+from builder.images.oci import layer, oci_documents
+from builder.images.oci.tar_entry import file, link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 CREATED = "2026-01-02T03:04:05Z"
 SETTINGS = {
@@ -24,7 +24,7 @@ SETTINGS = {
 
 def image(
     cache: Cache, architecture: str = "amd64", *, compression: str = "gzip", top: bytes = b"top"
-) -> oci.Image:
+) -> oci_documents.Image:
     """Three layers: two that all have in common, and one of the architecture and `top`."""
     layers = [
         layer.write(
@@ -52,7 +52,7 @@ def image(
             lambda: [file("opt/top", top + architecture.encode())],
         ),
     ]
-    return oci.image(
+    return oci_documents.image(
         architecture, layers, CREATED, SETTINGS, {"org.opencontainers.image.title": "t5x"}
     )
 
@@ -63,10 +63,10 @@ def index(
     *,
     compression: str = "gzip",
     top: bytes = b"top",
-) -> oci.Index:
+) -> oci_documents.Index:
     """An index over such images."""
     images = [
         image(cache, architecture, compression=compression, top=top)
         for architecture in architectures
     ]
-    return oci.index(images, {"org.opencontainers.image.title": "t5x"})
+    return oci_documents.index(images, {"org.opencontainers.image.title": "t5x"})

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import manifest
-from builder.base.debs import Deb
-from builder.locks.lockfile import Pin
-from builder.te import headers
-from builder.verb import Context
+from builder.core import manifest
+from builder.core.command_context import Context
+from builder.packages.debian_lock import Deb
+from builder.packages.lock_file import Pin
+from builder.packages.transformer_engine import header_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.package_index import Index
 
 VERSION = "1.2.0"
@@ -87,7 +87,7 @@ def _program(architecture: str) -> str:
     return (
         "g++"
         if {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine()) == architecture
-        else f"{headers.TRIPLETS[architecture]}-g++"
+        else f"{header_packages.TRIPLETS[architecture]}-g++"
     )
 
 
@@ -99,7 +99,7 @@ def make(
     for folder in (root / "locks/l", root / "debs", root / "patches", made):
         folder.mkdir(parents=True)
     (root / "patches/series").touch()
-    machine = headers.TRIPLETS[architecture].partition("-")[0]
+    machine = header_packages.TRIPLETS[architecture].partition("-")[0]
     tag = f"py3-none-manylinux_2_17_{machine}"
     packages = {
         "jaxlib": (tag, {"jaxlib/include/xla/ffi.h": b""}),
@@ -143,7 +143,7 @@ def make(
         (root / f"locks/{path}.txt").write_text("".join(pins[name].lines() for name in names))
     sdist = index.add("transformer-engine-jax", _sdist(made, sources))
     deb = _deb(root / "debs", made, architecture)
-    (root / headers.FILE).write_text(headers.render({("3.13", architecture): deb}))
+    (root / header_packages.FILE).write_text(header_packages.render({("3.13", architecture): deb}))
     (root / "manifest.yaml").write_text(f"""version: 1
 sources:
   one: {{wheel: one==1.0, sha256: "{"0" * 64}", patches: patches}}
@@ -218,7 +218,7 @@ def _library(folder: Path, architecture: str, name: str, function: str) -> bytes
 
 def _deb(into: Path, folder: Path, architecture: str) -> Deb:
     """Debian's package of headers, as small as it can be, in `into` under its sha256."""
-    tree, triplet = folder / "deb", headers.TRIPLETS[architecture]
+    tree, triplet = folder / "deb", header_packages.TRIPLETS[architecture]
     files = {
         "DEBIAN/control": f"Package: libpython3.13-dev\nVersion: 3.13.5-1\nArchitecture: {architecture}\nMaintainer: x <x@localhost>\nDescription: x\n",
         "usr/include/python3.13/Python.h": f"#include <{triplet}/python3.13/pyconfig.h>\n",

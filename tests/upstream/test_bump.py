@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from builder import cli, manifest
-from builder.bump import edit, plan, reach, taken
-from builder.cache import Cache
+from builder import cli
+from builder.core import manifest
+from builder.core.cache import Cache
+from builder.core.manifest import GitSource
 from builder.errors import FatalError
-from builder.manifest import GitSource
-from builder.sources.source import Access, acquire
-from builder.stack import patchfile, refresh, series, stack
+from builder.release.bump import branch_state, manifest_edit, plan, upstreamed_patches
+from builder.upstream import patch_file, patch_refresh, patch_series, patched_source
+from builder.upstream.source import Access, acquire
 from tests.support.shipped_sources import ROOT, SHIPPED
 
 pytestmark = pytest.mark.upstream
@@ -54,13 +55,15 @@ def set_back(file: Path, name: str, access: Access) -> list[str]:
     """Pin a source 40 commits earlier, with its patches as they would have stood there; returns those that had no place yet."""
     source = manifest.load(file).source(name)
     assert isinstance(source, GitSource)
-    with reach.opened(source, access, source.commit) as upstream:
-        assert isinstance(upstream, reach.Upstream)
-        old = taken.log(upstream.git, "--first-parent", f"-{BACK + 1}", source.commit)[-1].commit
-    edit.set_pin(file, name, source.commit, old)
+    with branch_state.opened(source, access, source.commit) as upstream:
+        assert isinstance(upstream, branch_state.Upstream)
+        old = upstreamed_patches.log(upstream.git, "--first-parent", f"-{BACK + 1}", source.commit)[
+            -1
+        ].commit
+    manifest_edit.set_pin(file, name, source.commit, old)
     pinned = acquire(replace(source, commit=old), access)
-    found = stack.survey(pinned, series.load(source.patches), (), merge=True)
-    for patch in refresh.fresh(pinned, found).values():
+    found = patched_source.survey(pinned, patch_series.load(source.patches), (), merge=True)
+    for patch in patch_refresh.fresh(pinned, found).values():
         patch.file.write_bytes(patch.raw)
     return [result.name for result in found.results if result.outcome != "applied"]
 
@@ -104,8 +107,8 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(
     set_back(copy, name, access)
     source = manifest.load(copy).source(name)
     assert isinstance(source, GitSource)
-    with reach.opened(source, access, str(SHIPPED.sources[name].commit)) as upstream:
-        assert isinstance(upstream, reach.Upstream)
+    with branch_state.opened(source, access, str(SHIPPED.sources[name].commit)) as upstream:
+        assert isinstance(upstream, branch_state.Upstream)
         git, tip = upstream.git, upstream.tip
         path, line = _changed_line(upstream, source.commit)
         culprit = git.text(
@@ -128,8 +131,8 @@ def test_a_patch_from_before_a_real_rework_names_the_commit(
         index = {"GIT_INDEX_FILE": str(copy.parent / "index")}
         git.run("read-tree", source.commit, env=index)
         git.run("update-index", "--cacheinfo", f"100644,{blob},{path}", env=index)
-        diff = refresh.diff(git, source.commit, git.text("write-tree", env=index))
-    (source.patches / "ours.patch").write_bytes(patchfile.render("a <a@b>", "ours", FIELDS, diff))
+        diff = patch_refresh.diff(git, source.commit, git.text("write-tree", env=index))
+    (source.patches / "ours.patch").write_bytes(patch_file.render("a <a@b>", "ours", FIELDS, diff))
     (source.patches / "series").write_text("ours\n")
     for file in source.patches.glob("*.patch"):
         if file.name != "ours.patch":
@@ -167,19 +170,19 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
     folder = copy.parent / "one"
     folder.mkdir()
     (folder / "series").write_text("theirs\n")
-    with reach.opened(shipped, access, shipped.commit) as upstream:
-        assert isinstance(upstream, reach.Upstream)
-        commits = taken.log(
+    with branch_state.opened(shipped, access, shipped.commit) as upstream:
+        assert isinstance(upstream, branch_state.Upstream)
+        commits = upstreamed_patches.log(
             upstream.git, "--first-parent", "--no-merges", f"-{BACK}", shipped.commit
         )
         made = []
         for one in commits[::-1]:
             parent = upstream.git.text("rev-parse", f"{one.commit}^")
-            raw = patchfile.render(
-                "a <a@b>", "theirs", FIELDS, refresh.diff(upstream.git, parent, one.commit)
+            raw = patch_file.render(
+                "a <a@b>", "theirs", FIELDS, patch_refresh.diff(upstream.git, parent, one.commit)
             )
             with contextlib.suppress(FatalError):
-                if patchfile.parse(folder / "theirs.patch", raw).files:
+                if patch_file.parse(folder / "theirs.patch", raw).files:
                     made.append((one.commit, parent, raw))
     seen: list[tuple[str, ...]] = []
     for commit, parent, raw in made[:8]:
@@ -201,7 +204,7 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
         assert patch.culprit
         culprit = patch.culprit.by.commit
         if culprit != commit:
-            diff = patchfile.parse(folder / "theirs.patch", raw).diff
+            diff = patch_file.parse(folder / "theirs.patch", raw).diff
             assert [
                 _applies(access, shipped, diff, at, copy.parent / "index")
                 for at in (f"{culprit}^", culprit)
@@ -221,8 +224,8 @@ def test_what_upstream_really_did_next_counts_as_taken_from_a_patch_that_does_th
 
 
 def _applies(access: Access, source: GitSource, diff: bytes, commit: str, file: Path) -> bool:
-    with reach.opened(source, access, source.commit) as upstream:
-        assert isinstance(upstream, reach.Upstream)
+    with branch_state.opened(source, access, source.commit) as upstream:
+        assert isinstance(upstream, branch_state.Upstream)
         index = {"GIT_INDEX_FILE": str(file)}
         upstream.git.run("read-tree", commit, env=index)
         return (
@@ -233,7 +236,7 @@ def _applies(access: Access, source: GitSource, diff: bytes, commit: str, file: 
         )
 
 
-def _changed_line(upstream: reach.Upstream, pin: str) -> tuple[str, str]:
+def _changed_line(upstream: branch_state.Upstream, pin: str) -> tuple[str, str]:
     """A line of a Python file, the only one of its kind there, that upstream took out since the pin."""
     diff = upstream.git.text(
         "diff-tree", "-r", "-p", "-U0", "--no-renames", "--diff-filter=M", pin, upstream.tip

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from builder import cli, manifest
-from builder.cache import Cache
-from builder.sources.source import Access
+from builder import cli
+from builder.core import manifest
+from builder.core.cache import Cache
+from builder.upstream.source import Access
 from tests.support.shipped_sources import SHIPPED
 from tests.upstream.test_bump import BACK, NAMES, copy, mirror, set_back
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.stack import overlay, refresh, series, stack
+from builder.upstream import overlay, patch_refresh, patch_series, patched_source
 from tests.support.shipped_sources import SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream
@@ -13,24 +13,26 @@ pytestmark = pytest.mark.upstream
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_every_patch_and_every_overlaid_file_applies(name: str) -> None:
     source, pin = SHIPPED.source(name), pinned(name)
-    found = stack.survey(pin, series.load(source.patches), overlay.load(source.overlay))
+    found = patched_source.survey(
+        pin, patch_series.load(source.patches), overlay.load(source.overlay)
+    )
     assert {
         result.name: (result.outcome, result.detail)
         for result in found.results
         if result.outcome != "applied"
     } == {}
     assert {laid.path: laid.detail for laid in found.overlaid if laid.outcome != "applied"} == {}
-    assert stack.apply(pin, source).commit == found.commit != pin.commit
+    assert patched_source.apply(pin, source).commit == found.commit != pin.commit
 
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_the_patches_are_as_git_writes_them(name: str) -> None:
-    stale, _ = refresh.stale(pinned(name), series.load(SHIPPED.source(name).patches))
+    stale, _ = patch_refresh.stale(pinned(name), patch_series.load(SHIPPED.source(name).patches))
     assert [patch.name for patch in stale] == []
 
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_no_patch_changes_much(name: str) -> None:
-    for patch in series.load(SHIPPED.source(name).patches):
+    for patch in patch_series.load(SHIPPED.source(name).patches):
         assert sum(file.removed for file in patch.files) <= 40, patch.name
         assert sum(file.added for file in patch.files) <= 60, patch.name

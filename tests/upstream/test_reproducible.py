@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder import cachedir
-from builder.sources import sourcelock
+from builder.core import cache_folder
+from builder.upstream import source_lock
 from tests.support.shipped_sources import ROOT, SHIPPED, pinned
 
 pytestmark = pytest.mark.upstream
@@ -21,21 +21,21 @@ _PROGRAM = """
 import hashlib, json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from builder import manifest
-from builder.sources import export, sourcelock, tree
-from builder.stack import stack
-from builder.cache import Cache
-from builder.sources.objects import Reader, walk
-from builder.sources.source import Access, acquire
+from builder.core import manifest
+from builder.upstream import tree_export, source_lock, source_tree
+from builder.upstream import patched_source
+from builder.core.cache import Cache
+from builder.upstream.git_objects import Reader, walk
+from builder.upstream.source import Access, acquire
 os.umask(int(sys.argv[5], 8))
 shipped = manifest.load(Path(sys.argv[1]) / "manifest.yaml")
 source = shipped.source(sys.argv[2])
 access = Access(Cache(Path(sys.argv[3])), offline=True, mirrors=(Path(sys.argv[4]),))
-state = tree.patched(source, access)
-sourcelock.check(shipped, state)
+state = source_tree.patched(source, access)
+source_lock.check(shipped, state)
 into = Path(sys.argv[3]) / "exported"
 with Reader(acquire(source, access).git) as reader:
-    export.write_tree(reader, walk(reader, state.exported_tree), into)
+    tree_export.write_tree(reader, walk(reader, state.exported_tree), into)
 files = {str(p.relative_to(into)): [oct(p.lstat().st_mode), hashlib.sha256(p.read_bytes()).hexdigest() if p.is_file() else ""] for p in sorted(into.rglob("*"))}
 print(json.dumps({"state": state.as_json(), "files": files}))
 """
@@ -86,7 +86,7 @@ def _made(
 @pytest.mark.parametrize("name", [name for name, source in SHIPPED.sources.items() if source.git])
 def test_the_same_everywhere(name: str, tmp_path: Path) -> None:
     pinned(name)  # or say that it cannot be tested
-    mirror = cachedir.default_root() / "git"
+    mirror = cache_folder.default_root() / "git"
     first = _made(name, tmp_path / "a", mirror, "022", TZ="Pacific/Kiritimati", LC_ALL="C")
     second = _made(
         name,
@@ -105,6 +105,6 @@ def test_the_same_everywhere(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED.sources)
 def test_the_lock_knows_every_source(name: str) -> None:
-    source, known = SHIPPED.sources[name], sourcelock.load(SHIPPED)[name]
+    source, known = SHIPPED.sources[name], source_lock.load(SHIPPED)[name]
     assert known["commit"] == (source.commit or known["commit"])
     assert {patch["outcome"] for patch in known["patches"]} <= {"applied"}

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from builder.base import base, bootstrap, debian, debs, pycache
-from builder.base.debs import BaseLock, Deb
-from builder.cache import Cache, stage_key
-from builder.engine import step
+from builder.core.cache import Cache, stage_key
+from builder.core.cache_records import write_stamp
+from builder.core.command_context import Context
+from builder.core.manifest import Manifest
 from builder.errors import FatalError
-from builder.image import layer
-from builder.image.entry import Entry, file
-from builder.manifest import Manifest
-from builder.stamps import write_stamp
-from builder.verb import Context
+from builder.images.base import base_image, bytecode_stamps, debian_bootstrap
+from builder.images.engines import dockerfile_step
+from builder.images.oci import layer
+from builder.images.oci.tar_entry import Entry, file
+from builder.packages import debian_lock, debian_resolution
+from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import debian_packages
 
 DEB = Deb("thing", "1.0", "all", "pool/main/t/thing/thing_1.0_all.deb", "a" * 64, 10, "os")
@@ -45,9 +46,9 @@ def _resolve(
     line: str = "current",
     *,
     offline: bool = False,
-) -> dict[str, base.Base]:
+) -> dict[str, base_image.Base]:
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache, offline)
-    return base.resolve(context, loaded, line, asked, architectures, "", compression)
+    return base_image.resolve(context, loaded, line, asked, architectures, "", compression)
 
 
 def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> BaseLock:
@@ -56,13 +57,15 @@ def _lock(loaded: Manifest, architecture: str = "amd64", **changes: Any) -> Base
             "trixie",
             "trixie",
             architecture,
-            debs.inputs(loaded, "trixie", architecture),
+            debian_lock.inputs(loaded, "trixie", architecture),
             (),
             (DEB,),
         ),
         **changes,
     )
-    debs.path(loaded, "trixie", architecture).write_text(debs.render(lock), encoding="utf-8")
+    debian_lock.path(loaded, "trixie", architecture).write_text(
+        debian_lock.render(lock), encoding="utf-8"
+    )
     return lock
 
 
@@ -76,7 +79,7 @@ def _system(architecture: str, **parts: Any) -> list[Entry]:
 
 def _bootstrapped(cache: Cache, lock: BaseLock, compression: str = "gzip", **parts: Any) -> None:
     """As if mmdebstrap had run for this lock."""
-    keys = bootstrap.keys(lock, debs.ROOT)
+    keys = debian_bootstrap.keys(lock, debian_lock.ROOT)
     layer.write(
         cache, keys["base"], "base", compression, lambda: _system(lock.architecture, **parts)
     )
@@ -94,9 +97,9 @@ def _pulled(cache: Cache, digest: str = DIGEST, **parts: Any) -> None:
         {
             "image": digest,
             "architecture": "amd64",
-            "recipe": step.recipe(debs.ROOT),
+            "recipe": dockerfile_step.recipe(debian_lock.ROOT),
             "version": 1,
-            "bytecode": pycache.RULES,
+            "bytecode": bytecode_stamps.RULES,
         },
     )
     env = [
@@ -235,17 +238,17 @@ def _superseded(
 ) -> BaseLock:
     """Debian has superseded the locked package: its files are gone, and its suite has another version."""
     current = replace(locked, packages=(replace(DEB, version=version, sha256="c" * 64),))
-    taken = bootstrap.layers
+    taken = debian_bootstrap.layers
 
     def layers(cache: Cache, lock: BaseLock, *arguments: Any, **options: Any) -> Any:
         if lock.digest == locked.digest:
-            raise debs.SupersededError(
+            raise debian_lock.SupersededError(
                 "the Debian mirror no longer has thing 1.0", "404", "python build.py lock --base"
             )
         return taken(cache, lock, *arguments, **options)
 
-    monkeypatch.setattr(bootstrap, "layers", layers)
-    monkeypatch.setattr(debian, "lock", lambda *_: current)
+    monkeypatch.setattr(debian_bootstrap, "layers", layers)
+    monkeypatch.setattr(debian_resolution, "lock", lambda *_: current)
     return current
 
 
@@ -259,14 +262,14 @@ def test_a_local_build_takes_current_packages_and_says_so(
     current = _superseded(monkeypatch, locked)
     _bootstrapped(cache, current)
     monkeypatch.setattr(
-        debian, "refuse_older", lambda *_: None
+        debian_resolution, "refuse_older", lambda *_: None
     )  # asks dpkg, which is not on this PATH
     context = Context(loaded.root, loaded.root / "manifest.yaml", cache)
-    found = base.resolve(context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True)[
-        "amd64"
-    ]
+    found = base_image.resolve(
+        context, loaded, "current", "", ["amd64"], "", "gzip", allow_current=True
+    )["amd64"]
     assert found.digest == current.digest
-    assert found.replaced == (debian.Replacement("thing", "1.0", "2.0"),)
+    assert found.replaced == (debian_resolution.Replacement("thing", "1.0", "2.0"),)
     assert "thing 1.0 -> 2.0" in capsys.readouterr().err
 
 
@@ -274,15 +277,19 @@ def test_any_other_build_stays_locked(
     cache: Cache, loaded: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _bootstrapped(cache, _superseded(monkeypatch, _lock(loaded)))
-    with pytest.raises(debs.SupersededError):
+    with pytest.raises(debian_lock.SupersededError):
         _resolve(cache, loaded)
 
 
 def test_a_mirror_that_is_older_than_the_lock_is_refused() -> None:
     debian_packages.need("dpkg")
-    debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian")
-    debian.refuse_older(debian.Replacement("thing", "", "1.0"), "Debian")
+    debian_resolution.refuse_older(
+        debian_resolution.Replacement("thing", "1.0-1+deb13u2", "1.0-1+deb13u3"), "Debian"
+    )
+    debian_resolution.refuse_older(debian_resolution.Replacement("thing", "", "1.0"), "Debian")
     with pytest.raises(
         FatalError, match=r"has thing 1\.0-1, which is older than the locked 1\.0-1\+deb13u2"
     ):
-        debian.refuse_older(debian.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian")
+        debian_resolution.refuse_older(
+            debian_resolution.Replacement("thing", "1.0-1+deb13u2", "1.0-1"), "Debian"
+        )

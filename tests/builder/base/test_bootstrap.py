@@ -14,34 +14,36 @@ from pathlib import Path
 
 import pytest
 
-from builder import manifest
-from builder.base import bootstrap, check, debs, rootfs
-from builder.base.debs import BaseLock, Deb
-from builder.cache import Cache
-from builder.engine import normalise, step
+from builder.core import manifest
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import layer
-from builder.image.entry import Entry, file
-from builder.image.layer import Layer
+from builder.images.base import debian_bootstrap, requirements, root_file_system
+from builder.images.engines import dockerfile_step, layer_normalisation
+from builder.images.oci import layer
+from builder.images.oci.layer import Layer
+from builder.images.oci.tar_entry import Entry, file
+from builder.packages import debian_lock
+from builder.packages.debian_lock import BaseLock, Deb
 from tests.support import container_engines, debian_packages
 
 MARK = "a7f3-mark-of-this-machine"
 _MAKE = """
 import os, sys
 from pathlib import Path
-from builder import manifest
-from builder.base import bootstrap, debs
-from builder.cache import Cache
+from builder.core import manifest
+from builder.images.base import debian_bootstrap
+from builder.packages import debian_lock
+from builder.core.cache import Cache
 os.umask(int(sys.argv[4], 8))
-lock = debs.load(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
-print(*(each.digest for each in bootstrap.layers(Cache(Path(sys.argv[5])), lock, debs.ROOT, "gzip")))
+lock = debian_lock.load(manifest.load(Path(sys.argv[1])), sys.argv[2], sys.argv[3])
+print(*(each.digest for each in debian_bootstrap.layers(Cache(Path(sys.argv[5])), lock, debian_lock.ROOT, "gzip")))
 """
 
 
 def _lock() -> BaseLock:
-    architecture = bootstrap.MACHINES.get(platform.machine(), "")
+    architecture = debian_bootstrap.MACHINES.get(platform.machine(), "")
     loaded = manifest.load(debian_packages.REAL)
-    lock = debs.load(loaded, "trixie", architecture) if architecture else None
+    lock = debian_lock.load(loaded, "trixie", architecture) if architecture else None
     if not lock or not lock.packages:
         pytest.skip(f"NOT CHECKED: no Debian packages are locked for {platform.machine()}")
     return lock
@@ -63,7 +65,7 @@ def _start(lock: BaseLock, cache: Path, umask: str, **env: str) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(debs.ROOT), **env},
+        env={**os.environ, "PYTHONPATH": str(debian_lock.ROOT), **env},
     )
 
 
@@ -92,7 +94,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     lock, folder = _lock(), tmp_path_factory.mktemp("bootstrap")
     cache, again = Cache(folder / "one"), Cache(folder / "two")
     try:
-        packages = debs.fetch(cache, lock)
+        packages = debian_lock.fetch(cache, lock)
     except FatalError as error:
         pytest.skip(f"NOT CHECKED: Debian's packages cannot be had: {error.what}")
     for deb in lock.packages:
@@ -119,7 +121,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     second = _finished(
         _start(lock, again.root, "077", TZ="Asia/Tokyo", LANG="tr_TR.UTF-8", LC_ALL="C")
     )
-    layers = bootstrap.layers(cache, lock, debs.ROOT, "gzip")
+    layers = debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
     assert [each.digest for each in layers] == first
     return Made(cache, lock, layers, second)
 
@@ -127,7 +129,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def _entries(made: Made, number: int, wanted: str = "") -> dict[str, Entry]:
     return {
         entry.path: entry
-        for entry in rootfs.entries(
+        for entry in root_file_system.entries(
             layer.blob(made.cache, made.layers[number].digest),
             lambda entry: bool(re.fullmatch(wanted, entry.path)),
         )
@@ -169,16 +171,16 @@ def test_it_does_not_delete_through_a_mount(cache: Cache) -> None:
     try:
         (scratch / "proc/kept").touch()
         with pytest.raises(FatalError, match="left 1 mounts there"):
-            bootstrap._refuse_mounts(scratch)
+            debian_bootstrap._refuse_mounts(scratch)
         assert (scratch / "proc/kept").exists()
     finally:
         subprocess.run(["umount", str(scratch / "proc")], check=True)
-    bootstrap._refuse_mounts(scratch)
+    debian_bootstrap._refuse_mounts(scratch)
 
 
 def test_an_image_can_stand_on_it(made: Made) -> None:
-    facts = check.facts(
-        check.look([layer.blob(made.cache, each.digest) for each in made.layers]),
+    facts = requirements.facts(
+        requirements.look([layer.blob(made.cache, each.digest) for each in made.layers]),
         "x",
         made.lock.architecture,
         ["3.13"],
@@ -262,15 +264,18 @@ def test_the_os_layer_holds_only_what_is_new(made: Made) -> None:
 def test_an_engine_makes_the_same_layer(made: Made, name: str) -> None:
     base, above = made.layers
     chosen = container_engines.needed(name, builds=True)
-    with step.build_base(
+    with dockerfile_step.build_base(
         chosen,
         made.cache,
-        debs.ROOT,
+        debian_lock.ROOT,
         [base],
         made.lock.architecture,
-        debs.fetch(made.cache, made.lock),
+        debian_lock.fetch(made.cache, made.lock),
     ) as exported:
-        assert normalise.os_layer(made.cache, f"of-{name}", "gzip", exported).digest == above.digest
+        assert (
+            layer_normalisation.os_layer(made.cache, f"of-{name}", "gzip", exported).digest
+            == above.digest
+        )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +301,7 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
     if emulator:
         (tmp_path / "qemu-x86_64").touch()
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(bootstrap, "_BINFMT", str(tmp_path))
+    monkeypatch.setattr(debian_bootstrap, "_BINFMT", str(tmp_path))
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     lock = BaseLock(
         "trixie",
@@ -307,7 +312,7 @@ def test_what_runs_another_architecture_is_missed_before_anything_is_fetched(
     with pytest.raises(
         FatalError, match="programs for amd64 do not run on this arm64 machine"
     ) as caught:
-        bootstrap.layers(cache, lock, debs.ROOT, "gzip")
+        debian_bootstrap.layers(cache, lock, debian_lock.ROOT, "gzip")
     assert caught.value.do.startswith(packages)
     assert "--platform linux/arm64" in caught.value.do
 
@@ -318,7 +323,7 @@ def test_a_list_that_lacks_a_package_fails_in_one_line(made: Made) -> None:
         packages=tuple(deb for deb in made.lock.packages if deb.name not in ("libc6", "libc-bin")),
     )
     with pytest.raises(FatalError, match="mmdebstrap failed: ") as caught:
-        bootstrap.layers(made.cache, broken, debs.ROOT, "gzip")
+        debian_bootstrap.layers(made.cache, broken, debian_lock.ROOT, "gzip")
     report = Path(caught.value.do.removeprefix("see "))
     assert report.stat().st_size
     assert "printed no message" not in caught.value.what
@@ -333,7 +338,9 @@ def test_what_was_installed_is_compared_with_the_list() -> None:
         packages=(Deb("git", "1.0", "all", "pool/x/x.deb", "a" * 64, 1, "os"),),
     )
     status = "Package: git\nStatus: install ok installed\nVersion: {}\n\nPackage: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
-    bootstrap._as_locked([file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock)
+    debian_bootstrap._as_locked(
+        [file("var/lib/dpkg/status", status.format("1.0"))], lock.packages, lock
+    )
     for text in (status.format("1.1"), ""):
         with pytest.raises(FatalError, match=r"not what was locked: .*git=1\.0"):
-            bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)
+            debian_bootstrap._as_locked([file("var/lib/dpkg/status", text)], lock.packages, lock)

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.base import base, debs
-from builder.cache import Cache
-from builder.engine import command
-from builder.engine.engine import Engine
-from builder.image import layer, layout, oci
-from builder.image.entry import Entry, file, folder
-from builder.image.layer import Layer
-from builder.manifest import Manifest
-from builder.verb import Context
+from builder.core.cache import Cache
+from builder.core.command_context import Context
+from builder.core.manifest import Manifest
+from builder.images.base import base_image
+from builder.images.engines import engine_program
+from builder.images.engines.engine import Engine
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.oci.layer import Layer
+from builder.images.oci.tar_entry import Entry, file, folder
+from builder.packages import debian_lock
 from tests.support import container_engines, debian_packages, image_registry
 
 ENV = ["PATH=/usr/bin:/bin", "LANG=C.UTF-8", "XLA_FLAGS=x"]
@@ -63,8 +64,8 @@ def chosen(request: pytest.FixtureRequest) -> Engine:
 
 def _resolve(
     cache: Cache, loaded: Manifest, asked: str, name: str, *, offline: bool = False
-) -> base.Base:
-    return base.resolve(
+) -> base_image.Base:
+    return base_image.resolve(
         Context(loaded.root, loaded.root / "manifest.yaml", cache, offline),
         loaded,
         "current",
@@ -75,10 +76,10 @@ def _resolve(
     )["amd64"]
 
 
-def _image(cache: Cache) -> tuple[Layer, oci.Index]:
+def _image(cache: Cache) -> tuple[Layer, oci_documents.Index]:
     made = layer.write(cache, "system", "base", "gzip", _system)
-    return made, oci.index(
-        [oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
+    return made, oci_documents.index(
+        [oci_documents.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
     )
 
 
@@ -93,13 +94,15 @@ def test_an_image_of_the_engines_own(chosen: Engine, cache: Cache, tmp_path: Pat
         assert _resolve(cache, loaded, TAG, chosen.name) == found
     finally:
         chosen.remove([TAG])
-    assert not debs.path(loaded, "trixie", "amd64").exists()
+    assert not debian_lock.path(loaded, "trixie", "amd64").exists()
 
 
 def test_a_layout_is_taken_as_it_is(cache: Cache, tmp_path: Path) -> None:
     loaded = debian_packages.loaded(tmp_path)
     made = layer.write(cache, "system", "base", "gzip", debian_packages.system)
-    index = oci.index([oci.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {})
+    index = oci_documents.index(
+        [oci_documents.image("amd64", [made], "1980-01-01T00:00:00Z", {"Env": ENV}, {})], {}
+    )
     layout.write(cache, index, tmp_path / "layout", name="x:1")
     found = _resolve(cache, loaded, f"oci:{tmp_path / 'layout'}", "", offline=True)
     assert (found.name, found.digest, found.env, [each.diff_id for each in found.layers]) == (
@@ -131,11 +134,11 @@ def test_the_digest_of_a_registrys_image_is_recorded_at_first_use(
     loaded = debian_packages.manifest_of(tmp_path)
     made, index = _image(cache)
     chosen.load(cache, index, reference)
-    command.run("docker", "push", "--quiet", "--", reference)
+    engine_program.run("docker", "push", "--quiet", "--", reference)
     chosen.remove([reference])
     found = _resolve(cache, loaded, "", chosen.name)
     assert (found.name, [each.diff_id for each in found.layers]) == (reference, [made.diff_id])
-    lock = debs.load(loaded, "trixie", "amd64")
+    lock = debian_lock.load(loaded, "trixie", "amd64")
     assert dict(lock.images) == {reference: found.digest}
     # From then on the record counts, without engine and registry, whatever the tag says.
     assert _resolve(cache, loaded, "", chosen.name, offline=True) == found

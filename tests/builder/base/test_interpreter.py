@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from builder import python
-from builder.base import bootstrap
-from builder.base.base import Base
-from builder.base.interpreter import interpreter
-from builder.cache import Cache
-from builder.env import bytecode
+from builder.core import bytecode
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import layer
+from builder.images.base import debian_bootstrap
+from builder.images.base.base_image import Base
+from builder.images.base.interpreter import interpreter
+from builder.images.oci import layer
+from builder.packages import python_interpreter
 from tests.support import debian_packages
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -26,11 +26,11 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 @pytest.fixture
 def base(cache: Cache) -> Base:
     debian_packages.need("ldd")
-    if platform.libc_ver()[0] != "glibc" or platform.machine() not in bootstrap.MACHINES:
+    if platform.libc_ver()[0] != "glibc" or platform.machine() not in debian_bootstrap.MACHINES:
         pytest.skip("NOT CHECKED: bases are of glibc, on x86_64 or aarch64")
     made = layer.write(cache, "key", "base", "gzip", debian_packages.running)
     return Base(
-        bootstrap.MACHINES[platform.machine()],
+        debian_bootstrap.MACHINES[platform.machine()],
         "test",
         "sha256:" + "0" * 64,
         (made,),
@@ -48,7 +48,9 @@ def test_it_compiles_as_the_python_itself_does(cache: Cache, base: Base, tmp_pat
         platform.python_version(),
         sys.implementation.cache_tag,
     )
-    direct = python.Interpreter(debian_packages.PROGRAM, found.version, found.full, found.tag)
+    direct = python_interpreter.Interpreter(
+        debian_packages.PROGRAM, found.version, found.full, found.tag
+    )
     root = Path(bytecode.__file__).parents[1]
     files = sorted(str(path.relative_to(root)) for path in root.rglob("*.py"))
     for each, name in ((found, "one"), (direct, "two")):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.base import mirrors
 from builder.errors import FatalError
+from builder.packages import debian_mirrors
 from tests.support import debian_packages
 
 _APT_GET = """#!/bin/sh
@@ -67,9 +67,9 @@ def test_sources_without_lists_name_the_mirrors(
     monkeypatch.setenv("LISTS", "".join(f"{label}\\t{_LISTS[label]}\\n" for label in listed))
     monkeypatch.setenv("PRINTED", str(tmp_path / "printed"))
     monkeypatch.setenv("RELEASES", str(releases))
-    for variable in (mirrors.MIRROR, mirrors.SECURITY):
+    for variable in (debian_mirrors.MIRROR, debian_mirrors.SECURITY):
         monkeypatch.delenv(variable, raising=False)
-    urls = mirrors.find_mirrors()
+    urls = debian_mirrors.find_mirrors()
     assert (urls["debian"], urls["security"]) == expected
 
 
@@ -91,13 +91,13 @@ def test_apt_itself_reads_sources_without_lists(
         'Acquire::AllowInsecureRepositories "true";\n'
     )
     monkeypatch.setenv("APT_CONFIG", str(config))
-    monkeypatch.delenv(mirrors.MIRROR, raising=False)
-    monkeypatch.delenv(mirrors.SECURITY, raising=False)
+    monkeypatch.delenv(debian_mirrors.MIRROR, raising=False)
+    monkeypatch.delenv(debian_mirrors.SECURITY, raising=False)
     shown = subprocess.run(
         ["apt-get", "indextargets"], capture_output=True, text=True, check=True
     ).stdout
     assert not shown, "apt has lists, so that this checks nothing"
-    assert mirrors.find_mirrors() == {"debian": f"file:{archive}"}
+    assert debian_mirrors.find_mirrors() == {"debian": f"file:{archive}"}
 
 
 @pytest.mark.parametrize(
@@ -128,25 +128,25 @@ def test_apt_itself_reads_sources_without_lists(
 def test_security_files_come_from_the_security_mirror(
     urls: dict[str, str], filename: str, expected: str
 ) -> None:
-    assert mirrors.mirror_url(urls, filename) == expected
+    assert debian_mirrors.mirror_url(urls, filename) == expected
 
 
 def test_an_unknown_security_mirror_is_named() -> None:
     with pytest.raises(
         FatalError, match="no mirror of Debian's security updates is known here"
     ) as caught:
-        mirrors.mirror_url({"debian": "https://a.example/mirror"}, "pool/updates/x.deb")
-    assert caught.value.where == mirrors.SECURITY
+        debian_mirrors.mirror_url({"debian": "https://a.example/mirror"}, "pool/updates/x.deb")
+    assert caught.value.where == debian_mirrors.SECURITY
 
 
 def test_the_snapshot_is_that_of_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(mirrors.SNAPSHOT, "https://old.example/archive/")
+    monkeypatch.setenv(debian_mirrors.SNAPSHOT, "https://old.example/archive/")
     assert (
-        mirrors.snapshot_url("2026-01-31", "pool/main/x.deb")
+        debian_mirrors.snapshot_url("2026-01-31", "pool/main/x.deb")
         == "https://old.example/archive/debian/20260131T235959Z/pool/main/x.deb"
     )
     assert (
-        mirrors.snapshot_url("2026-01-31", "pool/updates/x.deb")
+        debian_mirrors.snapshot_url("2026-01-31", "pool/updates/x.deb")
         == "https://old.example/archive/debian-security/20260131T235959Z/pool/updates/x.deb"
     )
 
@@ -154,15 +154,18 @@ def test_the_snapshot_is_that_of_the_day(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("variable", "find"),
     [
-        (mirrors.MIRROR, mirrors.find_mirrors),
-        (mirrors.SECURITY, mirrors.find_mirrors),
-        (mirrors.SNAPSHOT, lambda: mirrors.snapshot_url("2026-01-31", "pool/main/x.deb")),
+        (debian_mirrors.MIRROR, debian_mirrors.find_mirrors),
+        (debian_mirrors.SECURITY, debian_mirrors.find_mirrors),
+        (
+            debian_mirrors.SNAPSHOT,
+            lambda: debian_mirrors.snapshot_url("2026-01-31", "pool/main/x.deb"),
+        ),
     ],
 )
 def test_an_address_that_is_none_is_refused_without_its_secret(
     variable: str, find: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (mirrors.MIRROR, mirrors.SECURITY, mirrors.SNAPSHOT):
+    for name in (debian_mirrors.MIRROR, debian_mirrors.SECURITY, debian_mirrors.SNAPSHOT):
         monkeypatch.setenv(name, "https://a.example/debian")
     monkeypatch.setenv(variable, "https://u:secretword@a.example/debian main\ndeb x")
     with pytest.raises(FatalError, match="is not a valid address") as caught:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.base import pycache
-from builder.image import layer
-from builder.image.entry import EPOCH
+from builder.images.base import bytecode_stamps
+from builder.images.oci import layer
+from builder.images.oci.tar_entry import EPOCH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 _STALE = "bytecode is stale"
 _COMPILE = "import py_compile, sys; py_compile.compile(sys.argv[1], optimize=int(sys.argv[2]), invalidation_mode=py_compile.PycInvalidationMode.TIMESTAMP)"
@@ -44,7 +44,7 @@ def _through_a_layer(cache: Cache, folder: Path, out: Path) -> dict[str, bytes]:
         "base",
         "gzip",
         lambda: io.BytesIO(packed.getvalue()),
-        change=pycache.tie_to_hashes,
+        change=bytecode_stamps.tie_to_hashes,
     )
     with tarfile.open(layer.blob(cache, made.digest)) as archive:
         for member in archive:

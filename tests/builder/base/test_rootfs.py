@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.base import rootfs
-from builder.cache import Cache
-from builder.image import layer
-from builder.image.entry import Entry, file, folder, link
+from builder.core.cache import Cache
+from builder.images.base import root_file_system
+from builder.images.oci import layer
+from builder.images.oci.tar_entry import Entry, file, folder, link
 
 
 def _view(cache: Cache, *layers: Sequence[Entry], compression: str = "gzip") -> dict[str, Entry]:
@@ -19,7 +19,7 @@ def _view(cache: Cache, *layers: Sequence[Entry], compression: str = "gzip") -> 
         layer.write(cache, f"key{number}", "base", compression, lambda entries=entries: entries)  # type: ignore[misc]
         for number, entries in enumerate(layers)
     ]
-    return rootfs.view([layer.blob(cache, each.digest) for each in made], lambda _: True)
+    return root_file_system.view([layer.blob(cache, each.digest) for each in made], lambda _: True)
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -39,7 +39,7 @@ def test_whiteouts_hide_files_and_folders(cache: Cache) -> None:
     shown = _view(
         cache,
         [file("a/x/1", ""), file("a/xy", ""), file("top", "")],
-        [rootfs.whiteout("a/x"), rootfs.whiteout("top")],
+        [root_file_system.whiteout("a/x"), root_file_system.whiteout("top")],
     )
     assert sorted(shown) == ["a", "a/xy"]
 
@@ -57,7 +57,7 @@ def test_a_file_in_place_of_a_folder_hides_it(cache: Cache) -> None:
 
 def test_only_what_is_wanted_has_content(cache: Cache) -> None:
     made = layer.write(cache, "key", "base", "gzip", lambda: [file("a", "1"), file("b", "2")])
-    shown = rootfs.view([layer.blob(cache, made.digest)], lambda entry: entry.path == "b")
+    shown = root_file_system.view([layer.blob(cache, made.digest)], lambda entry: entry.path == "b")
     assert (shown["a"].data, shown["b"].data) == (None, b"2")
 
 
@@ -74,13 +74,17 @@ def test_links_are_followed_inside(cache: Cache) -> None:
         ],
     )
     for path in ("lib/x.so", "lib64/x.so.1", "usr/lib/x.so", "out", "/lib/./x.so"):
-        assert rootfs.resolve(shown, path) == "usr/lib64/x.so.1"
-    assert [rootfs.resolve(shown, path) for path in ("loop", "none", "lib/none/x")] == ["", "", ""]
+        assert root_file_system.resolve(shown, path) == "usr/lib64/x.so.1"
+    assert [root_file_system.resolve(shown, path) for path in ("loop", "none", "lib/none/x")] == [
+        "",
+        "",
+        "",
+    ]
 
 
 def test_what_is_gone_becomes_a_whiteout() -> None:
     lower = [folder("a"), file("a/x", ""), folder("b"), file("b/y", ""), file("c", "")]
-    assert [each.path for each in rootfs.gone(lower, [folder("a"), file("c", "")])] == [
+    assert [each.path for each in root_file_system.gone(lower, [folder("a"), file("c", "")])] == [
         "a/.wh.x",
         ".wh.b",
     ]
@@ -98,7 +102,7 @@ def test_nothing_of_the_machine_is_kept() -> None:
         "etc/apt/sources.list",
         "usr/bin/qemu-aarch64-static",
     ):
-        assert rootfs.dropped(file(path, "x")), path
+        assert root_file_system.dropped(file(path, "x")), path
     for entry in (
         file("etc/passwd", ""),
         folder("var/log/apt"),
@@ -106,7 +110,7 @@ def test_nothing_of_the_machine_is_kept() -> None:
         file("usr/share/doc/git/copyright", ""),
         file("usr/lib/python3/x.py", ""),
     ):
-        assert not rootfs.dropped(entry), entry.path
+        assert not root_file_system.dropped(entry), entry.path
 
 
 def test_unpacked_it_can_be_read(cache: Cache, tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ def test_unpacked_it_can_be_read(cache: Cache, tmp_path: Path) -> None:
             Entry("usr/bin/y", "hard", 0o755, target="usr/bin/x"),
         ],
     )
-    rootfs.unpack(shown, tmp_path / "root")
+    root_file_system.unpack(shown, tmp_path / "root")
     assert (tmp_path / "root/bin/y").read_text() == "hello"
     assert os.access(tmp_path / "root/bin/x", os.X_OK)
     assert not os.readlink(tmp_path / "root/bin").startswith("/")

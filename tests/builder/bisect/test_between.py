@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from builder.bisect.between import Between, between, with_ours
-from builder.bisect.build import Build, Part
-from builder.cache import Cache
-from builder.locks.lockfile import Pin
-from builder.sources.source import Access
-from builder.stack import patchfile
-from builder.stack.cause import Cause
-from builder.stack.overlay import OverlayFile
+from builder.core.cache import Cache
+from builder.packages.lock_file import Pin
+from builder.release.bisect.build import Build, Part
+from builder.release.bisect.changes import Between, between, with_ours
+from builder.upstream import patch_file
+from builder.upstream.breakage_search import Cause
+from builder.upstream.overlay import OverlayFile
+from builder.upstream.source import Access
 from tests.support.patch_series import FIELDS
 from tests.support.small_distribution import PATCH
 
@@ -24,7 +24,7 @@ HERE = {"platform_machine": "x86_64"}
 
 def _patch(greeting: str, context: str = "# a thing") -> bytes:
     text = PATCH.format(old="1" * 40, new="2" * 40, greeting=greeting).replace("# a thing", context)
-    return patchfile.render(
+    return patch_file.render(
         "rosetta <rosetta@localhost>", "up: a patch", FIELDS, text.encode().partition(b"---\n")[2]
     )
 

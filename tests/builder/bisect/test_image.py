@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from builder import __version__
-from builder.cache import Cache
-from builder.env import parts
-from builder.image import layer, layout, oci, registry
-from builder.image.entry import file
+from builder.core.cache import Cache
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.oci.tar_entry import file
+from builder.images.registry import registry
+from builder.packages import environment_parts
 from tests.support import git_repository
 from tests.support.bisect_history import Story, culprit, lined
 from tests.support.image_registry import Served, serving
@@ -77,12 +78,12 @@ def _files(end: Path) -> dict[str, tuple[str, int]]:
     }
     return {
         **files,
-        "opt/rosetta/lock.json": (parts.lock_text(record), 0o644),
+        "opt/rosetta/lock.json": (environment_parts.lock_text(record), 0o644),
         **{f"opt/thing/{path}": (text, 0o755) for path, text in overlay.items()},
     }
 
 
-def _image(story: Story, end: Path) -> oci.Index:
+def _image(story: Story, end: Path) -> oci_documents.Index:
     """Two layers, as an image has: the lower one is never needed."""
     cache, files = Cache(story.folder / "blobs"), _files(end)
     key = hashlib.sha256(json.dumps(files).encode()).hexdigest()
@@ -94,8 +95,9 @@ def _image(story: Story, end: Path) -> oci.Index:
         "gzip",
         lambda: [file(path, text, mode) for path, (text, mode) in sorted(files.items())],
     )
-    return oci.index(
-        [oci.image("amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})], {}
+    return oci_documents.index(
+        [oci_documents.image("amd64", [low, high], "2026-01-01T00:00:00Z", {"Cmd": ["true"]}, {})],
+        {},
     )
 
 
@@ -208,7 +210,7 @@ def test_a_night_that_is_lost_is_passed_by(
         )
     for name, tag in list(kept.manifests):
         if tag == f"nightly-{DAYS[2]}":
-            kept.manifests[name, tag] = (oci.MANIFEST, b"{}")
+            kept.manifests[name, tag] = (oci_documents.MANIFEST, b"{}")
     name = f"registry:{served.host}/team/thing:nightly-"
     status, document = story.run(BAD, good=f"{name}{DAYS[0]}", bad=f"{name}{DAYS[4]}")
     assert (status, culprit(document["result"])["commit"]) == (0, commits[7])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from builder.bisect.search import Answer, Edge, Found, edge, needed
+from builder.release.bisect.search import Answer, Edge, Found, edge, needed
 
 
 class Asked:

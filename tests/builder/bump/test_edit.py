@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.bump import edit
 from builder.errors import FatalError
+from builder.release.bump import manifest_edit
 
 OLD, NEW = "a1" * 20, "b2" * 20
 BLOCK = f"""# {OLD} is the pin of up
@@ -28,21 +28,21 @@ def test_only_the_pin_changes(tmp_path: Path, ends: str) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_bytes(BLOCK.replace("\n", ends).encode())
     file.chmod(0o600)
-    edit.set_pin(file, "up", OLD, NEW)
+    manifest_edit.set_pin(file, "up", OLD, NEW)
     assert file.read_bytes().decode() == BLOCK.replace(f"'{OLD}'", f"'{NEW}'").replace("\n", ends)
     assert file.stat().st_mode & 0o777 == 0o600
-    edit.set_pin(file, "other", OLD, NEW)
+    manifest_edit.set_pin(file, "other", OLD, NEW)
     assert file.read_bytes().decode() == BLOCK.replace(f"'{OLD}'", f"'{NEW}'").replace(
         f"commit: {OLD},", f"commit: {NEW},"
     ).replace("\n", ends)
-    edit.set_pin(file, "other", OLD, NEW)
+    manifest_edit.set_pin(file, "other", OLD, NEW)
 
 
 def test_a_pin_that_somebody_moved_stays(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(BLOCK)
     with pytest.raises(FatalError, match="the pin of up is a1"):
-        edit.set_pin(file, "up", "c3" * 20, NEW)
+        manifest_edit.set_pin(file, "up", "c3" * 20, NEW)
     assert file.read_text() == BLOCK
 
 
@@ -51,6 +51,6 @@ def test_a_manifest_behind_a_link_stays_behind_it(tmp_path: Path) -> None:
     real.write_text(BLOCK)
     link = tmp_path / "manifest.yaml"
     link.symlink_to(real)
-    edit.set_pin(link, "up", OLD, NEW)
+    manifest_edit.set_pin(link, "up", OLD, NEW)
     assert link.is_symlink()
     assert f"'{NEW}'" in real.read_text()

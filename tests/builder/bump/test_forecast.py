@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from builder import manifest
-from builder.bump import forecast
+from builder.core import manifest
 from builder.errors import FatalError
-from builder.locks import marker
-from builder.locks.lockfile import Pin
-from builder.locks.resolve import Request, Rules
+from builder.packages import environment_markers
+from builder.packages.lock_file import Pin
+from builder.packages.resolution import Request, Rules
+from builder.release.bump import forecast
 from tests.support.bump_history import Story
 from tests.support.package_archives import publish
 from tests.support.package_index import Index
 from tests.support.patch_series import text
 
-PLACES = marker.grid(["3.12"], ["amd64"])
+PLACES = environment_markers.grid(["3.12"], ["amd64"])
 NOW = [
     Pin("jax", "1.0", "", ()),
     Pin("jaxlib", "1.0", "", ()),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from builder import cli
-from builder.bump import reach
-from builder.cache import Cache
-from builder.manifest import GitSource
-from builder.sources.source import Access
+from builder.core.cache import Cache
+from builder.core.manifest import GitSource
+from builder.release.bump import branch_state
+from builder.upstream.source import Access
 from tests.support import git_repository
 from tests.support.bump_history import Story
 from tests.support.patch_series import URL, Bench, text
@@ -89,12 +89,16 @@ def test_a_branch_that_was_deleted_from_a_server(
     up = story.bench.upstream
     up.git.run("update-ref", "refs/heads/other", up.head)
     up.git.run("update-ref", "-d", "refs/heads/main")
-    with reach.opened(_served(story), Access(Cache(tmp_path / "c"), protocols=("file",))) as found:
-        assert isinstance(found, reach.Finding)
+    with branch_state.opened(
+        _served(story), Access(Cache(tmp_path / "c"), protocols=("file",))
+    ) as found:
+        assert isinstance(found, branch_state.Finding)
         assert (found.kind, "there are: other" in found.what) == ("branch-lost", True)
     up.git.run("update-ref", "-d", "refs/heads/other")
-    with reach.opened(_served(story), Access(Cache(tmp_path / "c"), protocols=("file",))) as found:
-        assert isinstance(found, reach.Finding)
+    with branch_state.opened(
+        _served(story), Access(Cache(tmp_path / "c"), protocols=("file",))
+    ) as found:
+        assert isinstance(found, branch_state.Finding)
         assert found.kind == "unreachable"
     capsys.readouterr()
 
@@ -195,6 +199,6 @@ def test_a_name_that_git_could_take_for_an_option(story: Story, tmp_path: Path) 
     )
     with (
         pytest.raises(Exception, match="is no name of a branch"),
-        reach.opened(bad, Access(Cache(tmp_path / "c"))),
+        branch_state.opened(bad, Access(Cache(tmp_path / "c"))),
     ):
         pass

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.bump import search
+from builder.release.bump import breaking_commit
 from tests.support.bump_history import OTHER, Story
 from tests.support.patch_series import text
 
@@ -158,7 +158,7 @@ def test_a_stack_that_does_not_apply_at_the_pin_either(story: Story) -> None:
 
 @pytest.mark.parametrize(("states", "expected"), [("bgg", 1), ("g", 0), ("b", None), ("bgbg", 1)])
 def test_the_newest_states_are_tried_one_by_one(states: str, expected: int | None) -> None:
-    assert search._newest(states, lambda one: one == "g") == expected
+    assert breaking_commit._newest(states, lambda one: one == "g") == expected
 
 
 @pytest.mark.parametrize("bad", [24, 25, 100, 399])
@@ -170,9 +170,9 @@ def test_what_lies_far_back_is_halved(bad: int) -> None:
         tried.append(state)
         return state.startswith("g")
 
-    assert search._newest(states, good) == bad
-    assert len(tried) <= search._ONE_BY_ONE + 10
-    assert search._newest([f"b{n}" for n in range(400)], good) is None
+    assert breaking_commit._newest(states, good) == bad
+    assert len(tried) <= breaking_commit._ONE_BY_ONE + 10
+    assert breaking_commit._newest([f"b{n}" for n in range(400)], good) is None
 
 
 def test_a_file_of_the_overlay_that_changed_names_it_and_the_commit(story: Story) -> None:

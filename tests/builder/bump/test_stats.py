@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from builder import manifest
-from builder.bump import stats
-from builder.cache import Cache
-from builder.sources.source import Access
+from builder.core import manifest
+from builder.core.cache import Cache
+from builder.release.bump import statistics
+from builder.upstream.source import Access
 from tests.support import git_repository
 from tests.support.bump_history import Story, begin
 from tests.support.patch_series import text
@@ -48,7 +48,7 @@ def _stats(story: Story, day: int = 100) -> dict[str, Any]:
     access = Access(
         Cache(story.bench.root / "cache"), offline=True, mirrors=(story.bench.root / "mirror",)
     )
-    found: dict[str, Any] = stats.run(
+    found: dict[str, Any] = statistics.run(
         shipped, story.manifest.name, [shipped.source("up")], access, START + DAY * day
     ).data["sources"]["up"]
     return found

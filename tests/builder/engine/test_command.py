@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.engine import command
 from builder.errors import FatalError
+from builder.images.engines import engine_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_input_and_output(tmp_path: Path) -> None:
-    done = command.run(
+    done = engine_program.run(
         "sh",
         "-c",
         "cat; echo err >&2",
@@ -22,12 +22,12 @@ def test_input_and_output(tmp_path: Path) -> None:
         into=tmp_path / "out",
     )
     assert (done.returncode, (tmp_path / "out").read_bytes(), done.stderr) == (0, b"in", "err\n")
-    assert command.run("sh", "-c", "exit 3", check=False).returncode == 3
+    assert engine_program.run("sh", "-c", "exit 3", check=False).returncode == 3
 
 
 def test_a_program_that_is_missing() -> None:
     with pytest.raises(FatalError, match="cannot be run"):
-        command.run("no-such-engine", "version", check=False)
+        engine_program.run("no-such-engine", "version", check=False)
 
 
 def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
@@ -36,7 +36,9 @@ def test_one_that_stops_reading_is_judged_by_its_own_words() -> None:
             out.write(bytes(1 << 16))  # type: ignore[attr-defined]
 
     with pytest.raises(FatalError, match="the disk is full"):
-        command.run("sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed)
+        engine_program.run(
+            "sh", "-c", "echo 'write /x: no space left on device' >&2; exit 1", feed=feed
+        )
 
 
 def test_what_stops_the_feeding_stops_the_program() -> None:
@@ -44,7 +46,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
         raise FatalError("the blob is gone", "blob", "run again")
 
     with pytest.raises(FatalError, match="the blob is gone"):
-        command.run("sh", "-c", "cat > /dev/null", feed=feed)
+        engine_program.run("sh", "-c", "cat > /dev/null", feed=feed)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_what_stops_the_feeding_stops_the_program() -> None:
     ],
 )
 def test_meanings(printed: str, told: str, do: str) -> None:
-    error = command.failure(f"#1 DONE\n{printed}\n", "engine")
+    error = engine_program.failure(f"#1 DONE\n{printed}\n", "engine")
     assert told in error.what
     assert do in error.do
     assert "\n" not in str(error)
@@ -148,13 +150,13 @@ ERROR: failed to solve: process "/bin/sh -c sh install-packages" did not complet
     ],
 )
 def test_the_end_of_the_engines_message_is_shown(printed: str, shown: str) -> None:
-    error = command.failure(printed, "engine")
+    error = engine_program.failure(printed, "engine")
     assert error.what == shown
     assert error.do == "mend what the engine's message names, then run again"
 
 
 def test_our_own_words_come_first_and_with_apts() -> None:
-    error = command.failure(
+    error = engine_program.failure(
         "#5 1.2 E: Unable to locate package nope\n#5 1.2 rosetta: apt-get install failed\n#5 ERROR: process did not complete successfully: exit code: 1\n",
         "step",
     )
@@ -162,7 +164,7 @@ def test_our_own_words_come_first_and_with_apts() -> None:
 
 
 def test_an_archive_out_of_reach_is_no_registry() -> None:
-    error = command.failure(
+    error = engine_program.failure(
         "#5 1.2 E: Temporary failure resolving 'mirror'\n#5 1.2 rosetta: apt-get update failed: the package archive cannot be reached\n",
         "step",
     )
@@ -170,25 +172,25 @@ def test_an_archive_out_of_reach_is_no_registry() -> None:
     assert "sources, proxies" in error.do
     assert (
         "disk is full"
-        in command.failure(
+        in engine_program.failure(
             "E: write: No space left on device\nrosetta: apt-get install failed\n", "step"
         ).what
     )
 
 
 def test_nothing_secret_is_shown() -> None:
-    error = command.failure(
+    error = engine_program.failure(
         "E: Failed to fetch http://user:hunter2@mirror/x MY_TOKEN=hunter2\nrosetta: apt-get update failed\n",
         "step",
     )
     assert "hunter2" not in str(error)
     assert "hunter2" not in str(
-        command.failure("Error: cannot reach https://user:hunter2@host/v2/", "step")
+        engine_program.failure("Error: cannot reach https://user:hunter2@host/v2/", "step")
     )
 
 
 def test_warnings_are_not_the_cause() -> None:
-    error = command.failure(
+    error = engine_program.failure(
         'time="x" level=warning msg="no space left on device, retrying"\nError: short-name "nope" did not resolve\n',
         "buildah",
     )

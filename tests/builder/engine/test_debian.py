@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import manifest
-from builder.base import bootstrap, debs
-from builder.cache import Cache
-from builder.engine import normalise, step
+from builder.core import manifest
+from builder.core.cache import Cache
 from builder.errors import FatalError
+from builder.images.base import debian_bootstrap
+from builder.images.engines import dockerfile_step, layer_normalisation
+from builder.packages import debian_lock
 from tests.support import container_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.base.debs import BaseLock
-    from builder.image.layer import Layer
+    from builder.images.oci.layer import Layer
+    from builder.packages.debian_lock import BaseLock
 
 ROOT = Path(__file__).parents[3]
 PASSWORD = "proxy-password-7fe1"  # noqa: S105 - of a proxy of this test
@@ -40,12 +41,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cache, BaseLock, Lay
     if not shutil.which("mmdebstrap"):
         pytest.skip("NOT CHECKED: mmdebstrap is not here")
     cache = Cache(tmp_path_factory.mktemp("cache"))
-    lock = debs.load(manifest.load(ROOT / "manifest.yaml"), "trixie", container_engines.HERE)
+    lock = debian_lock.load(manifest.load(ROOT / "manifest.yaml"), "trixie", container_engines.HERE)
     try:
-        debs.fetch(cache, lock)
+        debian_lock.fetch(cache, lock)
     except FatalError as error:
         pytest.skip(f"NOT CHECKED: the locked packages cannot be had here ({error})")
-    return cache, lock, *bootstrap.layers(cache, lock, ROOT, "gzip")
+    return cache, lock, *debian_bootstrap.layers(cache, lock, ROOT, "gzip")
 
 
 @pytest.mark.parametrize("name", ["docker", "buildah"])
@@ -54,10 +55,10 @@ def test_an_engine_makes_the_layer_that_mmdebstrap_makes(
 ) -> None:
     cache, lock, lower, upper = made
     used = container_engines.needed(name, builds=True)
-    with step.build_base(
-        used, cache, ROOT, [lower], container_engines.HERE, debs.fetch(cache, lock)
+    with dockerfile_step.build_base(
+        used, cache, ROOT, [lower], container_engines.HERE, debian_lock.fetch(cache, lock)
     ) as exported:
-        ours = normalise.os_layer(cache, f"os-{name}", "gzip", exported)
+        ours = layer_normalisation.os_layer(cache, f"os-{name}", "gzip", exported)
     assert ours.digest == upper.digest
     assert "usr/bin/python3" in container_engines.content(cache, ours)
 
@@ -145,7 +146,9 @@ def test_an_archive_behind_a_proxy_with_a_password(
             monkeypatch.setenv(name, address)
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        with step.build_base(used, cache, ROOT, [lower], container_engines.HERE) as exported:
+        with dockerfile_step.build_base(
+            used, cache, ROOT, [lower], container_engines.HERE
+        ) as exported:
             assert (
                 container_engines.holds(
                     exported,
@@ -158,7 +161,7 @@ def test_an_archive_behind_a_proxy_with_a_password(
                 == []
             )
             found = container_engines.content(
-                cache, normalise.os_layer(cache, "proxied", "gzip", exported)
+                cache, layer_normalisation.os_layer(cache, "proxied", "gzip", exported)
             )
     assert "usr/bin/python3" in found
     assert any("InRelease" in url or ":443" in url for url in asked)

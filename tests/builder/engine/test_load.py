@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache
-from builder.engine import command, engine, export
-from builder.engine.docker import Docker
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import layer, oci
-from builder.image.entry import file
+from builder.images.engines import engine, engine_program, image_archive
+from builder.images.engines.docker import Docker
+from builder.images.oci import layer, oci_documents
+from builder.images.oci.tar_entry import file
 from tests.support import container_engines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.engine.engine import Engine
-    from builder.image.oci import Index
+    from builder.images.engines.engine import Engine
+    from builder.images.oci.oci_documents import Index
 
 ENGINES = ("docker", "buildah")
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def _index(
             lambda architecture=architecture: [file("opt/top", f"{top} {architecture}\n")],  # type: ignore[misc]
         )
         images.append(
-            oci.image(
+            oci_documents.image(
                 architecture,
                 [base, own],
                 "2026-01-02T03:04:05Z",
@@ -70,7 +70,7 @@ def _index(
                 {},
             )
         )
-    return oci.index(images, {})
+    return oci_documents.index(images, {})
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def _tag(used: Engine, text: str) -> Iterator[str]:
         yield tag
     finally:
         if used.name == "buildah":
-            command.run("buildah", "manifest", "rm", tag, check=False)
+            engine_program.run("buildah", "manifest", "rm", tag, check=False)
         used.remove([tag, f"{tag}-amd64", f"{tag}-arm64"])
 
 
@@ -133,7 +133,7 @@ def test_the_same_image_in_the_other_compression(shared: Cache, tmp_path: Path, 
         assert used.run(second, [], engine.Limits()).stdout == f"both {container_engines.HERE}\n"
         # Docker's store has to have the blobs too, not only what they unpack to.
         used.save(second, tmp_path / "saved.tar")
-        assert export.saved(tmp_path / "saved.tar").diff_ids == tuple(
+        assert image_archive.saved(tmp_path / "saved.tar").diff_ids == tuple(
             each.diff_id for each in _index(shared, top="both").images[0].layers
         )
 
@@ -186,9 +186,9 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     big = layer.write(
         shared, "big", "big", "zstd", lambda: [file("opt/big", os.urandom(1 << 20) * 100)]
     )
-    index = oci.index(
+    index = oci_documents.index(
         [
-            oci.image(
+            oci_documents.image(
                 container_engines.HERE,
                 [container_engines.base(shared), big],
                 "2026-01-02T03:04:05Z",
@@ -200,7 +200,7 @@ def test_a_kill_leaves_no_name_and_a_rerun_ends_right(
     )
     script = tmp_path / "load.py"
     script.write_text(
-        "import sys, pickle, pathlib\nfrom builder.cache import Cache\nfrom builder.engine import engine\n"
+        "import sys, pickle, pathlib\nfrom builder.core.cache import Cache\nfrom builder.images.engines import engine\n"
         "index = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\nprint('go', flush=True)\nengine.choose(sys.argv[2]).load(Cache(pathlib.Path(sys.argv[3])), index, sys.argv[4])\n"
     )
     (tmp_path / "index").write_bytes(pickle.dumps(index))
@@ -233,7 +233,7 @@ def test_what_a_killed_run_left_goes_even_where_nothing_is_to_do(shared: Cache, 
     with _tag(used, "left") as tag:
         used.load(shared, index, tag)
         for each in _names(index):
-            command.run(name, "tag", tag, each)
+            engine_program.run(name, "tag", tag, each)
         assert not _free_of(used, index)
         used.load(shared, index, tag)
         assert not used.digest(_names(index)[name == "buildah"])
@@ -244,7 +244,7 @@ def test_a_program_of_an_engine_ends_with_us(tmp_path: Path) -> None:
     """It would go on, and name an image after the next run was done."""
     held = tmp_path / "held"
     os.mkfifo(held)
-    script = "import sys; from builder.engine import command; command.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
+    script = "import sys; from builder.images.engines import engine_program; engine_program.run('sh', '-c', 'exec 3> \"$0\"; echo go >&3; sleep 20 3>&-; echo it went on >&3', sys.argv[1])"
     process = subprocess.Popen(
         [sys.executable, "-c", script, str(held)],
         cwd=ROOT,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.engine import export, normalise
 from builder.errors import FatalError
+from builder.images.engines import image_archive, layer_normalisation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from builder.cache import Cache
-    from builder.image.entry import Entry
+    from builder.core.cache import Cache
+    from builder.images.oci.tar_entry import Entry
 
 Row = tuple[
     str, "str | bytes | None"
@@ -47,8 +47,8 @@ def _tar(
     return out.getvalue()
 
 
-def _exported(*layers: bytes, below: int = 1) -> export.Exported:
-    return export.Exported(
+def _exported(*layers: bytes, below: int = 1) -> image_archive.Exported:
+    return image_archive.Exported(
         {},
         (),
         tuple((lambda data=data: io.BufferedReader(io.BytesIO(data))) for data in layers),  # type: ignore[misc]
@@ -57,7 +57,7 @@ def _exported(*layers: bytes, below: int = 1) -> export.Exported:
 
 
 def _changes(tmp_path: Path, base: bytes, *above: bytes) -> dict[str, Entry]:
-    with normalise.changes(_exported(base, *above), tmp_path / "spool") as entries:
+    with layer_normalisation.changes(_exported(base, *above), tmp_path / "spool") as entries:
         assert [entry.path for entry in entries] == sorted(entry.path for entry in entries)
         return {entry.path: entry for entry in entries}
 
@@ -126,7 +126,9 @@ def test_two_ways_to_list_one_change_give_one_layer(cache: Cache) -> None:
     ]
     other = _tar([("etc/new", "m"), ("etc/link", "=> etc/new")])
     made = [
-        normalise.os_layer(cache, f"key{number}", "gzip", _exported(_tar(BASE), data)).digest
+        layer_normalisation.os_layer(
+            cache, f"key{number}", "gzip", _exported(_tar(BASE), data)
+        ).digest
         for number, data in enumerate((short, _tar(full, prefix="./"), other))
     ]
     assert made[0] == made[1] != made[2]
@@ -218,13 +220,20 @@ def test_several_steps_count_as_one(tmp_path: Path) -> None:
 
 
 def test_a_layer_that_exists_is_not_read_again(cache: Cache) -> None:
-    made = normalise.os_layer(cache, "key", "gzip", _exported(_tar(BASE), _tar([("etc/new", "n")])))
+    made = layer_normalisation.os_layer(
+        cache, "key", "gzip", _exported(_tar(BASE), _tar([("etc/new", "n")]))
+    )
 
     def refuse() -> object:
         raise AssertionError("was opened")
 
     assert (
-        normalise.os_layer(cache, "key", "gzip", export.Exported({}, (), (refuse, refuse), 1))  # type: ignore[arg-type]
+        layer_normalisation.os_layer(
+            cache,
+            "key",
+            "gzip",
+            image_archive.Exported({}, (), (refuse, refuse), 1),  # type: ignore[arg-type]
+        )
         == made
     )
 
@@ -249,7 +258,7 @@ def _archive(
 
 
 def test_an_archive_is_read(tmp_path: Path) -> None:
-    exported = export.opened(_archive(tmp_path / "a.tar"))
+    exported = image_archive.opened(_archive(tmp_path / "a.tar"))
     assert (exported.below, exported.env, exported.diff_ids) == (
         1,
         ("A=b",),
@@ -272,7 +281,7 @@ def test_a_step_that_changed_nothing_has_no_layer(tmp_path: Path) -> None:
             {"created_by": "RUN install-packages", "empty_layer": True},
         ],
     }
-    assert export.opened(_archive(tmp_path / "a.tar", config=config)).below == 2
+    assert image_archive.opened(_archive(tmp_path / "a.tar", config=config)).below == 2
 
 
 @pytest.mark.parametrize("broken", ["cut", "layers", "step", "json"])
@@ -291,4 +300,4 @@ def test_an_archive_that_is_not_one_is_refused(tmp_path: Path, broken: str) -> N
         else None,
     )
     with pytest.raises(FatalError, match="cannot be read"):
-        export.opened(path)
+        image_archive.opened(path)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache
-from builder.engine import normalise, step
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import layer, oci
-from builder.image.entry import file
+from builder.images.engines import dockerfile_step, layer_normalisation
+from builder.images.oci import layer, oci_documents
+from builder.images.oci.tar_entry import file
 from tests.support import container_engines
 
 if TYPE_CHECKING:
-    from builder.image.layer import Layer
+    from builder.images.oci.layer import Layer
 
 ROOT = Path(__file__).parents[3]
 ENGINES = ("docker", "buildah")
@@ -106,10 +106,12 @@ def test_the_host_is_seen_by_the_step_and_leaves_no_trace(
 ) -> None:
     engine = container_engines.needed(name, builds=True)
     markers = _host(monkeypatch, tmp_path)
-    with step.build_base(engine, shared, ROOT, _small(shared), container_engines.HERE) as exported:
+    with dockerfile_step.build_base(
+        engine, shared, ROOT, _small(shared), container_engines.HERE
+    ) as exported:
         assert container_engines.holds(exported, markers) == []
         made = container_engines.content(
-            shared, normalise.os_layer(shared, f"seen-{name}", "gzip", exported)
+            shared, layer_normalisation.os_layer(shared, f"seen-{name}", "gzip", exported)
         )
     seen = {
         path.removeprefix("usr/share/seen/") for path in made if path.startswith("usr/share/seen/")
@@ -149,7 +151,9 @@ def test_the_search_finds_a_recipe_that_leaks(
         scripts[way],
         before="ENV LEAK=token-7fe1" if way == "config" else "",
     )
-    with step.build_base(engine, shared, root, _small(shared), container_engines.HERE) as exported:
+    with dockerfile_step.build_base(
+        engine, shared, root, _small(shared), container_engines.HERE
+    ) as exported:
         assert container_engines.holds(exported, markers)
 
 
@@ -164,9 +168,13 @@ def test_a_base_whose_layers_are_zstd(shared: Cache, name: str) -> None:
         "zstd",
         lambda: open(layer.blob(shared, plain.digest), "rb"),  # noqa: SIM115 - from_tar closes it
     )
-    with step.build_base(engine, shared, ROOT, [packed], container_engines.HERE) as exported:
+    with dockerfile_step.build_base(
+        engine, shared, ROOT, [packed], container_engines.HERE
+    ) as exported:
         assert exported.below == 1
-        assert normalise.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
+        assert (
+            layer_normalisation.os_layer(shared, f"of-zstd-{name}", "zstd", exported).name == "os"
+        )
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -183,14 +191,20 @@ def test_a_base_with_a_user_or_a_shell_of_its_own(
 ) -> None:
     engine = container_engines.needed(name, builds=True)
     reference = "localhost/rosetta-test-user:1"
-    image = oci.image(container_engines.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {})
-    engine.load(shared, oci.index([image], {}), reference)
+    image = oci_documents.image(
+        container_engines.HERE, _small(shared), "1980-01-01T00:00:00Z", settings, {}
+    )
+    engine.load(shared, oci_documents.index([image], {}), reference)
     try:
-        with step.build_base(engine, shared, ROOT, reference, container_engines.HERE) as exported:
+        with dockerfile_step.build_base(
+            engine, shared, ROOT, reference, container_engines.HERE
+        ) as exported:
             assert (exported.below, len(exported.layers)) == (1, 2)
             made = container_engines.content(
                 shared,
-                normalise.os_layer(shared, f"user-{name}-{settings['User']}", "gzip", exported),
+                layer_normalisation.os_layer(
+                    shared, f"user-{name}-{settings['User']}", "gzip", exported
+                ),
             )
     finally:
         engine.remove([reference])
@@ -204,7 +218,7 @@ def test_a_step_that_fails_shows_its_last_words(shared: Cache, tmp_path: Path, n
     root = container_engines.repository(ROOT, tmp_path / "failing", script)
     with (
         pytest.raises(FatalError) as caught,
-        step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
+        dockerfile_step.build_base(engine, shared, root, _small(shared), container_engines.HERE),
     ):
         pass
     assert "the very reason" in caught.value.what
@@ -217,11 +231,13 @@ def test_both_engines_make_one_layer_twice(shared: Cache) -> None:
     for name in ENGINES:
         engine = container_engines.needed(name, builds=True)
         for count in range(2):
-            with step.build_base(
+            with dockerfile_step.build_base(
                 engine, shared, ROOT, _small(shared), container_engines.HERE
             ) as exported:
                 digests.add(
-                    normalise.os_layer(shared, f"same-{name}-{count}", "gzip", exported).digest
+                    layer_normalisation.os_layer(
+                        shared, f"same-{name}-{count}", "gzip", exported
+                    ).digest
                 )
     assert len(digests) == 1
 
@@ -235,11 +251,14 @@ def test_a_base_that_lacks_much_is_told_all_of_it_and_nothing_stays(
     lacks = r"no apt-get .*lacks: python3 git numactl ps libibverbs\.so\.1 librdmacm\.so\.1 libnuma\.so\.1"
     with (
         pytest.raises(FatalError, match=lacks) as caught,
-        step.build_base(engine, shared, ROOT, on, container_engines.HERE),
+        dockerfile_step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
     assert "--base" in caught.value.do
-    assert [engine.digest(each) for each in step.names(ROOT, on, container_engines.HERE, None)] == [
+    assert [
+        engine.digest(each)
+        for each in dockerfile_step.names(ROOT, on, container_engines.HERE, None)
+    ] == [
         "",
         "",
     ]
@@ -252,10 +271,13 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
     on = "localhost:1/none/such:1"
     with (
         pytest.raises(FatalError, match=r"registry cannot be reached|no such image"),
-        step.build_base(engine, shared, ROOT, on, container_engines.HERE),
+        dockerfile_step.build_base(engine, shared, ROOT, on, container_engines.HERE),
     ):
         pass
-    assert [engine.digest(each) for each in step.names(ROOT, on, container_engines.HERE, None)] == [
+    assert [
+        engine.digest(each)
+        for each in dockerfile_step.names(ROOT, on, container_engines.HERE, None)
+    ] == [
         "",
         "",
     ]
@@ -264,13 +286,13 @@ def test_an_image_that_is_nowhere(shared: Cache, name: str) -> None:
 
 def test_the_recipe_counts_every_file_that_it_runs(tmp_path: Path) -> None:
     root = container_engines.repository(ROOT, tmp_path / "own")
-    before = step.recipe(root)
-    assert before == step.recipe(container_engines.repository(ROOT, tmp_path / "same"))
+    before = dockerfile_step.recipe(root)
+    assert before == dockerfile_step.recipe(container_engines.repository(ROOT, tmp_path / "same"))
     for path in ("Dockerfile.base", "docker/packages", "docker/install-packages"):
         text = (root / path).read_text()
         (root / path).write_text(text + "# more\n")
-        assert step.recipe(root) != before, path
+        assert dockerfile_step.recipe(root) != before, path
         (root / path).write_text(text)
     os.remove(root / "Dockerfile.base")
     with pytest.raises(FatalError, match="is missing"):
-        step.recipe(root)
+        dockerfile_step.recipe(root)

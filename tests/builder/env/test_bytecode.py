@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import python
-from builder.env import bytecode
+from builder.core import bytecode
+from builder.packages import python_interpreter
 
 if TYPE_CHECKING:
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 _SOURCES = {
     "pkg/__init__.py": "NAME = 'a'\nSET = {'x', 'y', 'z'}\n",
@@ -39,8 +39,8 @@ def _site(folder: Path, name: str = "pkg") -> Path:
     return site
 
 
-def _interpreter() -> python.Interpreter:
-    return python.find([f"{sys.version_info.major}.{sys.version_info.minor}"], "")
+def _interpreter() -> python_interpreter.Interpreter:
+    return python_interpreter.find([f"{sys.version_info.major}.{sys.version_info.minor}"], "")
 
 
 def _install(cache: Cache, site: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.env import doors
+from builder.packages import program_wrappers
 from tests.support import small_environment
 from tests.support.small_environment import Place
 
@@ -24,7 +24,10 @@ def place() -> Iterator[Place]:
 
 
 def test_only_what_people_call_has_a_door(place: Place) -> None:
-    assert set(doors.of_tree(place.root / "opt/thing", "thing")) == {"train.sh", "download_it.py"}
+    assert set(program_wrappers.of_tree(place.root / "opt/thing", "thing")) == {
+        "train.sh",
+        "download_it.py",
+    }
 
 
 def test_a_script_by_every_way_people_call_it(place: Place) -> None:
@@ -44,7 +47,12 @@ def test_a_script_by_every_way_people_call_it(place: Place) -> None:
         ran = place.run(*argv, "a b", "c", cwd=cwd, HOME=str(place.tmp), RC="5")
         assert ran.rc == 5, (argv, ran)
         assert ran.arguments[:-1] == [
-            str(place.root / "opt/rosetta/bin/../../thing/thing" / doors.SCRIPTS / "train.sh"),
+            str(
+                place.root
+                / "opt/rosetta/bin/../../thing/thing"
+                / program_wrappers.SCRIPTS
+                / "train.sh"
+            ),
             "a b",
             "c",
         ], argv
@@ -240,7 +248,7 @@ def test_pip_does_what_it_is_told(place: Place, words: list[str]) -> None:
     assert ran.err == ""
 
 
-@pytest.mark.parametrize("name", sorted(doors.TEXTS))
+@pytest.mark.parametrize("name", sorted(program_wrappers.TEXTS))
 def test_shellcheck_finds_nothing(name: str, tmp_path: Path) -> None:
     program = shutil.which(
         "shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -249,7 +257,11 @@ def test_shellcheck_finds_nothing(name: str, tmp_path: Path) -> None:
         pytest.skip("NOT CHECKED: shellcheck is not installed")
     if name == "module":
         pytest.skip("is Python from its fourth line on")
-    text = doors.TEXTS[name].format(name="x", path="x/y") if name == "script" else doors.TEXTS[name]
+    text = (
+        program_wrappers.TEXTS[name].format(name="x", path="x/y")
+        if name == "script"
+        else program_wrappers.TEXTS[name]
+    )
     (tmp_path / "door").write_text(text)
     done = subprocess.run(
         [program, str(tmp_path / "door")], capture_output=True, text=True, check=False

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from builder.env import known_issues
 from builder.errors import FatalError
+from builder.packages import known_issues
 
 RECORD: dict[str, Any] = {
     "distribution": "t5x",

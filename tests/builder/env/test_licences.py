@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.env import licences
 from builder.errors import FatalError
+from builder.packages import licences
 
 
 def package(site: Path, name: str, head: str, files: dict[str, str]) -> None:

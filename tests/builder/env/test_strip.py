@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import uv
-from builder.env import strip
 from builder.errors import FatalError
+from builder.packages import pure_python_wheels, uv
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +33,9 @@ def _wheel(path: Path) -> Path:
 
 def test_installs_for_another_architecture(tmp_path: Path) -> None:
     made = tmp_path / "thing-1.0-py3-none-any.whl"
-    strip.strip(_wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl"), made)
+    pure_python_wheels.strip(
+        _wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl"), made
+    )
     target = tmp_path / "site"
     platform = ("--python-platform", "aarch64-manylinux_2_28", "--python-version", "3.11")
     uv.run(
@@ -69,8 +70,8 @@ def test_installs_for_another_architecture(tmp_path: Path) -> None:
 
 def test_the_same_bytes_twice(tmp_path: Path) -> None:
     source = _wheel(tmp_path / "thing-1.0-cp311-cp311-manylinux2014_x86_64.whl")
-    strip.strip(source, tmp_path / "a.whl")
-    strip.strip(source, tmp_path / "b.whl")
+    pure_python_wheels.strip(source, tmp_path / "a.whl")
+    pure_python_wheels.strip(source, tmp_path / "b.whl")
     assert (tmp_path / "a.whl").read_bytes() == (tmp_path / "b.whl").read_bytes()
 
 
@@ -78,4 +79,4 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
         archive.writestr("x.py", "")
     with pytest.raises(FatalError, match="not a wheel"):
-        strip.strip(tmp_path / "x.whl", tmp_path / "y.whl")
+        pure_python_wheels.strip(tmp_path / "x.whl", tmp_path / "y.whl")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import bundle, layer, layout
+from builder.images import offline_bundle
+from builder.images.oci import layer, layout
 from tests.support import image_registry
 from tests.support.image_bundle import (
     NAME,
@@ -33,8 +34,8 @@ from tests.support.image_bundle import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.cache import Cache
-    from builder.image.oci import Index
+    from builder.core.cache import Cache
+    from builder.images.oci.oci_documents import Index
 
 __all__ = ["index_", "site_"]  # fixtures
 
@@ -45,12 +46,12 @@ __all__ = ["index_", "site_"]  # fixtures
 def test_a_bundle_is_whole_and_the_same_everywhere(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
-    made = bundle.write(
+    made = offline_bundle.write(
         cache, index, tmp_path / "one", name=NAME, records={"amd64": {"line": "current"}}
     )
     old = os.umask(0o077)
     try:
-        bundle.write(
+        offline_bundle.write(
             cache, index, tmp_path / "two", name=NAME, records={"amd64": {"line": "current"}}
         )
     finally:
@@ -86,7 +87,9 @@ def test_a_bundle_is_whole_and_the_same_everywhere(
 
 
 def test_the_readme_names_no_other_distribution(cache: Cache, tmp_path: Path) -> None:
-    bundle.write(cache, image_registry.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu")
+    offline_bundle.write(
+        cache, image_registry.image(cache), tmp_path / "pax", name="me/pax-1.4:cpu"
+    )
     text = (tmp_path / "pax/README.txt").read_text(encoding="utf-8")
     assert (
         "enroot create --name me-pax-1.4-cpu me-pax-1.4-cpu.sqsh && enroot start me-pax-1.4-cpu rosetta info"
@@ -99,12 +102,12 @@ def test_a_bundle_that_is_there_stays_and_a_lost_blob_comes_back(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "one"
-    bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write(cache, index, place, name=NAME)
     before = place.stat().st_ino
-    bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write(cache, index, place, name=NAME)
     assert place.stat().st_ino == before
     biggest(place).unlink()
-    bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write(cache, index, place, name=NAME)
     assert layout.read(place / "image").index.digest == index.digest
 
 
@@ -112,16 +115,16 @@ def test_a_bundle_replaces_a_bundle_and_nothing_else(
     cache: Cache, index: Index, tmp_path: Path
 ) -> None:
     place = tmp_path / "out"
-    bundle.write(cache, image_registry.image(cache), place, name=NAME)
-    bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write(cache, image_registry.image(cache), place, name=NAME)
+    offline_bundle.write(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     (place / "notes").write_text("mine", encoding="ascii")
     with pytest.raises(FatalError, match="not a bundle"):
-        bundle.write(cache, index, place, name=NAME)
+        offline_bundle.write(cache, index, place, name=NAME)
     assert (place / "notes").read_text(encoding="ascii") == "mine"
     (tmp_path / "file").write_text("mine", encoding="ascii")
     with pytest.raises(FatalError, match="not a folder"):
-        bundle.write(cache, index, tmp_path / "file", name=NAME)
+        offline_bundle.write(cache, index, tmp_path / "file", name=NAME)
 
 
 def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
@@ -134,15 +137,15 @@ def test_a_damaged_blob_of_the_cache_ends_it_and_leaves_nothing(
     damaged.write_bytes(data)
     (tmp_path / "out").mkdir()
     with pytest.raises(FatalError, match="is damaged"):
-        bundle.write(cache, index, tmp_path / "out/b", name=NAME)
+        offline_bundle.write(cache, index, tmp_path / "out/b", name=NAME)
     assert listing(tmp_path / "out") == []
 
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from builder.cache import Cache
-from builder.image import bundle
+from builder.core.cache import Cache
+from builder.images import offline_bundle
 from tests.support import image_registry
 from tests.support.image_bundle import NAME, biggest, files, index_, listing, older, run, site_, tool
 cache, place, last, seed = Cache(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -167,7 +170,7 @@ def test_a_killed_write_is_finished_by_the_next(
 ) -> None:
     place = tmp_path / "out/b"
     place.parent.mkdir()
-    bundle.write(cache, image_registry.image(cache), place, name=NAME)
+    offline_bundle.write(cache, image_registry.image(cache), place, name=NAME)
     before = files(place)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(cache.root), str(place), str(last), str(tmp_path)],
@@ -175,7 +178,7 @@ def test_a_killed_write_is_finished_by_the_next(
     )
     assert done.returncode == -signal.SIGKILL
     assert not place.exists() or files(place) == before
-    bundle.write(cache, index, place, name=NAME)
+    offline_bundle.write(cache, index, place, name=NAME)
     assert json.loads((place / "bundle.json").read_bytes())["index"] == index.digest
     assert [
         name for name in listing(place.parent) if "rosetta" in name and "lock" not in name
@@ -205,7 +208,7 @@ def test_a_full_disk_is_noticed_before(
 ) -> None:
     with small(tmp_path / "full", "400k") as full:
         with pytest.raises(FatalError, match="MB are free"):
-            bundle.write(cache, index, full / "b", name=NAME)
+            offline_bundle.write(cache, index, full / "b", name=NAME)
         assert [each for each in listing(full) if "lock" not in each] == []
         done = run(site, "oci", str(full / "layout"))
         assert (done.returncode, "MB are needed" in done.stderr) == (1, True)
@@ -235,7 +238,9 @@ def test_layers_that_the_site_has_stay_out_and_are_brought_back(
     since, having = older(cache, tmp_path, kind)
     site = tmp_path / "site"
     site.mkdir()
-    made = bundle.write(cache, index, site / "bundle", name=NAME, since=bundle.known(str(since)))
+    made = offline_bundle.write(
+        cache, index, site / "bundle", name=NAME, since=offline_bundle.known(str(since))
+    )
     assert sorted(each["name"] for each in made["left_out"]) == ["base", "python", "python"]
     assert made["written"] < sum(each["size"] for each in made["left_out"])
     for each in made["left_out"]:
@@ -261,8 +266,8 @@ def test_what_the_site_has_is_checked_too(cache: Cache, index: Index, tmp_path: 
     copied = tmp_path / "copied"
     shutil.copytree(having, copied)
     (tmp_path / "site").mkdir()
-    made = bundle.write(
-        cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since))
+    made = offline_bundle.write(
+        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
     )
     blob = copied / "image/blobs/sha256" / made["left_out"][0]["digest"][7:]
     blob.chmod(0o644)
@@ -281,9 +286,9 @@ def test_nothing_in_common_is_said(
         json.dumps({"layers": [{"name": "base", "digest": f"sha256:{'0' * 64}"}]}), encoding="ascii"
     )
     assert (
-        bundle.write(cache, index, tmp_path / "out", name=NAME, since=bundle.known(str(lock)))[
-            "left_out"
-        ]
+        offline_bundle.write(
+            cache, index, tmp_path / "out", name=NAME, since=offline_bundle.known(str(lock))
+        )["left_out"]
         == []
     )
     assert "the bundle is whole" in capsys.readouterr().err
@@ -306,12 +311,12 @@ def test_what_says_nothing_of_layers_is_refused(
     if text is not None:
         (tmp_path / "lock.json").write_text(text, encoding="ascii")
     with pytest.raises(FatalError) as problem:
-        bundle.write(
+        offline_bundle.write(
             cache,
             index,
             tmp_path / "out",
             name=NAME,
-            since=bundle.known(str(tmp_path / "lock.json")),
+            since=offline_bundle.known(str(tmp_path / "lock.json")),
         )
     assert problem.value.where == str(tmp_path / "lock.json")
     assert not (tmp_path / "out").exists()

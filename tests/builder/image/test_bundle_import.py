@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import bundle, layout
+from builder.images import offline_bundle
+from builder.images.oci import layout
 from tests.support import image_registry
 from tests.support.image_bundle import (
     NAME,
@@ -31,8 +32,8 @@ from tests.support.image_bundle import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.cache import Cache
-    from builder.image.oci import Index
+    from builder.core.cache import Cache
+    from builder.images.oci.oci_documents import Index
 
 __all__ = ["index_", "site_"]  # fixtures
 
@@ -170,7 +171,7 @@ def test_wrong_usage_is_status_2(site: Path, tmp_path: Path, arguments: tuple[st
 
 
 def test_an_architecture_that_is_not_there(cache: Cache, tmp_path: Path) -> None:
-    bundle.write(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
+    offline_bundle.write(cache, image_registry.image(cache), tmp_path / "bundle", name=NAME)
     done = run(tmp_path, "--arch", "arm64", "oci", "out")
     assert done.returncode == 1
     assert "no image for arm64, only for amd64" in done.stderr
@@ -323,8 +324,8 @@ def test_an_engine_completes_it_from_the_older_bundle(
 ) -> None:
     since, having = older(cache, tmp_path, "bundle")
     (tmp_path / "site").mkdir()
-    made = bundle.write(
-        cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since))
+    made = offline_bundle.write(
+        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
     )
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 1
@@ -349,7 +350,9 @@ def test_an_engine_completes_it_from_its_own(
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "site").mkdir()
-    bundle.write(cache, index, tmp_path / "site/bundle", name=NAME, since=bundle.known(str(since)))
+    offline_bundle.write(
+        cache, index, tmp_path / "site/bundle", name=NAME, since=offline_bundle.known(str(since))
+    )
     done = run(tmp_path / "site", "--arch", "amd64", engine)
     assert done.returncode == 0, done.stderr
     assert json.loads(inspect(engine, NAME, "{{json .RootFS.Layers}}")) == [
@@ -403,7 +406,7 @@ def test_the_script_has_no_warnings() -> None:
     if not shutil.which("shellcheck"):
         pytest.skip("NOT CHECKED: shellcheck is not here")
     done = subprocess.run(
-        ["shellcheck", str(Path(bundle.__file__).with_name("import.sh"))],
+        ["shellcheck", str(Path(offline_bundle.__file__).with_name("import.sh"))],
         capture_output=True,
         text=True,
         check=False,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from builder import build
-from builder.cache import Cache
-from builder.image import command, output
-from builder.verb import Context
+from builder.commands import build
+from builder.core.cache import Cache
+from builder.core.command_context import Context
+from builder.images import image_target
+from builder.pipeline import image_output
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,4 +35,7 @@ def test_only_what_stays_here_may_take_current_debian_packages(
     build.add_arguments(parser)
     arguments = parser.parse_args(["--distribution", "t5x", "--output", place, *more])
     context = Context(ROOT, ROOT / "manifest.yaml", cache)
-    assert command.request(context, arguments, output.parse(place, "t5x", "cpu")).local is local
+    assert (
+        image_output.request(context, arguments, image_target.parse(place, "t5x", "cpu")).local
+        is local
+    )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from builder.image import compress
+from builder.images.oci import blob_compression
 
 MIB = 1 << 20
 
@@ -30,9 +30,9 @@ def _data(size: int) -> bytes:
 
 def _pack(
     data: bytes, compression: str, workers: int = 0, piece: int = 0
-) -> tuple[bytes, compress.Sums]:
+) -> tuple[bytes, blob_compression.Sums]:
     out = io.BytesIO()
-    with compress.Compressor(out, compression, workers) as sink:
+    with blob_compression.Compressor(out, compression, workers) as sink:
         for start in range(0, len(data), piece or max(len(data), 1)):
             sink.write(data[start : start + (piece or len(data))])
         sums = sink.finish()
@@ -54,7 +54,7 @@ def test_round_trip_and_sums(compression: str, size: int) -> None:
     data = _data(size)
     packed, sums = _pack(data, compression)
     assert _unpack(packed, compression) == data
-    assert sums == compress.Sums(
+    assert sums == blob_compression.Sums(
         f"sha256:{hashlib.sha256(data).hexdigest()}",
         size,
         f"sha256:{hashlib.sha256(packed).hexdigest()}",
@@ -75,7 +75,7 @@ def test_neither_cores_nor_pieces_change_the_bytes(compression: str) -> None:
 def test_the_bytes_are_those_of_the_format() -> None:
     """A new libdeflate or zstd that packs otherwise changes every digest: that needs compress.FORMAT counted up, and these lines."""
     data = _data(3 * MIB)
-    assert compress.FORMAT == 2
+    assert blob_compression.FORMAT == 2
     assert (
         _pack(data, "gzip")[1].digest
         == "sha256:e50984a7d59e3cf36680b8aa8a911165879e2d4753b949f0c1c3a36921cf5c30"
@@ -135,7 +135,7 @@ def test_files_are_copied_whole_or_say_how_much_came(compression: str, tmp_path:
     (tmp_path / "f").write_bytes(data)
     out = io.BytesIO()
     descriptor = os.open(tmp_path / "f", os.O_RDONLY)
-    with compress.Compressor(out, compression, 2) as sink:
+    with blob_compression.Compressor(out, compression, 2) as sink:
         sink.write(b"head")
         assert sink.copy(descriptor, len(data) + 100) == len(data)
         sink.write(b"tail")
@@ -153,7 +153,7 @@ class _Full(io.RawIOBase):
 def test_a_full_disk_ends_it(compression: str) -> None:
     out: Any = _Full()
     with (
-        compress.Compressor(out, compression, 2) as sink,
+        blob_compression.Compressor(out, compression, 2) as sink,
         pytest.raises(OSError, match="No space left"),
     ):
         sink.write(_data(40 * MIB))
@@ -163,7 +163,10 @@ def test_a_full_disk_ends_it(compression: str) -> None:
 def test_reader_knows_each_by_its_first_bytes(compression: str, tmp_path: Path) -> None:
     data = _data(3 * MIB)
     (tmp_path / "blob").write_bytes(data if compression == "plain" else _pack(data, compression)[0])
-    with open(tmp_path / "blob", "rb") as stream, compress.reader(stream) as plain:
+    with open(tmp_path / "blob", "rb") as stream, blob_compression.reader(stream) as plain:
         assert plain.read() == data
-    with io.BytesIO((tmp_path / "blob").read_bytes()) as memory, compress.reader(memory) as plain:
+    with (
+        io.BytesIO((tmp_path / "blob").read_bytes()) as memory,
+        blob_compression.reader(memory) as plain,
+    ):
         assert plain.read() == data

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import log, redact
+from builder.core import log, secrets
 from builder.errors import FatalError
-from builder.image import credentials, pull, reference, registry, transport
+from builder.images.oci import reference
+from builder.images.registry import credentials, download, registry, transport
 from tests.support import image_registry
 from tests.support.image_registry import Fault, Memory, Served
 from tests.support.registry_fixtures import pauses_, served_
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 __all__ = ["pauses_", "served_"]  # fixtures
 
@@ -74,7 +75,7 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
     name = f"{served.host}/team/t5x:latest"
     index = image_registry.image(cache)
     registry.push(cache, index, name)
-    assert pull.pull_manifest(name).digest == index.digest
+    assert download.pull_manifest(name).digest == index.digest
     assert [asked["scope"] for asked in kept.asked] == [
         ["repository:team/t5x:pull,push"],
         ["repository:team/t5x:pull"],
@@ -82,13 +83,13 @@ def test_a_token_for_everyone_and_one_for_a_login_of_before(
 
     kept.anonymous, kept.identity = False, "identity-of-ours"
     with pytest.raises(FatalError, match="no credentials"):
-        pull.pull_manifest(name)
+        download.pull_manifest(name)
     _logged_in(
         tmp_path / "docker",
         monkeypatch,
         {"auths": {served.host: {"auth": "", "identitytoken": "identity-of-ours"}}},
     )
-    assert pull.pull_manifest(name).digest == index.digest
+    assert download.pull_manifest(name).digest == index.digest
 
 
 def test_a_token_that_runs_out_is_asked_for_again(
@@ -162,18 +163,18 @@ def test_what_a_registry_repeats_of_a_login_is_not_shown(
             json.dumps({"errors": [{"code": "DENIED", "message": message}]}).encode(),
         )
 
-    redact.remember([], {})
+    secrets.remember([], {})
     with image_registry.serving(answer, kept.lose) as served:
         kept.bearer = f"http://{served.host}/token" if bearer else ""
         _logged_in(tmp_path / "docker", monkeypatch, {"auths": {served.host: _AUTH}})
         with pytest.raises(FatalError, match="refused: ") as problem:
-            pull.pull_manifest(f"{served.host}/t5x:latest")
+            download.pull_manifest(f"{served.host}/t5x:latest")
     secret = heard[0].partition(" ")[2]
-    secrets = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
-    log.info(f"it was said: {secrets}")
+    shown = ["my-password", secret, base64.b64encode(b"me:my-password").decode()]
+    log.info(f"it was said: {shown}")
     texts = (str(problem.value), capsys.readouterr().err)
     assert [
-        (text, word) for text in texts for word in secrets if word in text or word[:8] in text
+        (text, word) for text in texts for word in shown if word in text or word[:8] in text
     ] == []
     assert not re.search(r"[^ -~…]", texts[0])
 
@@ -256,7 +257,7 @@ def test_no_other_host_hears_who_we_are(
     with image_registry.serving(elsewhere, lambda _: None) as other:
         kept.redirect = f"http://{other.host}"
         wanted = index.images[0].layers[0]
-        pull.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
+        download.fetch_blob(f"{served.host}/t5x", wanted.digest, wanted.size, tmp_path / "blob")
         assert other.sent("GET") == [f"/{wanted.digest}"]
         assert [headers.get("Authorization") for headers in other.headers] == [None]
     assert any("Authorization" in headers for headers in served.headers)
@@ -409,7 +410,7 @@ def test_a_registry_without_head(cache: Cache, status: int) -> None:
 
     with image_registry.serving(answer, kept.lose) as served:
         pushed = registry.push(cache, image_registry.image(cache), f"{served.host}/t5x:latest")
-        assert pull.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
+        assert download.pull_manifest(f"{served.host}/t5x:latest").digest == pushed.digest
 
 
 def test_a_body_that_drips_is_given_up(
@@ -423,7 +424,7 @@ def test_a_body_that_drips_is_given_up(
     monkeypatch.setattr(transport, "_LEAST_RATE", 1 << 60)
     monkeypatch.setattr(transport, "TRIES", 1)
     with pytest.raises(FatalError, match=r"it sent only [0-9]+ bytes"):
-        pull.pull_manifest(f"{served.host}/t5x:latest")
+        download.pull_manifest(f"{served.host}/t5x:latest")
 
 
 def test_the_machines_ca_bundle_counts(
@@ -443,7 +444,7 @@ def test_the_machines_ca_bundle_counts(
         assert served.tag("t5x", "latest")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
         with pytest.raises(FatalError, match="is not there"):
-            pull.pull_manifest(name)
+            download.pull_manifest(name)
 
 
 def test_https_is_left_for_nothing() -> None:

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from builder import cachetool
-from builder.cache import Cache
+from builder.commands import cache as cache_command
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import compress, layer, tar
-from builder.image.entry import Entry, file, link
+from builder.images.oci import blob_compression, layer, tar_file
+from builder.images.oci.tar_entry import Entry, file, link
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,7 +34,7 @@ def _entries() -> list[Entry]:
 def _members(cache: Cache, made: layer.Layer) -> list[tarfile.TarInfo]:
     with (
         open(layer.blob(cache, made.digest), "rb") as stream,
-        compress.reader(stream) as plain,
+        blob_compression.reader(stream) as plain,
         tarfile.open(fileobj=io.BytesIO(plain.read())) as archive,
     ):
         return archive.getmembers()
@@ -83,9 +83,9 @@ def test_umask_locale_time_zone_and_cores_do_not_enter(tmp_path: Path) -> None:
             hashlib.shake_256(name.encode()).digest(900_000) + b" " * 900_000
         )
     program = (
-        "import os, sys; from pathlib import Path; from builder.cache import Cache; from builder.image import layer, tar; "
+        "import os, sys; from pathlib import Path; from builder.core.cache import Cache; from builder.images.oci import layer, tar_file; "
         "cores = os.sched_getaffinity(0); os.sched_setaffinity(0, {min(cores)} if sys.argv[4] == '1' else cores); "
-        "print(layer.write(Cache(Path(sys.argv[1])), 'k', 'x', sys.argv[3], lambda: tar.walk(sys.argv[2], 'opt')).digest)"
+        "print(layer.write(Cache(Path(sys.argv[1])), 'k', 'x', sys.argv[3], lambda: tar_file.walk(sys.argv[2], 'opt')).digest)"
     )
     found: dict[str, set[str]] = {"gzip": set(), "zstd": set()}
     for number, (umask, extra) in enumerate(
@@ -191,9 +191,9 @@ def test_a_full_disk_leaves_nothing(cache: Cache) -> None:
 _SLOW = """
 import sys, time
 from pathlib import Path
-from builder.cache import Cache
-from builder.image import layer
-from builder.image.entry import file
+from builder.core.cache import Cache
+from builder.images.oci import layer
+from builder.images.oci.tar_entry import file
 def entries():
     yield file("a", b"1")
     print("begun", flush=True)
@@ -267,7 +267,7 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
         with (
             open(source, "rb") as plain,
             open(tmp_path / "packed", "wb") as out,
-            compress.Compressor(out, packed) as sink,
+            blob_compression.Compressor(out, packed) as sink,
         ):
             sink.write(plain.read())
             sink.finish()
@@ -280,8 +280,11 @@ def test_from_tar_keeps_what_counts(cache: Cache, tmp_path: Path, packed: str) -
         lambda: io.BytesIO(source.read_bytes()),
         lambda entry: None if entry.path.startswith("var/log") else entry,
     )
-    with open(layer.blob(cache, made.digest), "rb") as stream, compress.reader(stream) as unpacked:
-        found = {entry.path: entry for entry, _ in tar.read(unpacked)}
+    with (
+        open(layer.blob(cache, made.digest), "rb") as stream,
+        blob_compression.reader(stream) as unpacked,
+    ):
+        found = {entry.path: entry for entry, _ in tar_file.read(unpacked)}
     assert sorted(found) == ["dev/null", "tmp", "usr/.wh.gone", "usr/bin/hard", "usr/bin/new"]
     assert (
         found["usr/bin/hard"].kind,
@@ -327,7 +330,7 @@ def test_a_full_disk_is_not_taken_for_a_damaged_blob(tmp_path: Path) -> None:
     with (
         open(tmp_path / "blob", "rb") as stream,
         pytest.raises(OSError, match="No space left"),
-        compress.reader(stream),
+        blob_compression.reader(stream),
     ):
         raise OSError(28, "No space left on device")
 
@@ -349,14 +352,14 @@ def test_prune_takes_old_records_and_blobs_without_one(cache: Cache) -> None:
         "blobs/" + "0" * 64,
         "blobs/.tmp-killed.gzip",
     }
-    assert set(cachetool.prune(cache, days=30, sources=False, dry_run=True)) == wanted
+    assert set(cache_command.prune(cache, days=30, sources=False, dry_run=True)) == wanted
     assert layer.blob(cache, old.digest).exists()
-    assert set(cachetool.prune(cache, days=30, sources=False, dry_run=False)) == wanted
+    assert set(cache_command.prune(cache, days=30, sources=False, dry_run=False)) == wanted
     assert layer.find(cache, "old", "x", "gzip") is None
     assert layer.find(cache, "fresh", "x", "gzip") == fresh
     assert [path.name for path in cache.path("blobs", "sha256").iterdir()] == [fresh.digest[7:]]
-    assert cachetool.usage(cache.root)["blobs"] > 0
-    assert cachetool.prune(cache, days=30, sources=False, dry_run=False) == {}
+    assert cache_command.usage(cache.root)["blobs"] > 0
+    assert cache_command.prune(cache, days=30, sources=False, dry_run=False) == {}
 
 
 def test_using_a_layer_keeps_it_from_being_pruned(cache: Cache) -> None:
@@ -364,4 +367,4 @@ def test_using_a_layer_keeps_it_from_being_pruned(cache: Cache) -> None:
     long_ago = time.time() - 40 * 86400
     os.utime(cache.path("layers", "k.gzip.json"), (long_ago, long_ago))
     assert layer.write(cache, "k", "x", "gzip", _entries) == made
-    assert cachetool.prune(cache, days=30, sources=False, dry_run=False) == {}
+    assert cache_command.prune(cache, days=30, sources=False, dry_run=False) == {}

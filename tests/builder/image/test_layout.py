@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from builder import archives, cachetool
-from builder.cache import Cache
+from builder.commands import cache as cache_command
+from builder.core import archives
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.image import layer, layout
+from builder.images.oci import layer, layout
 from tests.support import small_image
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +90,7 @@ def test_a_flipped_byte_in_the_caches_blob_is_not_written(
     with pytest.raises(FatalError, match="is damaged"):
         layout.write(cache, index, tmp_path / name, name="n")
     assert not (tmp_path / name).exists()
-    assert list(cachetool.check(cache)[1]) == [f"blobs/{blob.name}"]
+    assert list(cache_command.check(cache)[1]) == [f"blobs/{blob.name}"]
     layout.write(cache, small_image.index(cache), tmp_path / name, name="n")  # it is made again
 
 
@@ -177,8 +178,8 @@ def test_a_lost_blob_or_a_full_disk_leaves_what_was_there(
 _KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from builder.cache import Cache
-from builder.image import layout
+from builder.core.cache import Cache
+from builder.images.oci import layout
 from tests.support import small_image
 cache = Cache(Path(sys.argv[1]))
 index = small_image.index(cache, top=b"new")

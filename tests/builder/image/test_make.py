@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder import archives
-from builder.image import compress, layout
+from builder.core import archives
+from builder.images.oci import blob_compression, layout
 from tests.support import image_bases, small_distribution
 from tests.support.image_bases import OTHER, OWN, images
 from tests.support.package_index import serving
@@ -24,8 +24,8 @@ from tests.support.small_distribution import ROOT, Chain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.image.layout import Layout
-    from builder.image.oci import Image
+    from builder.images.oci.layout import Layout
+    from builder.images.oci.oci_documents import Image
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def _members(
             continue
         with (
             open(layout.blob(read.folder, one), "rb") as packed,
-            compress.reader(packed) as plain,
+            blob_compression.reader(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             for member in archive:
@@ -125,7 +125,7 @@ def test_the_environment_stands_where_the_image_has_it(chain: Chain) -> None:
     for one in _image(read).layers:
         with (
             open(layout.blob(read.folder, one), "rb") as packed,
-            compress.reader(packed) as plain,
+            blob_compression.reader(packed) as plain,
             tarfile.open(fileobj=plain, mode="r|") as archive,
         ):
             archives.extract_verified(archive, root, keep_modes=True)

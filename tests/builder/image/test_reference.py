@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import reference
+from builder.images.oci import reference
 
 if TYPE_CHECKING:
     pass

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import layer, layout, oci, pull, registry, send
+from builder.images.oci import layer, layout, oci_documents
+from builder.images.registry import download, registry, upload
 from tests.support import image_registry
 from tests.support.image_registry import Fault, Served
 from tests.support.registry_fixtures import pauses_, served_
@@ -19,7 +20,7 @@ from tests.support.registry_fixtures import pauses_, served_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
 
 __all__ = ["pauses_", "served_"]  # fixtures
 
@@ -35,14 +36,14 @@ def test_an_image_goes_there_and_comes_back(cache: Cache, served: Served, tmp_pa
     )  # the base's layer is in both and goes once
 
     assert (
-        pull.pull(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest
+        download.pull(f"{served.host}/team/t5x:cuda13", tmp_path / "back", layers=True).digest
         == index.digest
     )
     back = layout.read(tmp_path / "back")
     assert back.index.document == index.document
     assert [image.config for image in back.index.images] == [image.config for image in index.images]
-    found = pull.pull_manifest(f"{served.host}/team/t5x@{index.digest}")
-    assert (found.data, found.media_type) == (index.document, oci.INDEX)
+    found = download.pull_manifest(f"{served.host}/team/t5x@{index.digest}")
+    assert (found.data, found.media_type) == (index.document, oci_documents.INDEX)
 
 
 def test_only_what_is_missing_moves(cache: Cache, served: Served) -> None:
@@ -173,8 +174,8 @@ def test_a_blob_that_is_lost_after_all_was_accepted_is_noticed(
 _PUSHER = """
 import sys
 from pathlib import Path
-from builder.cache import Cache
-from builder.image import registry
+from builder.core.cache import Cache
+from builder.images.registry import registry
 from tests.support import image_registry
 cache = Cache(Path(sys.argv[1]))
 registry.push(cache, image_registry.image(cache, top="new"), sys.argv[2])
@@ -216,7 +217,7 @@ def test_retry_after_is_honoured(cache: Cache, served: Served, pauses: list[floa
 def test_a_registry_that_does_not_take_large_bodies_gets_pieces(
     cache: Cache, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(send, "CHUNK", 100_000)
+    monkeypatch.setattr(upload, "CHUNK", 100_000)
     served.faults.append(Fault("413", "PUT", "uploads", larger=400_000, times=9))
     index = image_registry.image(cache, size=450_000)
     pushed = registry.push(cache, index, f"{served.host}/t5x:latest")
@@ -244,11 +245,11 @@ def test_a_blob_comes_whole_or_not_at_all(cache: Cache, served: Served, tmp_path
     registry.push(cache, index, name)
     wanted = index.images[0].layers[1]
     served.faults += [Fault("truncate", "GET", "blobs"), Fault("corrupt", "GET", "blobs")]
-    pull.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
+    download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "blob")
     assert (tmp_path / "blob").read_bytes() == layer.blob(cache, wanted.digest).read_bytes()
     served.faults += [Fault("corrupt", "GET", "blobs", times=99)]
     with pytest.raises(FatalError):
-        pull.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
+        download.fetch_blob(name, wanted.digest, wanted.size, tmp_path / "bad")
     assert sorted(each.name for each in tmp_path.iterdir() if "b" in each.name[:5]) == ["blob"]
 
 
@@ -256,7 +257,7 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
     first, second = image_registry.image(cache, top="a"), image_registry.image(cache, top="b")
     problems: list[BaseException] = []
 
-    def one(index: oci.Index) -> None:
+    def one(index: oci_documents.Index) -> None:
         try:
             registry.push(cache, index, f"{served.host}/t5x:{'a' if index is first else 'b'}")
         except BaseException as problem:  # noqa: BLE001 - it is looked at below
@@ -273,10 +274,10 @@ def test_two_pushes_at_once_end_right(cache: Cache, served: Served) -> None:
 
 def test_what_is_no_image_is_said_so(served: Served) -> None:
     with pytest.raises(FatalError, match="404"):
-        pull.pull_manifest(f"{served.host}/nothing:here")
+        download.pull_manifest(f"{served.host}/nothing:here")
     served.faults.append(Fault("html", "GET", times=9))
     with pytest.raises(FatalError, match="web page"):
-        pull.pull_manifest(f"{served.host}/nothing:here")
+        download.pull_manifest(f"{served.host}/nothing:here")
 
 
 def test_nothing_listens(cache: Cache) -> None:

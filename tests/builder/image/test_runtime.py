@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from builder.env import parts
-from builder.image import runtime
+from builder.images import image_settings
+from builder.packages import environment_parts
 
 RECORD: dict[str, Any] = {
     "schema": 1,
@@ -64,7 +64,7 @@ VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
     ],
 )
 def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
-    found = dict(line.split("=", 1) for line in runtime.environment(base))
+    found = dict(line.split("=", 1) for line in image_settings.environment(base))
     assert found == {
         "PATH": path,
         "NVIDIA_VISIBLE_DEVICES": "all",
@@ -75,7 +75,7 @@ def test_the_environment_is_five_settings(base: list[str], path: str) -> None:
 
 
 def test_labels() -> None:
-    found = runtime.labels(RECORD)
+    found = image_settings.labels(RECORD)
     prefix = "org.opencontainers.image."
     names = (
         "title",
@@ -98,20 +98,22 @@ def test_labels() -> None:
     assert "NVIDIA" in found[prefix + "licenses"]
     assert found["io.rosetta.te.version"] == "none: no wheel of it for arm64"
     assert (
-        runtime.labels(
+        image_settings.labels(
             {**RECORD, "transformer_engine": {"version": "2.20.2", "wheel_sha256": "f" * 64}}
         )["io.rosetta.te.version"]
         == "2.20.2"
     )
-    assert runtime.labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"] == "Apache-2.0"
+    assert (
+        image_settings.labels({**RECORD, "accelerator": "cpu"})[prefix + "licenses"] == "Apache-2.0"
+    )
 
 
 def test_the_lock_of_the_label_is_the_one_inside() -> None:
     import hashlib
 
-    inside = hashlib.sha256(parts.lock_text(RECORD).encode()).hexdigest()
-    assert runtime.labels(RECORD)["io.rosetta.lock.sha256"] == inside
-    assert runtime.labels({**RECORD, "line": "other"})["io.rosetta.lock.sha256"] != inside
+    inside = hashlib.sha256(environment_parts.lock_text(RECORD).encode()).hexdigest()
+    assert image_settings.labels(RECORD)["io.rosetta.lock.sha256"] == inside
+    assert image_settings.labels({**RECORD, "line": "other"})["io.rosetta.lock.sha256"] != inside
 
 
 def test_annotations_are_the_same_for_every_architecture() -> None:
@@ -120,11 +122,11 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
         "architecture": "arm64",
         "base": {**RECORD["base"], "digest": "sha256:" + "2" * 64},
     }
-    assert runtime.annotated(RECORD) == runtime.annotated(other)
-    assert runtime.annotated(PAX)["org.opencontainers.image.revision"] == "e" * 40
-    assert runtime.annotated(PAX)["org.opencontainers.image.created"] == "2026-04-21T19:24:50Z", (
-        "the newest source's"
-    )
+    assert image_settings.annotated(RECORD) == image_settings.annotated(other)
+    assert image_settings.annotated(PAX)["org.opencontainers.image.revision"] == "e" * 40
+    assert (
+        image_settings.annotated(PAX)["org.opencontainers.image.created"] == "2026-04-21T19:24:50Z"
+    ), "the newest source's"
 
 
 @pytest.mark.parametrize(
@@ -132,10 +134,10 @@ def test_annotations_are_the_same_for_every_architecture() -> None:
     [(RECORD, "t5x_home"), (PAX, "opt/paxml"), ({**PAX, "distribution": "pax-1.4"}, "opt/paxml")],
 )
 def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
-    settings = runtime.settings(record)
+    settings = image_settings.settings(record)
     assert settings["WorkingDir"] == f"/{place}"
     assert settings["Cmd"] == ["bash"]
-    found = {each.path: each for each in runtime.entries(record, VERSIONS)}
+    found = {each.path: each for each in image_settings.entries(record, VERSIONS)}
     assert found[settings["Entrypoint"][0].removeprefix("/")].mode == 0o755
     assert found[f"{place}/datasets"].mode == 0o1777
     assert (found["t5x_home"].mode if place == "t5x_home" else 0o1777) == 0o1777
@@ -143,9 +145,9 @@ def test_settings_and_entries(record: dict[str, Any], place: str) -> None:
 
 
 def test_the_banner_says_what_is_in_it() -> None:
-    text = runtime.banner(RECORD, VERSIONS)
+    text = image_settings.banner(RECORD, VERSIONS)
     assert "Train: rosetta run t5x-tiny " in text
-    assert "Train: rosetta pax train " in runtime.banner(
+    assert "Train: rosetta pax train " in image_settings.banner(
         {**RECORD, "distribution": "pax-1.4"}, VERSIONS
     )
     for word in (
@@ -166,7 +168,9 @@ def test_the_banner_says_what_is_in_it() -> None:
 def entrypoint(tmp_path: Path) -> Path:
     (tmp_path / "banner.txt").write_text("THE BANNER\n")
     path = tmp_path / "entrypoint"
-    path.write_text(runtime.ENTRYPOINT_TEXT.replace(f"/{runtime.HOME}/", f"{tmp_path}/"))
+    path.write_text(
+        image_settings.ENTRYPOINT_TEXT.replace(f"/{image_settings.HOME}/", f"{tmp_path}/")
+    )
     path.chmod(0o755)
     return path
 
@@ -278,14 +282,16 @@ def test_the_command_is_the_process_itself(entrypoint: Path) -> None:
 )
 def test_a_login_shell_finds_our_python_too(path: str, after: str) -> None:
     done = subprocess.run(
-        ["/bin/sh", "-c", f'{runtime.PROFILE_TEXT}echo "$PATH"'],
+        ["/bin/sh", "-c", f'{image_settings.PROFILE_TEXT}echo "$PATH"'],
         env={"PATH": path},
         capture_output=True,
         text=True,
         check=True,
     )
     assert done.stdout == f"{after}\n"
-    assert "etc/profile.d/rosetta.sh" in {each.path for each in runtime.entries(RECORD, VERSIONS)}
+    assert "etc/profile.d/rosetta.sh" in {
+        each.path for each in image_settings.entries(RECORD, VERSIONS)
+    }
 
 
 def test_uv_is_held_to_the_locked_versions_too(entrypoint: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FatalError
-from builder.image import site as image_site
+from builder.images import image_environment as image_site
 
 SCRIPT = "bin/shown"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FatalError
-from builder.image import tar
-from builder.image.entry import EPOCH, Entry, file, folder, link
+from builder.images.oci import tar_file
+from builder.images.oci.tar_entry import EPOCH, Entry, file, folder, link
 
 LONG = "/".join(["d" * 60] * 5)
 ODD = [
@@ -35,7 +35,7 @@ ODD = [
 
 def _bytes(*entries: Entry) -> bytes:
     out = io.BytesIO()
-    tar.write(entries, tar.Plain(out))
+    tar_file.write(entries, tar_file.Plain(out))
     return out.getvalue()
 
 
@@ -111,7 +111,7 @@ def test_everything_an_engine_may_give() -> None:
         ),
         Entry("sticky", "dir", 0o1777, uid=12, gid=13),
     )
-    back = [entry for entry, _ in tar.read(io.BytesIO(_bytes(*odd)))]
+    back = [entry for entry, _ in tar_file.read(io.BytesIO(_bytes(*odd)))]
     assert [
         (each.path, each.kind, each.mode, each.uid, each.gid, each.device, each.xattrs, each.size)
         for each in back
@@ -142,7 +142,7 @@ def test_a_file_of_more_than_8_gib_says_its_size(tmp_path: Path) -> None:
             return count
 
     sink = Counting()
-    tar.write([Entry("big", "file", 0o644, source=str(big), size=size)], sink)
+    tar_file.write([Entry("big", "file", 0o644, source=str(big), size=size)], sink)
     assert sink.copied == size
     assert tarfile.TarInfo.frombuf(sink.kept[1024:1536], "utf-8", "strict").name == "big"
     assert b"19 size=8589934597\n" in sink.kept[512:1024]
@@ -159,7 +159,7 @@ def test_walk(tmp_path: Path) -> None:
     (tmp_path / "a/todir").symlink_to("b")
     found = {
         each.path: (each.kind, each.mode, each.target, each.size)
-        for each in tar.walk(tmp_path / "a", "opt/x")
+        for each in tar_file.walk(tmp_path / "a", "opt/x")
     }
     assert found == {
         "opt/x/b": ("dir", 0o755, "", 0),
@@ -169,7 +169,7 @@ def test_walk(tmp_path: Path) -> None:
         "opt/x/dead": ("link", 0o777, "../nowhere", 0),
         "opt/x/todir": ("link", 0o777, "b", 0),
     }
-    assert {each.path for each in tar.walk(tmp_path, "")} >= {"a", "a/b", "a/b/run"}
+    assert {each.path for each in tar_file.walk(tmp_path, "")} >= {"a", "a/b", "a/b/run"}
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket"])
@@ -183,13 +183,13 @@ def test_walk_refuses_what_no_layer_holds(
         with socket.socket(socket.AF_UNIX) as server:
             server.bind("it")
     with pytest.raises(FatalError, match="neither file, folder nor link"):
-        list(tar.walk(tmp_path, ""))
+        list(tar_file.walk(tmp_path, ""))
 
 
 @pytest.mark.parametrize("now", [b"", b"shorter", b"longer than it was before"])
 def test_a_file_that_changes_is_an_error(tmp_path: Path, now: bytes) -> None:
     (tmp_path / "f").write_bytes(b"as it was, once")
-    entries = list(tar.walk(tmp_path, ""))
+    entries = list(tar_file.walk(tmp_path, ""))
     (tmp_path / "f").write_bytes(now)
     with pytest.raises(FatalError, match="changed while"):
         _bytes(*entries)
@@ -208,7 +208,7 @@ def test_read_gives_contents_in_order() -> None:
     )
     found = [
         (entry.path, entry.kind, content.read() if content else None)
-        for entry, content in tar.read(io.BytesIO(data))
+        for entry, content in tar_file.read(io.BytesIO(data))
     ]
     assert found == [
         ("a", "file", b"1"),
@@ -244,7 +244,7 @@ def test_spooled(tmp_path: Path, form: int) -> None:
         ("./l", tarfile.SYMTYPE, "./z"),
         form=form,
     )
-    with tar.spooled(io.BytesIO(data), tmp_path / "spool") as entries:
+    with tar_file.spooled(io.BytesIO(data), tmp_path / "spool") as entries:
         written = _bytes(*entries)
     assert os.listdir(tmp_path) == []
     found = _members(written)
@@ -273,7 +273,7 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
     if len(packed) > 1 << 19:
         pytest.skip("NOT CHECKED: this file system keeps no holes")
     with (
-        tar.spooled(io.BytesIO(packed), tmp_path / "spool") as entries,
+        tar_file.spooled(io.BytesIO(packed), tmp_path / "spool") as entries,
         tarfile.open(fileobj=io.BytesIO(_bytes(*entries))) as archive,
     ):
         content = archive.extractfile("sparse")
@@ -285,10 +285,10 @@ def test_a_sparse_file_of_gnu_tar(tmp_path: Path) -> None:
 def test_a_tar_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
     data = _foreign((name, tarfile.REGTYPE, ""))
     with pytest.raises(FatalError, match="no layer may have"):
-        list(tar.read(io.BytesIO(data)))
+        list(tar_file.read(io.BytesIO(data)))
     with (
         pytest.raises(FatalError, match="no layer may have"),
-        tar.spooled(io.BytesIO(data), tmp_path / "spool"),
+        tar_file.spooled(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass
     assert os.listdir(tmp_path) == []
@@ -298,10 +298,10 @@ def test_a_tar_that_is_none_or_cut_off_is_refused(tmp_path: Path) -> None:
     whole = _foreign(("a", tarfile.REGTYPE, ""), ("b", tarfile.REGTYPE, ""))
     for broken in (b"not a tar at all" * 64, whole[:1030]):
         with pytest.raises(FatalError, match="cannot be read"):
-            list(tar.read(io.BytesIO(broken)))
+            list(tar_file.read(io.BytesIO(broken)))
         with (
             pytest.raises(FatalError, match=r"cannot be read|changed while"),
-            tar.spooled(io.BytesIO(broken), tmp_path / "spool") as entries,
+            tar_file.spooled(io.BytesIO(broken), tmp_path / "spool") as entries,
         ):
             _bytes(*entries)
 
@@ -310,6 +310,6 @@ def test_a_hard_link_to_nothing_is_refused(tmp_path: Path) -> None:
     data = _foreign(("a", tarfile.LNKTYPE, "gone"))
     with (
         pytest.raises(FatalError, match="hard link to 'gone'"),
-        tar.spooled(io.BytesIO(data), tmp_path / "spool"),
+        tar_file.spooled(io.BytesIO(data), tmp_path / "spool"),
     ):
         pass

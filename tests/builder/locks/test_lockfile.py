@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.locks import lockfile
+from builder.packages import lock_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 A, B = "a" * 64, "b" * 64
 
 
-def _read(tmp_path: Path, text: str) -> list[lockfile.Pin]:
+def _read(tmp_path: Path, text: str) -> list[lock_file.Pin]:
     (tmp_path / "lock.txt").write_text(text)
-    return lockfile.read(tmp_path / "lock.txt")
+    return lock_file.read(tmp_path / "lock.txt")
 
 
 def test_reads_what_uv_writes(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_reads_what_uv_writes(tmp_path: Path) -> None:
         ("numpy", "2.0", (A,)),
     ]
     old, new = (
-        lockfile.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12")
+        lock_file.environment_of(version, f"{version}.1", "amd64") for version in ("3.11", "3.12")
     )
     assert pins[0].holds(old)
     assert not pins[0].holds(new)
@@ -39,8 +39,8 @@ def test_reads_what_uv_writes(tmp_path: Path) -> None:
 
 def test_machine_decides(tmp_path: Path) -> None:
     (pin,) = _read(tmp_path, f"tensorflow==2 ; platform_machine == 'aarch64' --hash=sha256:{A}\n")
-    assert pin.holds(lockfile.environment_of("3.11", "3.11.2", "arm64"))
-    assert not pin.holds(lockfile.environment_of("3.11", "3.11.2", "amd64"))
+    assert pin.holds(lock_file.environment_of("3.11", "3.11.2", "arm64"))
+    assert not pin.holds(lock_file.environment_of("3.11", "3.11.2", "amd64"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_not_locked_is_refused_with_its_line(tmp_path: Path, line: str) 
 
 def test_missing_lock_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(FatalError) as caught:
-        lockfile.read(tmp_path / "none.txt")
+        lock_file.read(tmp_path / "none.txt")
     assert "build.py lock" in caught.value.do
 
 

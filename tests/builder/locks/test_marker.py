@@ -7,11 +7,11 @@ import itertools
 import pytest
 from packaging.markers import Marker
 
-from builder.locks import marker
-from builder.locks.lockfile import environment_of
-from builder.locks.marker import Environment
+from builder.packages import environment_markers
+from builder.packages.environment_markers import Environment
+from builder.packages.lock_file import environment_of
 
-GRID = marker.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
+GRID = environment_markers.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ GRID = marker.grid(["3.11", "3.12", "3.13"], ["amd64", "arm64"])
     ],
 )
 def test_simplest(long: str, short: str | None) -> None:
-    assert marker.simplest(long, GRID) == short
+    assert environment_markers.simplest(long, GRID) == short
 
 
 def test_a_written_marker_holds_where_it_was_chosen_and_nowhere_else() -> None:
     for size in range(1, len(GRID) + 1):
         for chosen in itertools.combinations(GRID, size):
-            text = marker.written(chosen, GRID)
-            assert tuple(each for each in GRID if marker.holds(text, each)) == chosen
+            text = environment_markers.written(chosen, GRID)
+            assert tuple(each for each in GRID if environment_markers.holds(text, each)) == chosen
 
 
 def test_bounds_hold_for_the_line_and_not_beyond() -> None:
-    text = Marker(marker.bounds(GRID))
+    text = Marker(environment_markers.bounds(GRID))
     assert all(
         text.evaluate(environment_of(each.python, f"{each.python}.5", each.architecture))
         for each in GRID
@@ -112,4 +112,6 @@ def test_bounds_hold_for_the_line_and_not_beyond() -> None:
     ],
 )
 def test_best_wheel(names: list[str], environment: Environment, best: int | None) -> None:
-    assert marker.best_wheel(names, environment) == (None if best is None else names[best])
+    assert environment_markers.best_wheel(names, environment) == (
+        None if best is None else names[best]
+    )

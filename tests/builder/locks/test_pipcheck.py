@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import manifest, uv
+from builder.core import manifest
 from builder.errors import FatalError
-from builder.locks import pipcheck
-from builder.locks.lockfile import environment_of
-from builder.locks.pipcheck import Finding
+from builder.packages import dependency_check, uv
+from builder.packages.dependency_check import Finding
+from builder.packages.lock_file import environment_of
 from tests.support.package_archives import metadata, wheel
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_findings(tmp_path: Path) -> None:
         ("c", "1.5", ()),
         ("d-d", "3rc1", ("c<2",)),
     )
-    assert pipcheck.findings(site, HERE) == [
+    assert dependency_check.findings(site, HERE) == [
         Finding("a-b", "c>=2", "1.5"),
         Finding("a-b", "missing[x]>=1", ""),
     ]
@@ -72,10 +72,10 @@ def test_for_another_python_and_machine(tmp_path: Path) -> None:
     site = _site(
         tmp_path, ("a", "1", ("b ; python_version >= '3.13'", "c ; platform_machine == 'aarch64'"))
     )
-    assert pipcheck.findings(site, HERE) == []
+    assert dependency_check.findings(site, HERE) == []
     assert [
         finding.project
-        for finding in pipcheck.findings(site, environment_of("3.13", "3.13.0", "arm64"))
+        for finding in dependency_check.findings(site, environment_of("3.13", "3.13.0", "arm64"))
     ] == ["b", "c"]
 
 
@@ -107,7 +107,9 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout.strip()
-    ours = pipcheck.findings(site, environment_of(version.rpartition(".")[0], version, "amd64"))
+    ours = dependency_check.findings(
+        site, environment_of(version.rpartition(".")[0], version, "amd64")
+    )
     assert sorted(re.findall(r"`([a-z]+)` requires `([^`]+)`", done.stderr)) == [
         (each.package, each.requirement) for each in ours
     ]
@@ -115,19 +117,19 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
 
     bare = _manifest(tmp_path)
     with pytest.raises(FatalError) as caught:
-        pipcheck.require_explained(python, bare, "l")
+        dependency_check.require_explained(python, bare, "l")
     assert "a requires b>=2, but 1.5 is installed (and 1 more)" in caught.value.what
     explained = _manifest(
         tmp_path,
         '{pin: "b==1.5", why: "the tests want it old"}',
         '{drop: gone, lines: [l], why: "nobody imports it here"}',
     )
-    assert set(pipcheck.require_explained(python, explained, "l").values()) == {
+    assert set(dependency_check.require_explained(python, explained, "l").values()) == {
         "the tests want it old",
         "nobody imports it here",
     }
     with pytest.raises(FatalError, match="a requires gone<3, but it is not installed"):
-        pipcheck.require_explained(python, explained, "other")
+        dependency_check.require_explained(python, explained, "other")
 
 
 @pytest.mark.parametrize(
@@ -149,10 +151,10 @@ def test_finds_what_uv_finds(tmp_path: Path) -> None:
 def test_what_an_override_explains(
     tmp_path: Path, override: str, finding: Finding, explained: bool
 ) -> None:
-    reasons, rest = pipcheck.explain([finding], _manifest(tmp_path, override), "l")
+    reasons, rest = dependency_check.explain([finding], _manifest(tmp_path, override), "l")
     assert (list(reasons), rest) == (([finding], []) if explained else ([], [finding]))
 
 
 def test_half_an_environment(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match="not a whole environment"):
-        pipcheck.require_explained(tmp_path / "bin/python", _manifest(tmp_path), "l")
+        dependency_check.require_explained(tmp_path / "bin/python", _manifest(tmp_path), "l")

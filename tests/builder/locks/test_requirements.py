@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import FatalError
-from builder.locks import requirements
+from builder.packages import upstream_requirements
 
 
 def _declared(files: dict[str, str], own: tuple[str, ...] = ()) -> tuple[str, ...]:
-    return requirements.declared(
+    return upstream_requirements.declared(
         "thing", files.keys(), lambda path: files[path].encode(), own
     ).requirements
 
@@ -113,4 +113,4 @@ def test_what_cannot_be_read_is_named(files: dict[str, str], place: str, word: s
 
 def test_not_utf8() -> None:
     with pytest.raises(FatalError, match="not UTF-8"):
-        requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())
+        upstream_requirements.declared("thing", ["setup.py"], lambda _: b"\xff", ())

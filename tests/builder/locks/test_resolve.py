@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.locks import marker, resolve
-from builder.locks.lockfile import Pin
-from builder.locks.resolve import Request, Rules
+from builder.packages import environment_markers, resolution
+from builder.packages.lock_file import Pin
+from builder.packages.resolution import Request, Rules
 from tests.support.package_archives import publish, publish_sdist
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.support.package_index import Index
 
-GRID = marker.grid(["3.11", "3.12"], ["amd64", "arm64"])
+GRID = environment_markers.grid(["3.11", "3.12"], ["amd64", "arm64"])
 X86, ARM = "manylinux2014_x86_64", "manylinux2014_aarch64"
 
 
@@ -26,7 +26,7 @@ def _request(*requirements: str, rules: Rules | None = None) -> Request:
 
 
 def _locked(request: Request, preferred: tuple[Pin, ...] = ()) -> list[Pin]:
-    return resolve.locked(request, resolve.joint(request, preferred))
+    return resolution.locked(request, resolution.joint(request, preferred))
 
 
 def _texts(pins: list[Pin]) -> list[str]:
@@ -239,8 +239,8 @@ def test_a_part_has_the_versions_of_the_whole(index: Index, tmp_path: Path) -> N
     publish(index, tmp_path, "b", "1", "shared<2")
     publish(index, tmp_path, "shared", "1")
     publish(index, tmp_path, "shared", "2")
-    whole = resolve.joint(_request("a", "b"), ())
-    assert _texts(resolve.locked(_request("a"), whole)) == ["a==1", "shared==1"]
+    whole = resolution.joint(_request("a", "b"), ())
+    assert _texts(resolution.locked(_request("a"), whole)) == ["a==1", "shared==1"]
     assert _texts(_locked(_request("a"))) == ["a==1", "shared==2"]
 
 
@@ -258,7 +258,7 @@ def test_the_users_uv_settings_play_no_part(
 
 
 def test_rules_of_a_line(tmp_path: Path) -> None:
-    from builder import manifest
+    from builder.core import manifest
 
     (tmp_path / "manifest.yaml").write_text(f"""version: 1
 sources: {{t: {{wheel: t==1, sha256: "{"a" * 64}", patches: patches/t}}}}
@@ -272,8 +272,8 @@ sdists: [{{name: s, why: "a good reason"}}]
 strip: [{{name: p, architectures: [arm64], why: "a good reason"}}]
 """)
     loaded = manifest.load(tmp_path / "manifest.yaml")
-    assert resolve.rules(loaded, "l") == Rules(
+    assert resolution.rules(loaded, "l") == Rules(
         ("b",), ("a ; python_version < '3.12'",), ("s",), (("p", "arm64"),)
     )
-    assert resolve.rules(loaded, "o") == Rules(("b",), ("c==1",), ("s",), (("p", "arm64"),))
-    assert resolve.rules(loaded, "o", without=loaded.overrides[0]).drops == ()
+    assert resolution.rules(loaded, "o") == Rules(("b",), ("c==1",), ("s",), (("p", "arm64"),))
+    assert resolution.rules(loaded, "o", without=loaded.overrides[0]).drops == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.locks.unsolvable import explain_no_solution
+from builder.packages.resolution_failure import explain_no_solution
 
 HEAD = "error: No solution found when resolving dependencies\n  cause: Because "
 

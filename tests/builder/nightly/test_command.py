@@ -7,7 +7,7 @@ import json
 import pytest
 
 from builder.errors import FatalError
-from builder.status import reports
+from builder.release.status_page import reports
 from tests.support.nightly_checkout import Place
 
 

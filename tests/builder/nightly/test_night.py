@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from builder.bump import tree
 from builder.errors import FatalError
+from builder.release.bump import working_copy
 from tests.support.nightly_checkout import Place
 
 
@@ -74,7 +74,7 @@ def test_a_kill_while_a_night_begins_leaves_one_that_begins_anew(
     place.run("--only", "bump")
     place.calls()
     with monkeypatch.context() as patch:
-        patch.setattr(tree, "copy", _killed)
+        patch.setattr(working_copy, "copy", _killed)
         with pytest.raises(KeyboardInterrupt):
             place.run("--only", "bump", "--fresh")
     (place.folder / ".tmp-1-night.json").write_text("")
@@ -88,7 +88,7 @@ def test_a_kill_while_the_first_night_begins_does_not_make_its_folder_anothers(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(tree, "replace", _killed)
+        patch.setattr(working_copy, "replace", _killed)
         with pytest.raises(KeyboardInterrupt):
             place.run("--only", "bump")
     assert place.run("--only", "bump").ok

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.bump import tree
+from builder.release.bump import working_copy
 from tests.support.nightly_checkout import PIN, TIP, Place, built, moved, pins
 
 NO = {"status": 2, "error": {"what": "the disk is full", "where": "here", "do": "free some space"}}
@@ -255,7 +255,7 @@ def test_a_pin_that_went_back_moves_in_the_next_run_if_its_packages_can_be_locke
     ):
         if killed:
             patch.setattr(
-                tree, "replace", _killed(tree.replace, after=2)
+                working_copy, "replace", _killed(working_copy.replace, after=2)
             )  # the night begins, and what is now is kept
         assert not place.run("--only", "bump", "--distribution", "first").ok
     assert place.states() == {"bump-one": "held", "lock-one": "error"}

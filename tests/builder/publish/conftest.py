@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import transport
+from builder.images.registry import transport
 from tests.support import published_project
 from tests.support.published_project import Project
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.image_registry import Served
 
 

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import layer, oci, pull, reference, registry
-from builder.image.transport import Connection
-from builder.publish import attach
-from builder.publish.statement import ENVELOPE, SIMPLE, Item
+from builder.images.oci import layer, oci_documents, reference
+from builder.images.registry import download, registry
+from builder.images.registry.transport import Connection
+from builder.release.publish import attachments
+from builder.release.publish.signed_statements import ENVELOPE, SIMPLE, Item
 from tests.support import image_registry
 from tests.support.image_registry import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.image_registry import Served
 
 SIGNED, SAID, MORE = (
@@ -29,27 +30,27 @@ SIGNED, SAID, MORE = (
 
 
 @pytest.fixture(name="there")
-def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attach.Subject]]:
+def there_(cache: Cache, served: Served) -> Iterator[tuple[Connection, attachments.Subject]]:
     """An image in a registry, without anything attached."""
     index = image_registry.image(cache, size=3200)
     with Connection(reference.parse(f"{served.host}/team/thing"), "pull,push") as connection:
         registry.upload(connection, functools.partial(layer.blob, cache), index)
-        yield connection, attach.Subject(oci.INDEX, index.document)
+        yield connection, attachments.Subject(oci_documents.INDEX, index.document)
 
 
-def test_found_again_and_added_to(there: tuple[Connection, attach.Subject]) -> None:
+def test_found_again_and_added_to(there: tuple[Connection, attachments.Subject]) -> None:
     connection, subject = there
-    assert attach.items(connection, subject.digest) == []
-    attach.attach(connection, subject, [SIGNED, SAID])
-    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
-    attach.attach(connection, subject, [SAID, MORE])
-    assert sorted(each.data for each in attach.items(connection, subject.digest)) == [
+    assert attachments.items(connection, subject.digest) == []
+    attachments.attach(connection, subject, [SIGNED, SAID])
+    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
+    attachments.attach(connection, subject, [SAID, MORE])
+    assert sorted(each.data for each in attachments.items(connection, subject.digest)) == [
         b"more",
         b"payload",
         b"said",
     ]
-    for suffix, artifact in (("sig", attach.SIGNATURES), ("att", attach.ATTESTATIONS)):
-        manifest = pull.document(connection, f"sha256-{subject.digest[7:]}.{suffix}").json()
+    for suffix, artifact in (("sig", attachments.SIGNATURES), ("att", attachments.ATTESTATIONS)):
+        manifest = download.document(connection, f"sha256-{subject.digest[7:]}.{suffix}").json()
         assert (manifest["subject"]["digest"], manifest["artifactType"]) == (
             subject.digest,
             artifact,
@@ -57,63 +58,66 @@ def test_found_again_and_added_to(there: tuple[Connection, attach.Subject]) -> N
 
 
 def test_the_list_is_kept_where_the_specification_says(
-    there: tuple[Connection, attach.Subject], served: Served
+    there: tuple[Connection, attachments.Subject], served: Served
 ) -> None:
     connection, subject = there
-    attach.attach(connection, subject, [SIGNED, SAID])
+    attachments.attach(connection, subject, [SIGNED, SAID])
     status, _, _ = served.answer("GET", f"/v2/team/thing/referrers/{subject.digest}", {}, b"")
-    tagged = attach.known(connection, f"sha256-{subject.digest[7:]}")
+    tagged = attachments.known(connection, f"sha256-{subject.digest[7:]}")
     assert (status == 200) is (tagged is None)
     if tagged:
         assert {row["artifactType"] for row in tagged.json()["manifests"]} == {
-            attach.SIGNATURES,
-            attach.ATTESTATIONS,
+            attachments.SIGNATURES,
+            attachments.ATTESTATIONS,
         }
 
 
-def test_what_others_attached_stays(there: tuple[Connection, attach.Subject]) -> None:
+def test_what_others_attached_stays(there: tuple[Connection, attachments.Subject]) -> None:
     connection, subject = there
-    attach.attach(connection, subject, [SIGNED])
-    listed, by_registry = attach._listed(connection, subject.digest)
+    attachments.attach(connection, subject, [SIGNED])
+    listed, by_registry = attachments._listed(connection, subject.digest)
     about, empty = (
-        oci.descriptor(subject.media_type, subject.data),
-        oci.descriptor(attach.EMPTY_KIND, attach.EMPTY),
+        oci_documents.descriptor(subject.media_type, subject.data),
+        oci_documents.descriptor(attachments.EMPTY_KIND, attachments.EMPTY),
     )
-    theirs = oci.canonical(
+    theirs = oci_documents.canonical(
         {
             "schemaVersion": 2,
-            "mediaType": oci.MANIFEST,
+            "mediaType": oci_documents.MANIFEST,
             "artifactType": "application/vnd.scan",
             "config": empty,
             "layers": [empty],
             "subject": about,
         }
     )
-    registry.tag(connection, oci.sha256(theirs), theirs)
+    registry.tag(connection, oci_documents.sha256(theirs), theirs)
     if not by_registry:
-        row = {**oci.descriptor(oci.MANIFEST, theirs), "artifactType": "application/vnd.scan"}
+        row = {
+            **oci_documents.descriptor(oci_documents.MANIFEST, theirs),
+            "artifactType": "application/vnd.scan",
+        }
         registry.tag(
             connection,
             subject.tag,
-            oci.canonical(
-                {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": [*listed, row]}
+            oci_documents.canonical(
+                {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": [*listed, row]}
             ),
         )
-    attach.attach(connection, subject, [SAID])
-    assert oci.sha256(theirs) in [
-        row["digest"] for row in attach._listed(connection, subject.digest)[0]
+    attachments.attach(connection, subject, [SAID])
+    assert oci_documents.sha256(theirs) in [
+        row["digest"] for row in attachments._listed(connection, subject.digest)[0]
     ]
-    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
+    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
 
 
 def test_a_list_that_another_writes_over_is_noticed(
-    there: tuple[Connection, attach.Subject], served: Served
+    there: tuple[Connection, attachments.Subject], served: Served
 ) -> None:
     connection, subject = there
-    if attach._listed(connection, subject.digest)[1]:
+    if attachments._listed(connection, subject.digest)[1]:
         pytest.skip("a registry that keeps the list itself loses nothing of it")
-    attach.attach(connection, subject, [SIGNED])
-    before = pull.document(connection, subject.tag).data
+    attachments.attach(connection, subject, [SIGNED])
+    before = download.document(connection, subject.tag).data
     done: list[str] = []
 
     def lose(method: str, path: str) -> None:
@@ -128,7 +132,7 @@ def test_a_list_that_another_writes_over_is_noticed(
             served.answer(
                 "PUT",
                 f"/v2/team/thing/manifests/{subject.tag}",
-                {"Content-Type": oci.INDEX},
+                {"Content-Type": oci_documents.INDEX},
                 before,
             )
 
@@ -136,20 +140,20 @@ def test_a_list_that_another_writes_over_is_noticed(
     served.log.append(("PUT", "", 0, 0))
     served.before = lose
     with pytest.raises(FatalError, match="is not listed") as problem:
-        attach.attach(connection, subject, [SAID])
+        attachments.attach(connection, subject, [SAID])
     assert done
     assert "run again" in problem.value.do
     served.before = lambda _method, _path: None
-    attach.attach(connection, subject, [SAID])
-    assert attach.items(connection, subject.digest) == [SIGNED, SAID]
+    attachments.attach(connection, subject, [SAID])
+    assert attachments.items(connection, subject.digest) == [SIGNED, SAID]
 
 
 def test_a_web_page_in_place_of_the_list_is_no_list(
-    there: tuple[Connection, attach.Subject], served: Served
+    there: tuple[Connection, attachments.Subject], served: Served
 ) -> None:
     """A proxy's page for an unknown address: what the tag lists counts, if there is one."""
     connection, subject = there
-    attach.attach(connection, subject, [SIGNED])
-    by_registry = attach._listed(connection, subject.digest)[1]
+    attachments.attach(connection, subject, [SIGNED])
+    by_registry = attachments._listed(connection, subject.digest)[1]
     served.faults.append(Fault("html", "GET", "referrers", times=9))
-    assert attach.items(connection, subject.digest) == ([] if by_registry else [SIGNED])
+    assert attachments.items(connection, subject.digest) == ([] if by_registry else [SIGNED])

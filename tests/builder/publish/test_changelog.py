@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder.commands import changelog
 from builder.errors import FatalError
-from builder.publish import changelog, provenance
+from builder.release.publish import provenance
 from tests.support import git_repository, published_project
 from tests.support.published_project import Project
 

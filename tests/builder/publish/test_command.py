@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from builder.core.command_context import Result
 from builder.errors import FatalError
-from builder.image import layout, transport
-from builder.publish.tags import TakenError
-from builder.verb import Result
+from builder.images.oci import layout
+from builder.images.registry import transport
+from builder.release.publish.tags import TakenError
 from tests.support import published_project
 from tests.support.image_registry import Fault
 from tests.support.published_project import DAY, Project

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import layout
+from builder.images.oci import layout
 from tests.support import published_project
 from tests.support.published_project import Project
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder import cli
-from builder.image import layout, pull, reference, registry
-from builder.image.transport import Connection
-from builder.publish import attach, freshness, key, tags, trust
+from builder.images.oci import layout, reference
+from builder.images.registry import download, registry
+from builder.images.registry.transport import Connection
+from builder.release.publish import attachments, signed_releases, signing_key, tags, verification
 from tests.support import published_project
 from tests.support.published_project import DAY, Project
 
@@ -36,7 +37,7 @@ class Repository:
     def point(self, tag: str, digest: str) -> None:
         """Move a tag as anyone who may push can."""
         with Connection(reference.parse(f"{self.served.host}/{NAME}"), "pull,push") as connection:
-            registry.tag(connection, tag, pull.document(connection, digest).data)
+            registry.tag(connection, tag, download.document(connection, digest).data)
 
     def verify(self, which: str, *more: str, name: str = NAME) -> tuple[int, dict[str, Any], str]:
         """Verify; the status, the document and the first problem."""
@@ -242,7 +243,7 @@ def test_a_tag_that_another_moves_meanwhile_is_not_called_published(
     def move_and_lose(connection: Connection, name: str, data: bytes) -> str:
         previous = move(connection, name, data)
         if name == "latest":
-            move(connection, name, pull.document(connection, repository.new).data)
+            move(connection, name, download.document(connection, repository.new).data)
         return previous
 
     monkeypatch.setattr(registry, "tag", move_and_lose)
@@ -286,8 +287,8 @@ def test_what_was_published_before_releases_were_signed(
 ) -> None:
     """By its digest it is fine; a tag needs a release, which `publish --digest` signs."""
     project, served = repository.project, repository.served
-    monkeypatch.setattr(freshness, "sign_release", lambda *_: None)
-    monkeypatch.setattr(freshness, "find_problem", lambda *_: "")
+    monkeypatch.setattr(signed_releases, "sign_release", lambda *_: None)
+    monkeypatch.setattr(signed_releases, "find_problem", lambda *_: "")
     place = project.layout("old way")
     assert project.publish(served, place, date="2026-01-04")[0] == 0
     monkeypatch.undo()
@@ -326,12 +327,14 @@ def test_what_the_image_is(repository: Repository, capsys: pytest.CaptureFixture
 
 
 def test_releases_are_attached_to_the_index_only(repository: Repository) -> None:
-    public = key.public(f"{repository.project.keys['ours']}.pub")
+    public = signing_key.public(f"{repository.project.keys['ours']}.pub")
     index = layout.read(Path(repository.places[0].removeprefix("oci:"))).index
     with Connection(reference.parse(f"{repository.served.host}/{NAME}"), "pull") as connection:
-        known = trust.attached(connection, index.digest, public)
-        assert {tag for release in freshness.read_releases(known) for tag in release.tags} == {
+        known = verification.attached(connection, index.digest, public)
+        assert {
+            tag for release in signed_releases.read_releases(known) for tag in release.tags
+        } == {
             "latest",
             f"nightly-{DAYS[0]}",
         }
-        assert attach.known(connection, "nightly-2020-01-01") is None
+        assert attachments.known(connection, "nightly-2020-01-01") is None

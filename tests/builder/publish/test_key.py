@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.publish import key
+from builder.release.publish import signing_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_sign_and_verify(folder: Path) -> None:
-    private, public = key.private(f"{folder}/key.pem"), key.public(f"{folder}/key.pub")
+    private, public = (
+        signing_key.private(f"{folder}/key.pem"),
+        signing_key.public(f"{folder}/key.pub"),
+    )
     signature = private.sign(b"data")
     assert signature == private.sign(b"data")  # the same again, so that a rerun sends nothing twice
     assert public.signed(b"data", signature)
@@ -67,17 +70,19 @@ def test_from_the_environment_and_with_a_password(
 ) -> None:
     monkeypatch.setenv("MY_KEY", (folder / "locked.pem").read_text())
     with pytest.raises(FatalError, match="is encrypted"):
-        key.private("env:MY_KEY")
-    monkeypatch.setenv(key.PASSWORD, "open")
-    assert key.public(f"{folder}/key.pub").signed(b"x", key.private("env:MY_KEY").sign(b"x"))
-    assert key.private(f"{folder}/key.pem").public.signed(
-        b"x", key.private("env:MY_KEY").sign(b"x")
+        signing_key.private("env:MY_KEY")
+    monkeypatch.setenv(signing_key.PASSWORD, "open")
+    assert signing_key.public(f"{folder}/key.pub").signed(
+        b"x", signing_key.private("env:MY_KEY").sign(b"x")
     )
-    monkeypatch.setenv(key.PASSWORD, "wrong")
+    assert signing_key.private(f"{folder}/key.pem").public.signed(
+        b"x", signing_key.private("env:MY_KEY").sign(b"x")
+    )
+    monkeypatch.setenv(signing_key.PASSWORD, "wrong")
     with pytest.raises(FatalError) as problem:
-        key.private("env:MY_KEY")
+        signing_key.private("env:MY_KEY")
     assert "wrong" not in str(problem.value)
-    assert key.PASSWORD in problem.value.do
+    assert signing_key.PASSWORD in problem.value.do
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_from_the_environment_and_with_a_password(
 )
 def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
     with pytest.raises(FatalError, match=word) as problem:
-        key.private(name if ":" in name else f"{folder}/{name}")
+        signing_key.private(name if ":" in name else f"{folder}/{name}")
     assert "openssl genpkey" in problem.value.do
 
 
@@ -108,4 +113,4 @@ def test_what_is_no_private_key(folder: Path, name: str, word: str) -> None:
 )
 def test_what_is_no_public_key(folder: Path, name: str, word: str) -> None:
     with pytest.raises(FatalError, match=word):
-        key.public(f"{folder}/{name}")
+        signing_key.public(f"{folder}/{name}")

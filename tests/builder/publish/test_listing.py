@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import oci, reference, registry
-from builder.image.transport import Connection
-from builder.publish import listing, tags
+from builder.images.oci import oci_documents, reference
+from builder.images.registry import registry
+from builder.images.registry.transport import Connection
+from builder.release.publish import registry_listing, tags
 from tests.support import image_registry
 from tests.support.image_registry import Fault
 from tests.support.published_project import Listing
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from tests.support.image_registry import Served
 
-EMPTY = oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []})
+EMPTY = oci_documents.canonical(
+    {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": []}
+)
 
 
 @pytest.fixture(name="local")
@@ -47,7 +50,7 @@ def test_a_list_without_an_end(
     local: tuple[Connection, Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, served = local
-    monkeypatch.setattr(listing, "_PAGES", 5)
+    monkeypatch.setattr(registry_listing, "_PAGES", 5)
     monkeypatch.setattr(
         served,
         "answer",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.image import reference
-from builder.image.transport import Connection
-from builder.publish import key, statement, tags, trust
+from builder.images.oci import reference
+from builder.images.registry.transport import Connection
+from builder.release.publish import signed_statements, signing_key, tags, verification
 from tests.support import published_project
 from tests.support.published_project import Project
 
@@ -53,8 +53,10 @@ def test_promoted(project: Project, served: Served) -> None:
     assert served.tag(NAME, tags.VERIFIED) == digest
     assert project.run("verify-published", f"{served.host}/{NAME}:{tags.VERIFIED}")[0] == 0
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
-        found = trust.attached(connection, digest, key.public(f"{project.keys['ours']}.pub"))
-    assert found.said[statement.TEST] == [
+        found = verification.attached(
+            connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
+        )
+    assert found.said[signed_statements.TEST] == [
         {
             "result": "PASSED",
             "configuration": [
@@ -71,13 +73,15 @@ def test_promoted(project: Project, served: Served) -> None:
     assert project.publish(served, place)[0] == 0
     assert _promote(project, served, digest, result)[0] == 0
     with Connection(reference.parse(f"{served.host}/{NAME}"), "pull") as connection:
-        found = trust.attached(connection, digest, key.public(f"{project.keys['ours']}.pub"))
+        found = verification.attached(
+            connection, digest, signing_key.public(f"{project.keys['ours']}.pub")
+        )
     assert {kind: len(said) for kind, said in found.said.items()} == {
         "signature": 1,
-        statement.SBOM: 1,
-        statement.PROVENANCE: 1,
-        statement.TEST: 1,
-        statement.RELEASE: 3,
+        signed_statements.SBOM: 1,
+        signed_statements.PROVENANCE: 1,
+        signed_statements.TEST: 1,
+        signed_statements.RELEASE: 3,
     }
 
 

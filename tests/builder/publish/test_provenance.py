@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.publish import provenance, urls
+from builder.release.publish import provenance, public_urls
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_a_checkout(project: Project) -> None:
     ],
 )
 def test_a_place_on_this_machine_is_not_published(address: str, said: str) -> None:
-    assert urls.remote(address) == said
+    assert public_urls.remote(address) == said
 
 
 def test_who_built_it() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder import manifest
+from builder.core import manifest
 from builder.errors import FatalError
-from builder.publish import release, sbom
+from builder.release.publish import platform_images, sbom
 from tests.support import published_project
 from tests.support.published_project import BOTH, COMMIT, SECRET, Project
 
@@ -62,7 +62,7 @@ def test_the_licences_come_from_the_image(project: Project) -> None:
     rows = [{"name": "Helper", "version": "1.0", "licence": "BSD-3-Clause", "files": []}]
     project.licences = {"schema": 1, "licences": rows}
     loaded = manifest.load(project.manifest)
-    made = release.of_layouts(loaded, [Path(project.layout().removeprefix("oci:"))])
+    made = platform_images.of_layouts(loaded, [Path(project.layout().removeprefix("oci:"))])
     assert made.licences == {name: {"helper": "BSD-3-Clause"} for name in BOTH}
 
 

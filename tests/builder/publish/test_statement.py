@@ -8,9 +8,9 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from builder.publish import statement
-from builder.publish.key import Private
-from builder.publish.statement import Item, UntrustedError
+from builder.release.publish import signed_statements
+from builder.release.publish.signed_statements import Item, UntrustedError
+from builder.release.publish.signing_key import Private
 
 KEY = Private(ec.generate_private_key(ec.SECP256R1()))
 DIGEST = "sha256:" + "a" * 64
@@ -19,18 +19,25 @@ DIGEST = "sha256:" + "a" * 64
 def test_the_encoding_that_dsse_signs() -> None:
     """The example of DSSE's protocol.md."""
     assert (
-        statement._encoded("http://example.com/HelloWorld", b"hello world")
+        signed_statements._encoded("http://example.com/HelloWorld", b"hello world")
         == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     )
 
 
 def test_a_signature_and_a_statement_are_read_back() -> None:
-    statement.signs(statement.signature(KEY, "host/name", DIGEST), KEY.public, DIGEST)
-    made = statement.attestation(KEY, "host/name", DIGEST, statement.TEST, {"result": "PASSED"})
-    assert statement.opened(made, KEY.public, DIGEST) == (statement.TEST, {"result": "PASSED"})
+    signed_statements.signs(
+        signed_statements.signature(KEY, "host/name", DIGEST), KEY.public, DIGEST
+    )
+    made = signed_statements.attestation(
+        KEY, "host/name", DIGEST, signed_statements.TEST, {"result": "PASSED"}
+    )
+    assert signed_statements.opened(made, KEY.public, DIGEST) == (
+        signed_statements.TEST,
+        {"result": "PASSED"},
+    )
     said = json.loads(base64.b64decode(json.loads(made.data)["payload"]))
     assert (said["_type"], said["subject"]) == (
-        statement.STATEMENT,
+        signed_statements.STATEMENT,
         [{"name": "host/name", "digest": {"sha256": "a" * 64}}],
     )
 
@@ -40,17 +47,22 @@ def test_a_signature_and_a_statement_are_read_back() -> None:
 )
 def test_what_is_no_signature_or_statement(data: bytes) -> None:
     with pytest.raises(UntrustedError):
-        statement.signs(Item(statement.SIMPLE, data, {}), KEY.public, DIGEST)
+        signed_statements.signs(Item(signed_statements.SIMPLE, data, {}), KEY.public, DIGEST)
     with pytest.raises(UntrustedError):
-        statement.opened(Item(statement.ENVELOPE, data, {}), KEY.public, DIGEST)
+        signed_statements.opened(Item(signed_statements.ENVELOPE, data, {}), KEY.public, DIGEST)
 
 
 def test_a_statement_whose_type_was_taken_for_another() -> None:
     """The type is signed with the payload."""
-    made = json.loads(statement.attestation(KEY, "r", DIGEST, statement.TEST, {}).data)
+    made = json.loads(
+        signed_statements.attestation(KEY, "r", DIGEST, signed_statements.TEST, {}).data
+    )
     with pytest.raises(UntrustedError, match="not signed by this key"):
-        statement.opened(
-            Item(statement.ENVELOPE, json.dumps({**made, "payloadType": "text/plain"}).encode()),
+        signed_statements.opened(
+            Item(
+                signed_statements.ENVELOPE,
+                json.dumps({**made, "payloadType": "text/plain"}).encode(),
+            ),
             KEY.public,
             DIGEST,
         )

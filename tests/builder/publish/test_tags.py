@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.image import layer, oci, reference, registry
-from builder.image.transport import Connection
-from builder.publish import tags
-from builder.publish.tags import TakenError
+from builder.images.oci import layer, oci_documents, reference
+from builder.images.registry import registry
+from builder.images.registry.transport import Connection
+from builder.release.publish import tags
+from builder.release.publish.tags import TakenError
 from tests.support import image_registry, published_project
 from tests.support.published_project import DAY, Project
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.image_registry import Served
 
 NEXT = "2026-01-03"
@@ -108,7 +109,7 @@ def registry_with_two_(cache: Cache, served: Served) -> Iterator[tuple[Connectio
         made = [image_registry.image(cache, top=top, size=3200) for top in ("one", "two")]
         for each in made:
             registry.upload(connection, functools.partial(layer.blob, cache), each)
-        first, second = sorted((each.document for each in made), key=oci.sha256)
+        first, second = sorted((each.document for each in made), key=oci_documents.sha256)
         yield connection, first, second
 
 
@@ -140,7 +141,7 @@ def test_two_at_once_and_only_one_wins(
             each.join()
         won = [index for index, what in outcome.items() if what == "won"]
         assert len(won) == 1, outcome
-        assert served.tag(NAME, tags.nightly(date)) == oci.sha256(won[0])
+        assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(won[0])
         (said,) = (what for what in outcome.values() if what != "won")
         assert f"nightly-{date}" in said
 
@@ -191,7 +192,7 @@ def _between(
     if not won:  # the other waited for us in vain, since we could not go on meanwhile: it stood back, and we for it
         tags.own(connection, date, mine)
         won = [mine]
-    assert served.tag(NAME, tags.nightly(date)) == oci.sha256(won[0]), at
+    assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(won[0]), at
     return within
 
 
@@ -201,7 +202,7 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
     connection, first, second = registry_with_two
     for mine, theirs in ((first, second), (second, first)):
         date = "2025-12-01" if mine is first else "2025-12-02"
-        digest = oci.sha256(theirs)
+        digest = oci_documents.sha256(theirs)
         tags._claim(connection, date, digest)
         with pytest.raises(TakenError) as problem:
             tags.own(connection, date, mine)
@@ -209,20 +210,20 @@ def test_a_claim_that_a_dead_publisher_left_is_named_and_can_be_withdrawn(
         assert served.tag(NAME, tags.nightly(date)) == ""
         tags.withdraw(connection, date, digest)
         tags.own(connection, date, mine)
-        assert served.tag(NAME, tags.nightly(date)) == oci.sha256(mine)
+        assert served.tag(NAME, tags.nightly(date)) == oci_documents.sha256(mine)
         with pytest.raises(TakenError, match="already"):
             tags.own(connection, date, theirs)
     with pytest.raises(FatalError, match="has no claim"):
-        tags.withdraw(connection, "2025-12-03", oci.sha256(first))
+        tags.withdraw(connection, "2025-12-03", oci_documents.sha256(first))
 
 
 def test_the_rerun_of_a_dead_publisher_goes_on(
     served: Served, registry_with_two: tuple[Connection, bytes, bytes]
 ) -> None:
     connection, first, _ = registry_with_two
-    tags._claim(connection, "2025-12-01", oci.sha256(first))
+    tags._claim(connection, "2025-12-01", oci_documents.sha256(first))
     tags.own(connection, "2025-12-01", first)
-    assert served.tag(NAME, "nightly-2025-12-01") == oci.sha256(first)
+    assert served.tag(NAME, "nightly-2025-12-01") == oci_documents.sha256(first)
 
 
 def test_a_claim_that_was_taken_back_is_given_up(
@@ -232,10 +233,12 @@ def test_a_claim_that_was_taken_back_is_given_up(
 ) -> None:
     connection, first, second = registry_with_two
     tags._claim(
-        connection, "2025-12-01", oci.sha256(second)
+        connection, "2025-12-01", oci_documents.sha256(second)
     )  # first waits for it, and is withdrawn meanwhile
     monkeypatch.setattr(
-        Connection, "wait", lambda _, __: tags.withdraw(connection, "2025-12-01", oci.sha256(first))
+        Connection,
+        "wait",
+        lambda _, __: tags.withdraw(connection, "2025-12-01", oci_documents.sha256(first)),
     )
     with pytest.raises(TakenError, match="was taken back"):
         tags.own(connection, "2025-12-01", first)
@@ -248,9 +251,9 @@ def test_a_run_of_the_same_digest_does_not_take_anothers_claim_back(
     """It may have gone on already, and be about to put the tag."""
     connection, first, second = registry_with_two
     date = "2025-12-01"
-    going_on = tags._claim(connection, date, oci.sha256(second))
-    tags._alone(connection, date, oci.sha256(second), going_on)
-    tags._claim(connection, date, oci.sha256(first))
+    going_on = tags._claim(connection, date, oci_documents.sha256(second))
+    tags._alone(connection, date, oci_documents.sha256(second), going_on)
+    tags._claim(connection, date, oci_documents.sha256(first))
     with pytest.raises(TakenError, match="by another"):
         tags.own(connection, date, second)
     with pytest.raises(TakenError, match="does not come"):

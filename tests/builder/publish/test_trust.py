@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder import cli
-from builder.image import layout, oci, pull, reference, registry
-from builder.image.send import Meter, send
-from builder.image.transport import Connection
-from builder.publish import attach, key, statement, tags
+from builder.images.oci import layout, oci_documents, reference
+from builder.images.registry import download, registry
+from builder.images.registry.transport import Connection
+from builder.images.registry.upload import Meter, send
+from builder.release.publish import attachments, signed_statements, signing_key, tags
 from tests.support import published_project
 from tests.support.published_project import DAY, Project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.publish.statement import Item
+    from builder.release.publish.signed_statements import Item
     from tests.support.image_registry import Served
 
 NAME = "team/thing"
@@ -38,7 +39,7 @@ class Published:
             layout.read(Path(place.removeprefix("oci:"))).index for place in places
         )
         self.connection = Connection(reference.parse(f"{served.host}/{NAME}"), "pull,push")
-        self.key = key.private(f"{project.keys['ours']}.pem")
+        self.key = signing_key.private(f"{project.keys['ours']}.pem")
 
     def verify(self, tag: str = "latest", *more: str) -> tuple[int, list[str]]:
         """Status, and what failed."""
@@ -60,18 +61,18 @@ class Published:
         """What is attached under this predicate's type, or with "" the signature."""
         return next(
             each
-            for each in attach.items(self.connection, digest)
+            for each in attachments.items(self.connection, digest)
             if each.annotations.get("predicateType", "") == kind
         )
 
     def replace(self, subject: bytes, artifact: str, items: list[Item]) -> None:
         """Attach these in place of all of the kind, as our own manifest would be."""
-        empty = oci.descriptor(attach.EMPTY_KIND, attach.EMPTY)
-        about = oci.descriptor(json.loads(subject)["mediaType"], subject)
-        document = oci.canonical(
+        empty = oci_documents.descriptor(attachments.EMPTY_KIND, attachments.EMPTY)
+        about = oci_documents.descriptor(json.loads(subject)["mediaType"], subject)
+        document = oci_documents.canonical(
             {
                 "schemaVersion": 2,
-                "mediaType": oci.MANIFEST,
+                "mediaType": oci_documents.MANIFEST,
                 "artifactType": artifact,
                 "config": empty,
                 "layers": [each.descriptor for each in items],
@@ -80,26 +81,43 @@ class Published:
         )
         with Meter("", 0) as meter:
             for each in items:
-                send(self.connection, oci.sha256(each.data), len(each.data), each.data, "", meter)
+                send(
+                    self.connection,
+                    oci_documents.sha256(each.data),
+                    len(each.data),
+                    each.data,
+                    "",
+                    meter,
+                )
         registry.tag(
             self.connection,
-            f"sha256-{oci.sha256(subject)[7:]}.{attach._SUFFIX[artifact]}",
+            f"sha256-{oci_documents.sha256(subject)[7:]}.{attachments._SUFFIX[artifact]}",
             document,
         )
-        listed, by_registry = attach._listed(self.connection, oci.sha256(subject))
+        listed, by_registry = attachments._listed(self.connection, oci_documents.sha256(subject))
         kept = [row for row in listed if row["artifactType"] != artifact]
         if by_registry:
             for row in listed:
-                if row["artifactType"] == artifact and row["digest"] != oci.sha256(document):
+                if row["artifactType"] == artifact and row["digest"] != oci_documents.sha256(
+                    document
+                ):
                     published_project.overwrite(
                         self.served, row["digest"], document
                     )  # a registry that lists by itself has to be told behind its back
         else:
-            rows = [*kept, {**oci.descriptor(oci.MANIFEST, document), "artifactType": artifact}]
+            rows = [
+                *kept,
+                {
+                    **oci_documents.descriptor(oci_documents.MANIFEST, document),
+                    "artifactType": artifact,
+                },
+            ]
             registry.tag(
                 self.connection,
-                f"sha256-{oci.sha256(subject)[7:]}",
-                oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": rows}),
+                f"sha256-{oci_documents.sha256(subject)[7:]}",
+                oci_documents.canonical(
+                    {"schemaVersion": 2, "mediaType": oci_documents.INDEX, "manifests": rows}
+                ),
             )
 
 
@@ -194,7 +212,7 @@ def test_another_index_under_the_tag(published: Published) -> None:
     """One platform was dropped: all that is left is whole and signed."""
     document = json.loads(published.index.document)
     document["manifests"] = document["manifests"][:1]
-    registry.tag(published.connection, "latest", oci.canonical(document))
+    registry.tag(published.connection, "latest", oci_documents.canonical(document))
     published.refused("index: signature: there is none")
 
 
@@ -202,20 +220,22 @@ def test_an_index_signed_with_the_provenance_of_more_platforms(published: Publis
     """Even one that holds the key cannot forget a platform and keep the provenance."""
     document = json.loads(published.index.document)
     document["manifests"] = document["manifests"][:1]
-    small = oci.canonical(document)
-    digest = oci.sha256(small)
-    _, said = statement.opened(
-        published.attached(published.index.digest, statement.PROVENANCE),
+    small = oci_documents.canonical(document)
+    digest = oci_documents.sha256(small)
+    _, said = signed_statements.opened(
+        published.attached(published.index.digest, signed_statements.PROVENANCE),
         published.key.public,
         published.index.digest,
     )
     registry.tag(published.connection, "latest", small)
     name = published.connection.reference.repository
     items = [
-        statement.signature(published.key, name, digest),
-        statement.attestation(published.key, name, digest, statement.PROVENANCE, said),
+        signed_statements.signature(published.key, name, digest),
+        signed_statements.attestation(
+            published.key, name, digest, signed_statements.PROVENANCE, said
+        ),
     ]
-    attach.attach(published.connection, attach.Subject(oci.INDEX, small), items)
+    attachments.attach(published.connection, attachments.Subject(oci_documents.INDEX, small), items)
     published.refused("index: platforms: linux/arm64 is missing")
 
 
@@ -224,22 +244,24 @@ def _payload(item: Item, change: Callable[[dict[str, Any]], None]) -> Item:
     envelope = json.loads(item.data)
     said = json.loads(base64.b64decode(envelope["payload"]))
     change(said)
-    envelope["payload"] = base64.b64encode(oci.canonical(said)).decode()
-    return statement.Item(item.media_type, oci.canonical(envelope), item.annotations)
+    envelope["payload"] = base64.b64encode(oci_documents.canonical(said)).decode()
+    return signed_statements.Item(
+        item.media_type, oci_documents.canonical(envelope), item.annotations
+    )
 
 
 @pytest.mark.parametrize("where", ["index", "linux/arm64"])
-@pytest.mark.parametrize("kind", [statement.SBOM, statement.PROVENANCE])
+@pytest.mark.parametrize("kind", [signed_statements.SBOM, signed_statements.PROVENANCE])
 def test_an_attestation_that_was_changed(published: Published, kind: str, where: str) -> None:
     subject = published.index.document if where == "index" else published.index.images[1].manifest
     held = {
-        each: published.attached(oci.sha256(subject), each)
-        for each in (statement.SBOM, statement.PROVENANCE)
+        each: published.attached(oci_documents.sha256(subject), each)
+        for each in (signed_statements.SBOM, signed_statements.PROVENANCE)
     }
     held[kind] = _payload(held[kind], lambda said: said["predicate"].update(x="y"))
-    published.replace(subject, attach.ATTESTATIONS, list(held.values()))
+    published.replace(subject, attachments.ATTESTATIONS, list(held.values()))
     published.refused(
-        f"{where}: {statement.NAMES[kind]}: it was not signed by this key, or was changed since"
+        f"{where}: {signed_statements.NAMES[kind]}: it was not signed by this key, or was changed since"
     )
     status, failed = published.verify()
     others = ("index: platforms", "index: tag")  # what these two say is signed in the same manifest
@@ -249,9 +271,9 @@ def test_an_attestation_that_was_changed(published: Published, kind: str, where:
 def test_the_attestations_of_another_image(published: Published) -> None:
     held = [
         published.attached(published.other.digest, each)
-        for each in (statement.SBOM, statement.PROVENANCE)
+        for each in (signed_statements.SBOM, signed_statements.PROVENANCE)
     ]
-    published.replace(published.index.document, attach.ATTESTATIONS, held)
+    published.replace(published.index.document, attachments.ATTESTATIONS, held)
     published.refused("index: SBOM: it speaks of another image")
     published.refused("index: provenance: it speaks of another image")
 
@@ -259,50 +281,56 @@ def test_the_attestations_of_another_image(published: Published) -> None:
 def test_the_signature_of_another_image(published: Published) -> None:
     published.replace(
         published.index.document,
-        attach.SIGNATURES,
+        attachments.SIGNATURES,
         [published.attached(published.other.digest, "")],
     )
     published.refused("index: signature: it is that of another image")
 
 
 def test_a_signature_by_another_key(published: Published) -> None:
-    theirs = key.private(f"{published.project.keys['theirs']}.pem")
+    theirs = signing_key.private(f"{published.project.keys['theirs']}.pem")
     published.replace(
         published.index.document,
-        attach.SIGNATURES,
-        [statement.signature(theirs, NAME, published.index.digest)],
+        attachments.SIGNATURES,
+        [signed_statements.signature(theirs, NAME, published.index.digest)],
     )
     published.refused("index: signature: it was not made by this key, or was changed since")
 
 
 def test_an_sbom_that_describes_another_image_inside(published: Published) -> None:
     digest = published.index.digest
-    _, said = statement.opened(
-        published.attached(published.other.digest, statement.SBOM),
+    _, said = signed_statements.opened(
+        published.attached(published.other.digest, signed_statements.SBOM),
         published.key.public,
         published.other.digest,
     )
-    wrong = statement.attestation(
-        published.key, published.connection.reference.repository, digest, statement.SBOM, said
+    wrong = signed_statements.attestation(
+        published.key,
+        published.connection.reference.repository,
+        digest,
+        signed_statements.SBOM,
+        said,
     )
     published.replace(
         published.index.document,
-        attach.ATTESTATIONS,
-        [wrong, published.attached(digest, statement.PROVENANCE)],
+        attachments.ATTESTATIONS,
+        [wrong, published.attached(digest, signed_statements.PROVENANCE)],
     )
     published.refused("index: SBOM: its metadata describes another image")
 
 
 def test_countersigned_by_others_is_fine(published: Published) -> None:
-    theirs = key.private(f"{published.project.keys['theirs']}.pem")
-    subject = attach.Subject(oci.INDEX, published.index.document)
+    theirs = signing_key.private(f"{published.project.keys['theirs']}.pem")
+    subject = attachments.Subject(oci_documents.INDEX, published.index.document)
     repository = f"{published.served.host}/{NAME}"  # as ours has it: the same payload, so one blob with two signatures
-    attach.attach(
+    attachments.attach(
         published.connection,
         subject,
         [
-            statement.signature(theirs, repository, subject.digest),
-            statement.attestation(theirs, NAME, subject.digest, statement.SBOM, {"of": "theirs"}),
+            signed_statements.signature(theirs, repository, subject.digest),
+            signed_statements.attestation(
+                theirs, NAME, subject.digest, signed_statements.SBOM, {"of": "theirs"}
+            ),
         ],
     )
     assert published.verify() == (0, [])
@@ -310,8 +338,8 @@ def test_countersigned_by_others_is_fine(published: Published) -> None:
         len(
             [
                 each
-                for each in attach.items(published.connection, subject.digest)
-                if each.media_type == statement.SIMPLE
+                for each in attachments.items(published.connection, subject.digest)
+                if each.media_type == signed_statements.SIMPLE
             ]
         )
         == 2
@@ -338,4 +366,4 @@ def test_what_is_not_there(published: Published, served: Served) -> None:
         "verify-published", f"{served.host}/{NAME}:nightly-2020-01-01"
     )
     assert (status, document["ok"]) == (2, False)
-    assert pull.pull_manifest(f"{served.host}/{NAME}:latest").digest == published.index.digest
+    assert download.pull_manifest(f"{served.host}/{NAME}:latest").digest == published.index.digest

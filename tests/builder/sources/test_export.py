@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.export import exported_entries, write_tree
-from builder.sources.git import Git
-from builder.sources.objects import Entry, Reader, walk
+from builder.upstream.git import Git
+from builder.upstream.git_objects import Entry, Reader, walk
+from builder.upstream.tree_export import exported_entries, write_tree
 from tests.support import git_repository
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.git import Git, command, last_words
+from builder.upstream.git import Git, command, last_words
 from tests.support import git_repository
 
 if TYPE_CHECKING:

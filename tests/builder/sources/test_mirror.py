@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.mirror import Mirror, mirrors, ref, word_of, words
+from builder.upstream.local_mirror import Mirror, mirrors, ref, word_of, words
 from tests.support import git_repository
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.names import check_name, check_path
+from builder.upstream.path_rules import check_name, check_path
 
 HOSTILE = [
     "",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.sources import objects
-from builder.sources.git import Git
-from builder.sources.objects import Entry, MissingObjectError, Reader, tree_of, walk
+from builder.upstream import git_objects
+from builder.upstream.git import Git
+from builder.upstream.git_objects import Entry, MissingObjectError, Reader, tree_of, walk
 from tests.support import git_repository
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def walked(repo: Path, tree: str) -> list[Entry]:
 def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
     data = b"\0binary\r\n" * 1000
     sha = git_repository.raw(repo, "blob", data)
-    ours = objects.write(repo, "blob", b"ours")
+    ours = git_objects.write(repo, "blob", b"ours")
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob") == data
         assert reader.read(ours, "blob") == b"ours"
@@ -42,8 +42,8 @@ def test_reads_what_git_wrote_and_git_reads_what_we_write(repo: Path) -> None:
 
 def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None:
     assert (
-        objects.write(repo, "blob", b"x")
-        == objects.write(repo, "blob", b"x")
+        git_objects.write(repo, "blob", b"x")
+        == git_objects.write(repo, "blob", b"x")
         == git_repository.raw(repo, "blob", b"x")
     )
     assert len(git_repository.objects(repo)) == 1
@@ -52,10 +52,10 @@ def test_writing_twice_is_one_object_and_leaves_nothing_else(repo: Path) -> None
 def test_mode_of_an_object_is_not_the_umasks(repo: Path) -> None:
     before = os.umask(0o077)
     try:
-        sha = objects.write(repo, "blob", b"y")
+        sha = git_objects.write(repo, "blob", b"y")
     finally:
         os.umask(before)
-    assert objects.loose(repo, sha).stat().st_mode & 0o777 == 0o444
+    assert git_objects.loose(repo, sha).stat().st_mode & 0o777 == 0o444
 
 
 def test_a_missing_object_is_named(repo: Path) -> None:
@@ -92,9 +92,9 @@ def test_wrong_content_under_a_right_name_is_refused(repo: Path) -> None:
 def test_a_mangled_object_is_one_clear_error(
     repo: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_SILENCE", 1)
+    monkeypatch.setattr(git_objects, "_SILENCE", 1)
     good = git_repository.raw(repo, "blob", b"good")
-    path = objects.loose(repo, good)
+    path = git_objects.loose(repo, good)
     path.unlink()
     path.write_bytes(content)
     with Reader(Git(repo)) as reader, pytest.raises(FatalError) as caught:
@@ -105,7 +105,7 @@ def test_a_mangled_object_is_one_clear_error(
 
 def test_an_object_that_claims_to_be_huge_is_refused(repo: Path) -> None:
     sha = git_repository.raw(repo, "blob", b"x")
-    path = objects.loose(repo, sha)
+    path = git_objects.loose(repo, sha)
     path.unlink()
     path.write_bytes(zlib.compress(b"blob 99999999999\0x"))
     with Reader(Git(repo)) as reader, pytest.raises(FatalError) as caught:
@@ -117,10 +117,10 @@ def test_an_object_larger_than_any_source_file_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sha = git_repository.raw(repo, "blob", b"x" * 101)
-    monkeypatch.setattr(objects, "LARGEST_OBJECT", 1 << 20)
+    monkeypatch.setattr(git_objects, "LARGEST_OBJECT", 1 << 20)
     with Reader(Git(repo)) as reader:
         assert reader.read(sha, "blob")
-    monkeypatch.setattr(objects, "LARGEST_OBJECT", 100)
+    monkeypatch.setattr(git_objects, "LARGEST_OBJECT", 100)
     with Reader(Git(repo)) as reader, pytest.raises(FatalError, match="larger"):
         reader.read(sha, "blob")
 
@@ -238,7 +238,7 @@ def test_a_malformed_tree_is_refused(repo: Path, data: bytes) -> None:
 def test_a_tree_that_unfolds_without_end_is_refused(
     repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_MOST_FILES", 500)
+    monkeypatch.setattr(git_objects, "_MOST_FILES", 500)
     sha, mode = git_repository.raw(repo, "blob", b"x"), "100644"
     for _ in range(6):
         sha, mode = (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.git import Git
-from builder.sources.source import acquire
+from builder.upstream.git import Git
+from builder.upstream.source import acquire
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
 from tests.support import git_repository
 

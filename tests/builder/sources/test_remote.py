@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.remote import check_ref, check_url
-from builder.sources.source import acquire
-from builder.sources.track import check_on_branch, resolve_ref
+from builder.upstream.git_server import check_ref, check_url
+from builder.upstream.source import acquire
+from builder.upstream.tracked_branch import check_on_branch, resolve_ref
 from tests.support import git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from builder.sources.source import Access
+    from builder.upstream.source import Access
 
 GOOD = [
     "https://github.com/google-research/t5x.git",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.cache import Cache
+from builder.core.cache import Cache
+from builder.core.manifest import WheelSource
 from builder.errors import FatalError
-from builder.manifest import WheelSource
-from builder.sources import objects
-from builder.sources.git import Git
-from builder.sources.objects import loose
-from builder.sources.source import Pinned, acquire
+from builder.upstream import git_objects
+from builder.upstream.git import Git
+from builder.upstream.git_objects import loose
+from builder.upstream.source import Pinned, acquire
 from tests.builder.sources.test_git import hostile_home  # noqa: F401 - a fixture
 from tests.support import git_repository
 
@@ -229,7 +229,7 @@ def hook(event, args):
         os.write(2, f"SOCKET {event} {args}".encode()); os._exit(9)
 sys.addaudithook(hook)
 from builder.errors import FatalError
-from builder.sources.source import acquire
+from builder.upstream.source import acquire
 from tests.support import git_repository
 try:
     acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2])))
@@ -264,8 +264,8 @@ def test_offline_starts_no_transport_and_opens_no_socket(tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from builder import cache
-from builder.sources import objects
+from builder.core import cache
+from builder.upstream import git_objects
 from tests.support import git_repository
 left = [int(sys.argv[3])]
 def dying(call):
@@ -276,7 +276,7 @@ def dying(call):
         return call(*args)
     return step
 os.replace, os.rename = dying(os.replace), dying(os.rename)
-from builder.sources.source import acquire
+from builder.upstream.source import acquire
 acquire(git_repository.source(sys.argv[1]), git_repository.access(Path(sys.argv[2]), Path(sys.argv[2]).parent / "mirror"))
 print(left[0])
 """
@@ -331,7 +331,7 @@ def test_a_full_disk_is_one_clear_error_and_a_rerun_converges(
         git_repository.access(tmp_path / "cache", tmp_path / "mirror"),
     )
     with monkeypatch.context() as patched:
-        patched.setattr(objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
+        patched.setattr(git_objects, "open", lambda *_: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
         with pytest.raises(FatalError, match="No space left on device"):
             acquire(source, access)
     assert not git_repository.kept(tmp_path / "cache")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.stack import cause, patchfile
+from builder.upstream import breakage_search, patch_file
 from tests.support.patch_series import FIELDS, Upstream, text
 
 
@@ -15,9 +15,9 @@ def upstream(tmp_path: Path) -> Upstream:
     return made
 
 
-def _wanted(upstream: Upstream, new: bytes) -> patchfile.FilePatch:
-    raw = patchfile.render("a <a@b>", "s", FIELDS, upstream.diff({"a.py": new}))
-    return patchfile.parse(Path("x.patch"), raw).files[0]
+def _wanted(upstream: Upstream, new: bytes) -> patch_file.FilePatch:
+    raw = patch_file.render("a <a@b>", "s", FIELDS, upstream.diff({"a.py": new}))
+    return patch_file.parse(Path("x.patch"), raw).files[0]
 
 
 def test_the_newest_breakage_counts_when_a_line_went_to_and_fro(upstream: Upstream) -> None:
@@ -25,7 +25,7 @@ def test_the_newest_breakage_counts_when_a_line_went_to_and_fro(upstream: Upstre
     upstream.commit({"a.py": text(l20="theirs\n")}, "break")
     upstream.commit({"a.py": text()}, "revert")
     again = upstream.commit({"a.py": text(l20="theirs again\n")}, "break again")
-    found = cause.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
+    found = breakage_search.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
     assert found
     assert (found[0].commit, found[0].subject, found[1]) == (again, "break again", False)
 
@@ -35,7 +35,7 @@ def test_a_long_history_is_read_to_its_end(upstream: Upstream) -> None:
     culprit = upstream.commit({"a.py": text(l20="theirs\n")}, "break")
     for n in range(70):
         upstream.commit({"a.py": text(l1=f"{n}\n", l20="theirs\n")})
-    found = cause.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
+    found = breakage_search.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
     assert found
     assert found[0].commit == culprit
 
@@ -45,7 +45,7 @@ def test_nothing_is_blamed_where_the_patch_never_fitted(upstream: Upstream) -> N
     upstream.head = ""
     upstream.commit({"a.py": b"something else\n"})
     upstream.commit({"a.py": b"something else again\n"})
-    assert cause.broke(upstream.git, upstream.head, "a.py", mine.hunks, []) is None
+    assert breakage_search.broke(upstream.git, upstream.head, "a.py", mine.hunks, []) is None
 
 
 def test_a_merge_is_blamed_as_the_commit_on_the_main_line(upstream: Upstream) -> None:
@@ -55,7 +55,7 @@ def test_a_merge_is_blamed_as_the_commit_on_the_main_line(upstream: Upstream) ->
     upstream.head = main
     trunk = upstream.commit({"b.py": b"b\n"}, "on the main line")
     merge = upstream.commit({"a.py": text(l20="theirs\n")}, "merge it", parents=(trunk, side))
-    found = cause.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
+    found = breakage_search.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
     assert found
     assert found[0].commit == merge
 
@@ -63,7 +63,7 @@ def test_a_merge_is_blamed_as_the_commit_on_the_main_line(upstream: Upstream) ->
 def test_what_a_commit_says_of_itself_cannot_play_with_the_terminal(upstream: Upstream) -> None:
     mine = _wanted(upstream, text(l20="ours\n"))
     upstream.commit({"a.py": text(l20="theirs\n")}, "red \x1b[31m\x07 alert \x9b2J\x1f\x1fend")
-    found = cause.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
+    found = breakage_search.broke(upstream.git, upstream.head, "a.py", mine.hunks, [])
     assert found
     assert found[0].subject.isprintable()
     assert found[0].subject.startswith("red")
@@ -75,13 +75,16 @@ def test_a_path_is_never_a_pattern(upstream: Upstream, path: str) -> None:
     there = upstream.commit({path: b"1\n"}, "add it")
     upstream.commit({"a.py": b"other\n"}, "another file")
     assert [
-        version.cause.commit for version in cause.versions(upstream.git, upstream.head, path)
+        version.cause.commit
+        for version in breakage_search.versions(upstream.git, upstream.head, path)
     ] == [there]
     gone = upstream.commit({path: None}, "delete it")
-    found = cause.vanished(upstream.git, upstream.head, path)
+    found = breakage_search.vanished(upstream.git, upstream.head, path)
     assert found
     assert (found[0].commit, found[1]) == (gone, None)
-    assert [version.data for version in cause.versions(upstream.git, upstream.head, path)] == [
+    assert [
+        version.data for version in breakage_search.versions(upstream.git, upstream.head, path)
+    ] == [
         None,
         b"1\n",
     ]
@@ -93,10 +96,10 @@ def test_when_a_blob_changed_and_when_a_file_came(upstream: Upstream) -> None:
     changed = upstream.commit({"a.py": b"x\n"})
     upstream.commit({"a.py": b"y\n"})
     found, came = (
-        cause.changed(upstream.git, upstream.head, "a.py", first),
-        cause.added(upstream.git, upstream.head, "a.py"),
+        breakage_search.changed(upstream.git, upstream.head, "a.py", first),
+        breakage_search.added(upstream.git, upstream.head, "a.py"),
     )
     assert found
     assert came
     assert (found.commit, came.commit) == (changed, born)
-    assert cause.changed(upstream.git, upstream.head, "a.py", "1" * 40) is None
+    assert breakage_search.changed(upstream.git, upstream.head, "a.py", "1" * 40) is None

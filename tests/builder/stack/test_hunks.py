@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import FatalError
-from builder.sources import gitindex
-from builder.stack import hunks, patchfile
+from builder.upstream import git_index, patch_file, patch_hunks
 from tests.support.patch_series import FIELDS, Upstream
 
 if TYPE_CHECKING:
-    from builder.stack.patchfile import FilePatch
+    from builder.upstream.patch_file import FilePatch
 
 
 def _parsed(diff: bytes) -> FilePatch:
-    return patchfile.parse(Path("x.patch"), patchfile.render("a <a@b>", "s", FIELDS, diff)).files[0]
+    return patch_file.parse(Path("x.patch"), patch_file.render("a <a@b>", "s", FIELDS, diff)).files[
+        0
+    ]
 
 
 def _edited(rng: random.Random, lines: list[bytes]) -> list[bytes]:
@@ -46,10 +47,10 @@ def test_a_hunk_goes_where_git_puts_it(tmp_path: Path) -> None:
             continue
         upstream.head = ""
         commit = upstream.commit({"f": b"".join(other)})
-        index = gitindex.Index(upstream.git, tmp_path / "try")
+        index = git_index.Index(upstream.git, tmp_path / "try")
         index.read_tree(f"{commit}^{{tree}}")
         taken = index.apply(diff) is None
-        ours = hunks.apply(other, file.hunks)
+        ours = patch_hunks.apply(other, file.hunks)
         seen[taken] += 1
         assert taken == (ours is not None), (round_, diff, other)
         if ours is not None:
@@ -64,14 +65,16 @@ def test_reversed_hunks_take_a_patch_out_again(tmp_path: Path) -> None:
     before, after = b"a\nb\nc\nd\ne\n", b"a\nB\nc\ne\nf\n"
     upstream.commit({"f": before})
     file = _parsed(upstream.diff({"f": after}))
-    there = hunks.apply(hunks.lines(before), file.hunks)
-    assert there == hunks.lines(after)
-    assert hunks.apply(there or [], hunks.reverse(file.hunks)) == hunks.lines(before)
+    there = patch_hunks.apply(patch_hunks.lines(before), file.hunks)
+    assert there == patch_hunks.lines(after)
+    assert patch_hunks.apply(there or [], patch_hunks.reverse(file.hunks)) == patch_hunks.lines(
+        before
+    )
 
 
 def test_lines_keep_a_missing_last_newline_and_carriage_returns() -> None:
-    assert hunks.lines(b"a\r\nb\x0bc\nd") == [b"a\r\n", b"b\x0bc\n", b"d"]
-    assert hunks.lines(b"") == []
+    assert patch_hunks.lines(b"a\r\nb\x0bc\nd") == [b"a\r\n", b"b\x0bc\n", b"d"]
+    assert patch_hunks.lines(b"") == []
 
 
 def test_a_hunk_that_fits_twice_and_not_at_its_line_is_doubtful(tmp_path: Path) -> None:
@@ -79,12 +82,12 @@ def test_a_hunk_that_fits_twice_and_not_at_its_line_is_doubtful(tmp_path: Path) 
     block = b"begin\nvalue\nend\n"
     upstream.commit({"f": block + b"x\n" * 5})
     file = _parsed(upstream.diff({"f": b"begin\nother\nend\n" + b"x\n" * 5}))
-    (own,) = hunks.fit(hunks.lines(block + block), file.hunks)[1]
+    (own,) = patch_hunks.fit(patch_hunks.lines(block + block), file.hunks)[1]
     assert not own.doubtful
     upstream.head = ""
     upstream.commit({"f": b"top\n" * 4 + block})
     file = _parsed(upstream.diff({"f": b"top\n" * 4 + b"begin\nother\nend\n"}))
-    (moved,) = hunks.fit(hunks.lines(b"top\n" + block + b"y\n" + block), file.hunks)[1]
+    (moved,) = patch_hunks.fit(patch_hunks.lines(b"top\n" + block + b"y\n" + block), file.hunks)[1]
     assert moved.doubtful
 
 
@@ -93,8 +96,8 @@ def test_what_fits_but_is_there_already_is_not_taken(tmp_path: Path) -> None:
     before, after = b"# up\n\n## Overview\nall\n", b"# up\n\nNote\n\n## Overview\nall\n"
     upstream.commit({"f": before})
     file = _parsed(upstream.diff({"f": after}))
-    assert hunks.takes(hunks.lines(before), file.hunks)
-    assert not hunks.holds(hunks.lines(before), file.hunks)
-    assert hunks.apply(hunks.lines(after), file.hunks) is not None
-    assert not hunks.takes(hunks.lines(after), file.hunks)
-    assert hunks.holds(hunks.lines(after), file.hunks)
+    assert patch_hunks.takes(patch_hunks.lines(before), file.hunks)
+    assert not patch_hunks.holds(patch_hunks.lines(before), file.hunks)
+    assert patch_hunks.apply(patch_hunks.lines(after), file.hunks) is not None
+    assert not patch_hunks.takes(patch_hunks.lines(after), file.hunks)
+    assert patch_hunks.holds(patch_hunks.lines(after), file.hunks)

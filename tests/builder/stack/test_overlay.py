@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.stack import overlay, stack
+from builder.upstream import overlay, patched_source
 from tests.support.patch_series import Bench, text
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def _blob(bench: Bench, path: str) -> str:
 
 def _judged(bench: Bench, *, history: bool = True) -> list[overlay.OverlayResult]:
     return list(
-        stack.survey(bench.pinned(history=history), (), overlay.load(bench.overlay)).overlaid
+        patched_source.survey(
+            bench.pinned(history=history), (), overlay.load(bench.overlay)
+        ).overlaid
     )
 
 
@@ -36,7 +38,7 @@ def test_files_of_ours_stand_in_one_commit_after_the_patches(bench: Bench) -> No
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
     bench.lay("bin/lib/common.sh", b"# shared\n", "new")
     bench.lay("bin/run.sh", b"#!/bin/sh\nexec ours\n", _blob(bench, "bin/run.sh")).chmod(0o755)
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     git = bench.pinned().git
     assert git.text(
         "diff-tree", "-r", "--name-status", f"{done.commit}^", done.commit
@@ -76,7 +78,7 @@ def test_a_changed_blob_is_a_conflict_that_names_the_commit(bench: Bench) -> Non
     assert (laid.outcome, laid.cause and laid.cause.commit) == ("conflict", culprit)
     assert f"is now {_blob(bench, 'bin/run.sh')}" in laid.detail
     with pytest.raises(FatalError, match="conflict: upstream's blob is now") as caught:
-        stack.apply(bench.pinned(), bench.source())
+        patched_source.apply(bench.pinned(), bench.source())
     assert caught.value.where.endswith("overlay/up/bin/run.sh")
     (blind,) = _judged(bench, history=False)
     assert (blind.outcome, blind.cause) == ("conflict", None)
@@ -103,7 +105,7 @@ def test_the_same_file_upstream_is_not_needed(bench: Bench) -> None:
     bench.lay("bin/run.sh", b"#!/bin/sh\n", _blob(bench, "bin/run.sh")).chmod(0o755)
     (laid,) = _judged(bench)
     assert laid.outcome == "upstream"
-    assert stack.apply(bench.pinned(), bench.source()).commit == bench.upstream.head
+    assert patched_source.apply(bench.pinned(), bench.source()).commit == bench.upstream.head
 
 
 def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench) -> None:
@@ -120,7 +122,7 @@ def test_a_file_cannot_stand_in_for_a_link_a_folder_or_below_a_file(bench: Bench
                 path, "100644", "1" * 40, None if replaces == "new" else replaces, b""
             ),
         )
-        (laid,) = stack.survey(bench.pinned(), (), files).overlaid
+        (laid,) = patched_source.survey(bench.pinned(), (), files).overlaid
         assert laid.outcome == "conflict"
         assert what in laid.detail
 
@@ -129,14 +131,14 @@ def test_one_file_is_either_patched_or_overlaid(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l3="ours\n")}))
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     with pytest.raises(FatalError, match="changed by the patch mine as well"):
-        stack.apply(bench.pinned(), bench.source())
+        patched_source.apply(bench.pinned(), bench.source())
 
 
 def test_an_absent_file_is_not_overlaid(bench: Bench) -> None:
     bench.lay("pkg/a.py", b"ours\n", _blob(bench, "pkg/a.py"))
     absent = ("pkg/a.py",)
     with pytest.raises(FatalError, match="listed as absent"):
-        stack.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+        patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FatalError
-from builder.sources.objects import Reader
-from builder.stack import overlay, refresh, series, stack
+from builder.upstream import overlay, patch_refresh, patch_series, patched_source
+from builder.upstream.git_objects import Reader
 from tests.support.patch_series import Bench, text
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,10 +25,10 @@ def bench(tmp_path: Path) -> Bench:
     return made
 
 
-def _survey(bench: Bench, *, history: bool = True) -> stack.Survey:
-    return stack.survey(
+def _survey(bench: Bench, *, history: bool = True) -> patched_source.Survey:
+    return patched_source.survey(
         bench.pinned(history=history),
-        series.load(bench.patches),
+        patch_series.load(bench.patches),
         overlay.load(bench.source().overlay),
     )
 
@@ -45,7 +45,7 @@ def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> 
             {"pkg/a.py": text(l20="second\n"), "pkg/b.py": b"x = 1\ny = 2\nz = 4\n"}
         ),
     )
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert [one.outcome for one in done.patches] == ["applied", "applied"]
     assert _content(bench, done.commit, "pkg/a.py") == text(l3="first\n", l20="second\n")
     git = bench.pinned().git
@@ -68,7 +68,7 @@ def test_two_patches_on_one_file_become_two_commits_on_the_pin(bench: Bench) -> 
 
 
 def test_no_patches_give_the_pin_itself(bench: Bench) -> None:
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert (done.commit, done.tree, done.exported_tree) == (
         bench.pinned().commit,
         bench.pinned().tree,
@@ -80,14 +80,14 @@ def test_a_patched_executable_stays_one(bench: Bench) -> None:
     bench.add(
         "script", bench.upstream.diff({"run.sh": b"#!/bin/sh\necho\n"}, modes={"run.sh": "100755"})
     )
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert bench.pinned().git.text("ls-tree", done.tree, "run.sh").startswith("100755 ")
 
 
 def test_a_patch_whose_lines_moved_applies(bench: Bench) -> None:
     bench.add("moved", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     bench.upstream.commit({"pkg/a.py": text(l1="top\ntop\ntop\n")})
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert _content(bench, done.commit, "pkg/a.py") == text(l1="top\ntop\ntop\n", l20="ours\n")
 
 
@@ -109,7 +109,7 @@ def test_conflict_names_hunk_file_and_the_upstream_commit(bench: Bench) -> None:
     assert result.cause
     assert (result.cause.commit, result.cause.author) == (culprit, "Ada Upstream")
     with pytest.raises(FatalError) as caught:
-        stack.apply(bench.pinned(), bench.source())
+        patched_source.apply(bench.pinned(), bench.source())
     assert caught.value.exit_code == 2
     assert "conflict: hunk 2 of 2 in pkg/a.py" in caught.value.what
     assert caught.value.where.endswith("patches/up/mine.patch")
@@ -131,7 +131,7 @@ def test_conflict_found_although_a_patch_before_it_changes_the_same_file(bench: 
         {"pkg/a.py": text(l10="first\n", l11="second\n")}, f"{base}^{{tree}}"
     )
     one = bench.upstream.tree({"pkg/a.py": text(l10="first\n")}, f"{base}^{{tree}}")
-    bench.add("second", refresh.diff(bench.upstream.git, one, both))
+    bench.add("second", patch_refresh.diff(bench.upstream.git, one, both))
     culprit = bench.upstream.commit({"pkg/a.py": text(l12="theirs\n")}, "rework line 12")
     first, second = _survey(bench).results
     assert (first.outcome, second.outcome) == ("applied", "conflict")
@@ -155,8 +155,10 @@ def test_a_merge_that_git_could_make_is_a_hint_and_not_a_build(bench: Bench) -> 
     assert result.outcome == "conflict"
     assert "git can merge it: run `build.py patches refresh`" in result.detail
     with pytest.raises(FatalError):
-        stack.apply(bench.pinned(), bench.source())
-    (merged,) = stack.survey(bench.pinned(), series.load(bench.patches), (), merge=True).results
+        patched_source.apply(bench.pinned(), bench.source())
+    (merged,) = patched_source.survey(
+        bench.pinned(), patch_series.load(bench.patches), (), merge=True
+    ).results
     assert (merged.outcome, merged.detail) == ("applied", "by a three-way merge")
 
 
@@ -169,10 +171,10 @@ def test_already_upstream_is_left_out_with_the_same_tree(
     other, merged = _survey(bench).results
     assert (merged.outcome, merged.commit, merged.sound) == ("upstream", None, True)
     assert culprit[:12] in merged.detail
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert done.commit == other.commit
     assert "merged: upstream has it" in capsys.readouterr().err
-    assert stack.apply(bench.pinned(history=False), bench.source()).commit == done.commit
+    assert patched_source.apply(bench.pinned(history=False), bench.source()).commit == done.commit
 
 
 def test_already_upstream_inside_a_larger_commit(bench: Bench) -> None:
@@ -192,7 +194,7 @@ def test_already_upstream_and_edited_later_is_seen_through_the_history(bench: Be
     assert result.cause
     assert result.cause.commit == culprit
     with pytest.raises(FatalError, match="perhaps changed again since"):
-        stack.apply(bench.pinned(), bench.source())
+        patched_source.apply(bench.pinned(), bench.source())
 
 
 def test_the_same_change_twice_in_our_stack_is_empty(bench: Bench) -> None:
@@ -207,7 +209,7 @@ def test_a_patch_without_a_diff_is_empty(bench: Bench) -> None:
     (result,) = _survey(bench).results
     assert (result.outcome, result.detail) == ("empty", "the patch changes nothing: drop it")
     with pytest.raises(FatalError, match="empty"):
-        stack.apply(bench.pinned(), bench.source())
+        patched_source.apply(bench.pinned(), bench.source())
 
 
 def test_gone_names_the_commit_that_deleted_the_file(bench: Bench) -> None:
@@ -271,7 +273,7 @@ def test_an_insertion_that_is_there_is_not_made_twice(bench: Bench) -> None:
         "it fits doc.md, but what it makes of it is there already as well: write it anew against the pin",
     )
     with pytest.raises(FatalError, match="is there already"):
-        stack.apply(bench.pinned(history=False), bench.source())
+        patched_source.apply(bench.pinned(history=False), bench.source())
 
 
 def test_a_deletion_is_never_taken_for_upstreams_without_proof(bench: Bench) -> None:
@@ -321,15 +323,15 @@ def test_a_patch_that_takes_most_of_a_file_away_is_refused(bench: Bench) -> None
     assert _survey(bench).results[0].outcome == "applied"
     bench.add("most", bench.upstream.diff({"long.py": b"".join(long[:10] + long[61:])}))
     with pytest.raises(FatalError, match=r"takes 51 of 100 lines out of long\.py"):
-        stack.survey(bench.pinned(), series.load(bench.patches)[1:], ())
+        patched_source.survey(bench.pinned(), patch_series.load(bench.patches)[1:], ())
 
 
 def test_absent_paths_never_reach_the_exported_tree(bench: Bench) -> None:
     bench.upstream.commit({"data/big.bin": b"\0big", "data/small": b"s\n"})
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    plain = stack.apply(bench.pinned(), bench.source())
+    plain = patched_source.apply(bench.pinned(), bench.source())
     absent = ("data/big.bin",)
-    done = stack.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    done = patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
     assert (done.commit, done.tree) == (plain.commit, plain.tree)
     assert done.exported_tree != done.tree
     names = bench.pinned().git.text("ls-tree", "-r", "--name-only", done.exported_tree).splitlines()
@@ -343,13 +345,13 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
     bench.upstream.commit({"data/big.bin": b"\0big"})
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     absent = ("data/big.bin",)
-    whole = stack.apply(bench.pinned(absent=absent), bench.source(absent=absent))
+    whole = patched_source.apply(bench.pinned(absent=absent), bench.source(absent=absent))
     blob = bench.upstream.git.text("rev-parse", f"{bench.upstream.head}:data/big.bin")
     (bench.upstream.git.git_dir / "objects" / blob[:2] / blob[2:]).unlink()
     again = Bench.__new__(Bench)
     again.__dict__.update(bench.__dict__)
     again.cache = type(bench.cache)(tmp_path / "cache2")
-    lacking = stack.apply(again.pinned(absent=absent), again.source(absent=absent))
+    lacking = patched_source.apply(again.pinned(absent=absent), again.source(absent=absent))
     assert (lacking.commit, lacking.tree, lacking.exported_tree) == (
         whole.commit,
         whole.tree,
@@ -360,13 +362,13 @@ def test_the_same_commits_where_the_absent_blob_does_not_exist(
 def test_a_patch_of_an_absent_file_is_refused(bench: Bench) -> None:
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     with pytest.raises(FatalError, match="never exported"):
-        stack.apply(bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",)))
+        patched_source.apply(bench.pinned(absent=("pkg/a.py",)), bench.source(absent=("pkg/a.py",)))
 
 
 def test_everything_of_the_patched_commit_lies_in_our_own_repository(bench: Bench) -> None:
     # The mirror has the patched content already: it must not be leant on.
     bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     bench.upstream.git.git_dir.rename(bench.root / "moved-away")
     git = bench.pinned(history=False).git
     with Reader(git) as reader:
@@ -378,19 +380,19 @@ def test_inputs_change_with_everything_that_decides_the_result(bench: Bench) -> 
     file = bench.add("mine", bench.upstream.diff({"pkg/a.py": text(l20="ours\n")}))
     bench.lay("new.txt", b"new\n", "new")
     source = bench.source()
-    seen = [stack.inputs(source)]
+    seen = [patched_source.inputs(source)]
     file.write_bytes(file.read_bytes().replace(b"the test\n", b"a test\n"))
-    seen.append(stack.inputs(source))
+    seen.append(patched_source.inputs(source))
     (bench.overlay / "new.txt").write_bytes(b"newer\n")
-    seen.append(stack.inputs(source))
+    seen.append(patched_source.inputs(source))
     (bench.overlay / "new.txt").chmod(0o755)
-    seen.append(stack.inputs(source))
+    seen.append(patched_source.inputs(source))
     (bench.patches / "series").write_text("")
     file.unlink()
-    seen.append(stack.inputs(source))
-    seen.append(stack.inputs(bench.source(absent=("run.sh",))))
+    seen.append(patched_source.inputs(source))
+    seen.append(patched_source.inputs(bench.source(absent=("run.sh",))))
     assert all(a != b for n, a in enumerate(seen) for b in seen[:n])
-    assert stack.inputs(bench.source(absent=("run.sh",))) == seen[-1]
+    assert patched_source.inputs(bench.source(absent=("run.sh",))) == seen[-1]
 
 
 def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: Bench) -> None:
@@ -401,21 +403,21 @@ def test_a_repository_that_cannot_be_written_is_not_blamed_on_the_patch(bench: B
     assert not shelf.exists()
     shelf.write_text("in the way of git's new object")
     with pytest.raises(FatalError, match="git cannot apply it, though every hunk fits"):
-        stack.apply(pinned, bench.source())
+        patched_source.apply(pinned, bench.source())
     shelf.unlink()
-    assert stack.apply(pinned, bench.source()).patches[0].outcome == "applied"
+    assert patched_source.apply(pinned, bench.source()).patches[0].outcome == "applied"
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from builder.stack import stack
-from builder.cache import Cache
-from builder.manifest import GitSource
-from builder.sources.source import Access, acquire
+from builder.upstream import patched_source
+from builder.core.cache import Cache
+from builder.core.manifest import GitSource
+from builder.upstream.source import Access, acquire
 root, cache, head = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 source = GitSource("up", "https://example.org/up.git", "main", head, root / "patches/up", root / "overlay/up", ())
-done = stack.apply(acquire(source, Access(Cache(cache), offline=True, mirrors=(root / "mirror",))), source)
+done = patched_source.apply(acquire(source, Access(Cache(cache), offline=True, mirrors=(root / "mirror",))), source)
 print(done.commit, done.tree, done.exported_tree)
 """
 
@@ -486,7 +488,7 @@ def test_the_same_shas_whatever_the_machine(bench: Bench, tmp_path: Path) -> Non
     )
     assert here == there
     assert not (odd / "hook-ran").exists()
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     assert here.split() == [done.commit, done.tree, done.exported_tree]
     assert _content(bench, done.commit, "dos.txt") == crlf
     assert _content(bench, done.commit, "pkg/a.py") == text(l3="$Id$ trailing \n", l20="second\n")
@@ -501,9 +503,9 @@ def test_a_killed_run_leaves_what_the_next_one_finishes(
     bench.lay("more.txt", b"more\n", "new")
     killer = f"""
 import os, signal
-from builder.sources import gitindex
+from builder.upstream import git_index
 for name in ("write_tree", "put"):
-    def slain(*args, real=getattr(gitindex.Index, name)):
+    def slain(*args, real=getattr(git_index.Index, name)):
         slain.left -= 1
         result = real(*args)
         if slain.left < 0:
@@ -511,7 +513,7 @@ for name in ("write_tree", "put"):
         return result
     slain.left = {at} if name == "write_tree" else {at} - 3
     if {at} < 3 and name == "write_tree" or {at} == 3 and name == "put":
-        setattr(gitindex.Index, name, slain)
+        setattr(git_index.Index, name, slain)
 """
     argv = [
         sys.executable,
@@ -523,7 +525,7 @@ for name in ("write_tree", "put"):
     ]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     assert subprocess.run(argv, check=False, capture_output=True, env=env).returncode == -9
-    done = stack.apply(bench.pinned(), bench.source())
+    done = patched_source.apply(bench.pinned(), bench.source())
     again = subprocess.run(
         [*argv[:2], PROGRAM, *argv[3:]], check=True, capture_output=True, text=True, env=env
     )

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from builder.status import draw
-from builder.status.reports import Behind, Moment, Run
+from builder.release.status_page import drawing
+from builder.release.status_page.reports import Behind, Moment, Run
 
 
 def _read(svg: str) -> ET.Element:
@@ -22,7 +22,7 @@ def _run(**losses: float | None) -> Run:
 
 
 def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
-    svg = _read(draw.curve([_run(s5=5.0, s20=3.0, s30=1.0)], "t5x & <more>"))
+    svg = _read(drawing.curve([_run(s5=5.0, s20=3.0, s30=1.0)], "t5x & <more>"))
     (line,) = [each for each in svg if each.tag == "polyline"]
     points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     assert points == sorted(points)
@@ -44,11 +44,11 @@ def test_a_curve_falls_where_the_loss_falls_and_marks_the_restore() -> None:
 
 @pytest.mark.parametrize("runs", [[], [_run(s5=1.0)], [_run(s5=float("nan"), s10=None, s15=2.0)]])
 def test_no_curve_of_less_than_two_numbers(runs: list[Run]) -> None:
-    assert draw.curve(runs, "x") == ""
+    assert drawing.curve(runs, "x") == ""
 
 
 def test_a_flat_loss_is_drawn_and_lines_differ_in_more_than_colour() -> None:
-    svg = _read(draw.curve([_run(s5=2.0, s10=2.0), _run(s5=2.0, s10=2.0)], "x"))
+    svg = _read(drawing.curve([_run(s5=2.0, s10=2.0), _run(s5=2.0, s10=2.0)], "x"))
     lines = [each for each in svg if each.tag == "polyline"]
     assert len({each.attrib["stroke-dasharray"] for each in lines}) == 2
 
@@ -57,21 +57,21 @@ def test_how_far_behind_over_time() -> None:
     def moment(commits: int) -> Moment:
         return Moment(date="2026-01-01", count=1, behind=Behind(commits=commits, days=1))
 
-    assert "9, 0" in draw.behind([moment(9), moment(0)], "up")
-    assert draw.behind([moment(9), moment(9)], "up") == ""
-    assert draw.behind([], "up") == ""
+    assert "9, 0" in drawing.behind([moment(9), moment(0)], "up")
+    assert drawing.behind([moment(9), moment(9)], "up") == ""
+    assert drawing.behind([], "up") == ""
 
 
 def test_a_badge_says_what_it_shows_and_escapes_it() -> None:
-    text = draw.badge('a "<b>', "green 2026-11-28", "green")
+    text = drawing.badge('a "<b>', "green 2026-11-28", "green")
     svg = _read(text)
     assert svg.attrib["aria-label"] == 'a "<b>: green 2026-11-28'
-    assert draw.COLOURS["green"] in text
+    assert drawing.COLOURS["green"] in text
 
 
-@pytest.mark.parametrize("colour", sorted(draw.COLOURS))
+@pytest.mark.parametrize("colour", sorted(drawing.COLOURS))
 def test_white_on_each_colour_can_be_read(colour: str) -> None:
-    parts = [int(draw.COLOURS[colour][at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [int(drawing.COLOURS[colour][at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     ]

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from builder.status import page, reports
+from builder.release.status_page import page, reports
 from tests.support import nightly_report
 
 

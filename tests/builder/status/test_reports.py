@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FatalError
-from builder.status import reports
+from builder.release.status_page import reports
 from tests.support import nightly_report
 from tests.support.web_server import serving
 

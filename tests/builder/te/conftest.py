@@ -11,7 +11,7 @@ from tests.support import te_project
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.package_index import Index
     from tests.support.te_project import Te
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.te import addition, build
+from builder.packages.transformer_engine import addition, wheel_build
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_pins_and_wheel(te: Te, cache: Cache) -> None:
 def test_an_imported_wheel_needs_no_compiler(
     te: Te, cache: Cache, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = build.plan(te.manifest(), *WANTED)
+    plan = wheel_build.plan(te.manifest(), *WANTED)
     assert addition.imported(cache, plan) is None
     addition.take(cache, plan, wheel, _digest(wheel))
     wheel.unlink()
@@ -85,10 +85,10 @@ def test_no_cross_compiler(
 
 
 def test_another_lock_does_not_take_the_imported_wheel(te: Te, cache: Cache, wheel: Path) -> None:
-    addition.take(cache, build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
+    addition.take(cache, wheel_build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
     lock = te.root / "locks/l/common.txt"
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
-    changed = build.plan(te.manifest(), *WANTED)
+    changed = wheel_build.plan(te.manifest(), *WANTED)
     assert addition.imported(cache, changed) is None
     with pytest.raises(
         FatalError, match="was compiled from or against other packages than the locks name"
@@ -108,8 +108,10 @@ def _again(wheel: Path, change: Callable[[str, bytes], tuple[str, bytes] | None]
 
 def _refused(te: Te, cache: Cache, wheel: Path, message: str, sha256: str = "") -> None:
     with pytest.raises(FatalError, match=message):
-        addition.take(cache, build.plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel))
-    assert addition.imported(cache, build.plan(te.manifest(), *WANTED)) is None
+        addition.take(
+            cache, wheel_build.plan(te.manifest(), *WANTED), wheel, sha256 or _digest(wheel)
+        )
+    assert addition.imported(cache, wheel_build.plan(te.manifest(), *WANTED)) is None
     assert not list(cache.path("wheels").glob("te-import*"))
 
 
@@ -192,6 +194,6 @@ def test_a_wheel_of_another_builder_is_taken_with_a_warning(
     te: Te, cache: Cache, wheel: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _again(wheel, lambda name, data: None if name.endswith("rosetta-build.json") else (name, data))
-    addition.take(cache, build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
+    addition.take(cache, wheel_build.plan(te.manifest(), *WANTED), wheel, _digest(wheel))
     assert "only the sha256 vouches for it" in capfd.readouterr().err
     assert addition.addition(te.context(cache), te.manifest(), *WANTED).sha256 == _digest(wheel)

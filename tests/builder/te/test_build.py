@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder.cache import Cache
+from builder.core.cache import Cache
 from builder.errors import FatalError
-from builder.te import addition, build, compiler, loader
+from builder.packages.transformer_engine import addition, compiler, preload_library, wheel_build
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ LOADER = "nvidia/cu13/cudart/lib/libcudart_te.so.13"
 INFO = f"transformer_engine_jax-{te_project.VERSION}.dist-info"
 
 
-def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> build.Made:
-    return build.wheel(cache, build.plan(te.manifest(), *WANTED), offline=offline)
+def _wheel(te: Te, cache: Cache, *, offline: bool = False) -> wheel_build.Made:
+    return wheel_build.wheel(cache, wheel_build.plan(te.manifest(), *WANTED), offline=offline)
 
 
 def test_what_is_in_the_wheel(te: Te, cache: Cache) -> None:
@@ -96,7 +96,7 @@ def test_the_module_loads_and_names_no_folder_of_this_machine(
         ).stdout
     )
     note = te_project.note(made.path)
-    assert note["inputs"] == build.plan(te.manifest(), *WANTED).inputs
+    assert note["inputs"] == wheel_build.plan(te.manifest(), *WANTED).inputs
     assert note["against"] == [
         "jaxlib==1",
         "nvidia-cuda-runtime==1",
@@ -131,7 +131,7 @@ def test_cudart_is_not_there(tmp_path: Path) -> None:
         FatalError,
         match=r"cuda_runtime/lib/libcudart\.so\.12: is not in what it is compiled against",
     ):
-        loader.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
+        preload_library.make(compiler.find("amd64"), "cuda12", tmp_path, tmp_path)
 
 
 def test_the_same_bytes_in_another_place(te: Te, cache: Cache, tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_for_the_other_architecture_by_a_cross_compiler(
     te_project.need("arm64")
     te = te_project.make(tmp_path / "repo", index, "arm64")
     te.with_headers(cache)
-    made = build.wheel(
-        cache, build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
+    made = wheel_build.wheel(
+        cache, wheel_build.plan(te.manifest(), "l", "cuda13", "arm64", "3.13"), offline=False
     )
     with zipfile.ZipFile(made.path) as archive:
         module = archive.read(MODULE.replace("x86_64", "aarch64"))
@@ -213,13 +213,13 @@ def test_for_the_other_architecture_by_a_cross_compiler(
 )
 def test_what_it_is_not_for(te: Te, wanted: tuple[str, str, str, str], message: str) -> None:
     with pytest.raises(FatalError, match=message):
-        build.plan(te.manifest(), *wanted)
+        wheel_build.plan(te.manifest(), *wanted)
 
 
 def test_what_decides_a_wheel(te: Te) -> None:
-    before = build.plan(te.manifest(), *WANTED).inputs
+    before = wheel_build.plan(te.manifest(), *WANTED).inputs
     lock = te.root / "locks/l/common.txt"
     lock.write_text(lock.read_text().replace("nvidia-nccl-cu12==1", "nvidia-nccl-cu12==2"))
-    assert build.plan(te.manifest(), *WANTED).inputs == before, "CUDA 12 is nothing to it"
+    assert wheel_build.plan(te.manifest(), *WANTED).inputs == before, "CUDA 12 is nothing to it"
     lock.write_text(lock.read_text().replace("jaxlib==1", "jaxlib==2"))
-    assert build.plan(te.manifest(), *WANTED).inputs != before
+    assert wheel_build.plan(te.manifest(), *WANTED).inputs != before

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.te import compiler
+from builder.packages.transformer_engine import compiler
 from tests.support import te_project
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.te import headers
+from builder.packages.transformer_engine import header_packages
 from tests.support import te_project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from builder.cache import Cache
+    from builder.core.cache import Cache
     from tests.support.package_index import Index
     from tests.support.te_project import Te
 
@@ -26,15 +26,17 @@ def te(tmp_path: Path, index: Index) -> Te:
 
 
 def test_what_was_locked_is_read_again(te: Te) -> None:
-    known = headers.load(te.manifest())
+    known = header_packages.load(te.manifest())
     assert list(known) == [("3.13", "amd64")]
-    assert headers.render(known) == (te.root / headers.FILE).read_text()
-    assert headers.of(te.manifest(), "3.13", "amd64").name == "libpython3.13-dev"
+    assert header_packages.render(known) == (te.root / header_packages.FILE).read_text()
+    assert header_packages.of(te.manifest(), "3.13", "amd64").name == "libpython3.13-dev"
 
 
 def test_it_is_unpacked(te: Te, cache: Cache) -> None:
     te.with_headers(cache)
-    made = headers.folder(cache, headers.of(te.manifest(), "3.13", "amd64"), offline=True)
+    made = header_packages.folder(
+        cache, header_packages.of(te.manifest(), "3.13", "amd64"), offline=True
+    )
     assert (made / "usr/include/python3.13/Python.h").is_file()
     assert (made / "usr/include/x86_64-linux-gnu/python3.13/pyconfig.h").is_file()
 
@@ -44,7 +46,9 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
     for file in cache.path("debs").glob("*.deb"):
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(FatalError, match=r"are not in the cache.*without --offline"):
-        headers.folder(cache, headers.of(te.manifest(), "3.13", "amd64"), offline=True)
+        header_packages.folder(
+            cache, header_packages.of(te.manifest(), "3.13", "amd64"), offline=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -60,35 +64,35 @@ def test_another_file_under_its_name(te: Te, cache: Cache) -> None:
     ],
 )
 def test_a_broken_lock(te: Te, text: str, message: str) -> None:
-    (te.root / headers.FILE).write_text(text)
+    (te.root / header_packages.FILE).write_text(text)
     with pytest.raises(FatalError, match=message):
-        headers.load(te.manifest())
-    assert any(message in problem for problem in headers.problems(te.manifest()))
+        header_packages.load(te.manifest())
+    assert any(message in problem for problem in header_packages.problems(te.manifest()))
 
 
 def test_a_name_that_leaves_the_archive(te: Te) -> None:
-    file = te.root / headers.FILE
+    file = te.root / header_packages.FILE
     data = json.loads(file.read_text())
     data["pythons"]["3.13"][0]["filename"] = "pool/../../etc/passwd.deb"
     file.write_text(json.dumps(data))
     with pytest.raises(FatalError, match="is not a lock of Python's headers"):
-        headers.load(te.manifest())
+        header_packages.load(te.manifest())
 
 
 def test_what_is_lacking(te: Te) -> None:
-    assert headers.problems(te.manifest()) == []
-    (te.root / headers.FILE).unlink()
-    assert headers.problems(te.manifest()) == [
+    assert header_packages.problems(te.manifest()) == []
+    (te.root / header_packages.FILE).unlink()
+    assert header_packages.problems(te.manifest()) == [
         "locks/te-python.json: lacks the headers of Python 3.13 on amd64 -> python build.py lock --base"
     ]
     with pytest.raises(
         FatalError, match=r"no headers of Python 3\.13 for amd64 are locked \(locked: none\)"
     ):
-        headers.of(te.manifest(), "3.13", "amd64")
+        header_packages.of(te.manifest(), "3.13", "amd64")
 
 
 def test_nothing_is_looked_up_offline(te: Te) -> None:
-    before = (te.root / headers.FILE).read_text()
+    before = (te.root / header_packages.FILE).read_text()
     with pytest.raises(FatalError, match="offline"):
-        headers.relock(te.manifest(), offline=True)
-    assert (te.root / headers.FILE).read_text() == before
+        header_packages.relock(te.manifest(), offline=True)
+    assert (te.root / header_packages.FILE).read_text() == before

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import FatalError
-from builder.te import compiler, objects
+from builder.packages.transformer_engine import compiler, object_files
 from tests.support import te_project
 
 ROOT = Path(__file__).parents[3]
@@ -28,9 +28,9 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _compile(place: Path, at_once: int = 2) -> objects.Effort:
+def _compile(place: Path, at_once: int = 2) -> object_files.Effort:
     sources = sorted((place / "src").glob("*.cpp"))
-    made, effort = objects.compile_all(
+    made, effort = object_files.compile_all(
         compiler.find("amd64"), sources, ["-O1"], place / "kept", place / "scratch", at_once=at_once
     )
     assert [path.name for path in made] == [f"{each.name}.o" for each in sources]
@@ -82,7 +82,12 @@ def test_a_compiler_sees_nothing_of_the_caller(
     (place / "src/a.cpp").write_text("#include <found.h>\n")
     with pytest.raises(FatalError, match=r"found\.h: No such file"):
         _compile(place)
-    assert objects.environment(place).keys() == {"PATH", "LC_ALL", "SOURCE_DATE_EPOCH", "TMPDIR"}
+    assert object_files.environment(place).keys() == {
+        "PATH",
+        "LC_ALL",
+        "SOURCE_DATE_EPOCH",
+        "TMPDIR",
+    }
 
 
 def test_a_failure_stops_the_others(place: Path) -> None:
@@ -97,8 +102,8 @@ def test_a_killed_run_goes_on(place: Path) -> None:
     (place / "src/a_first.cpp").write_text("int a; // " + "long " * 200 + "\n")
     (place / "src/slow.cpp").write_text(SLOW)
     code = (
-        "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\nfrom builder.te import compiler, objects\nplace = Path(sys.argv[2])\n"
-        "objects.compile_all(compiler.find('amd64'), sorted((place / 'src').glob('*.cpp')), ['-O1'], place / 'kept', place / 'scratch', at_once=1)\n"
+        "import sys\nfrom pathlib import Path\nsys.path.insert(0, sys.argv[1])\nfrom builder.packages.transformer_engine import compiler, object_files\nplace = Path(sys.argv[2])\n"
+        "object_files.compile_all(compiler.find('amd64'), sorted((place / 'src').glob('*.cpp')), ['-O1'], place / 'kept', place / 'scratch', at_once=1)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(ROOT), str(place)], stderr=subprocess.DEVNULL
@@ -119,4 +124,4 @@ def test_a_killed_run_goes_on(place: Path) -> None:
 
 
 def test_as_many_as_cores_and_memory_bear() -> None:
-    assert 1 <= objects.jobs() <= len(os.sched_getaffinity(0))
+    assert 1 <= object_files.jobs() <= len(os.sched_getaffinity(0))

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import lock, manifest
+from builder.commands import lock
+from builder.core import manifest
+from builder.core.command_context import Context
 from builder.errors import FatalError
-from builder.locks import lockfile
-from builder.te import headers, pinned
-from builder.verb import Context
+from builder.packages import lock_file
+from builder.packages.transformer_engine import header_packages, version_pins
 from tests.support import te_project
 from tests.support.package_archives import publish
 
 if TYPE_CHECKING:
-    from builder.cache import Cache
-    from builder.verb import Result
+    from builder.core.cache import Cache
+    from builder.core.command_context import Result
     from tests.support.package_index import Index
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +29,8 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
     te_project.need()
     te = te_project.make(tmp_path / "repo", index)
     found = [
-        pin.name for pin in pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
+        pin.name
+        for pin in version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
     ]
     assert found == [
         "jaxlib",
@@ -38,11 +40,11 @@ def test_what_it_is_compiled_against(tmp_path: Path, index: Index) -> None:
         "nvidia-nvtx",
         "pybind11",
     ]
-    (te.root / pinned.TOOLS).write_text("")
+    (te.root / version_pins.TOOLS).write_text("")
     with pytest.raises(
         FatalError, match=r"no lock has pybind11 for Python 3\.13 on amd64.*lock --tools"
     ):
-        pinned.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
+        version_pins.compiled_against(te.manifest(), "l", "cuda13", "3.13", "amd64")
 
 
 @pytest.mark.parametrize(("accelerator", "other"), [("cuda12", "cu13"), ("cuda13", "cu12")])
@@ -56,24 +58,24 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
     for line in te.lines:
         added = {
             pin.name: pin
-            for pin in pinned.installed(
+            for pin in version_pins.installed(
                 loaded, line, accelerator, loaded.lines[line].python, architecture
             )
         }
         assert (
             added["transformer-engine"].version
-            == added[pinned.libraries(accelerator)].version
+            == added[version_pins.libraries(accelerator)].version
             == te.version
         )
         assert not [name for name in added if name.endswith(f"-{other}")]
-        here = lockfile.environment_of(
+        here = lock_file.environment_of(
             loaded.lines[line].python, f"{loaded.lines[line].python}.0", architecture
         )
         for name, entry in loaded.distributions.items():
             if entry.line == line and accelerator in entry.accelerators:
                 theirs = {
                     pin.name: pin.version
-                    for pin in lockfile.read(ROOT / f"locks/{name}-{accelerator}.txt")
+                    for pin in lock_file.read(ROOT / f"locks/{name}-{accelerator}.txt")
                     if pin.holds(here)
                 }
                 assert {
@@ -83,12 +85,12 @@ def test_our_own_locks_fit_the_distributions_and_mix_no_cuda(
                 } == {}
         against = [
             pin.name
-            for pin in pinned.compiled_against(
+            for pin in version_pins.compiled_against(
                 loaded, line, accelerator, loaded.lines[line].python, architecture
             )
         ]
         assert not [name for name in against if name.endswith(f"-{other}")]
-        assert headers.of(loaded, loaded.lines[line].python, architecture)
+        assert header_packages.of(loaded, loaded.lines[line].python, architecture)
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def _run(root: Path, cache: Cache, *args: str, offline: bool = False) -> Result:
 
 
 def _pins(root: Path, name: str) -> list[str]:
-    return [pin.text for pin in lockfile.read(root / f"locks/{name}")]
+    return [pin.text for pin in lock_file.read(root / f"locks/{name}")]
 
 
 def test_its_lock_fits_that_of_the_line(repo: Path, cache: Cache) -> None:

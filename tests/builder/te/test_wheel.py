@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builder import cli, wheel
-from builder.cache import Cache
+from builder import cli
+from builder.commands import wheel
+from builder.core.cache import Cache
 from builder.errors import FatalError
 from tests.support import te_project
 
 if TYPE_CHECKING:
-    from builder.verb import Result
+    from builder.core.command_context import Result
     from tests.support.te_project import Te
 
 NAME = f"transformer_engine_jax-{te_project.VERSION}-cp313-cp313-linux_x86_64.whl"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builder.errors import FatalError
-from builder.te import wheelfile
-from builder.te.wheelfile import Target
+from builder.packages.transformer_engine import wheel_file
+from builder.packages.transformer_engine.wheel_file import Target
 from tests.support import te_project
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_names() -> None:
 def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
     before, after = (
         te_project.PKG_INFO.splitlines(),
-        wheelfile.metadata(te_project.PKG_INFO, accelerator).splitlines(),
+        wheel_file.metadata(te_project.PKG_INFO, accelerator).splitlines(),
     )
     assert after == [*before[:-1], f"Requires-Dist: {wanted}"]
 
@@ -51,7 +51,7 @@ def test_the_libraries_that_go_with_it(accelerator: str, wanted: str) -> None:
 )
 def test_metadata_of_another_kind(text: str) -> None:
     with pytest.raises(FatalError, match="times for its libraries, not once"):
-        wheelfile.metadata(text, "cuda13")
+        wheel_file.metadata(text, "cuda13")
 
 
 def test_the_same_bytes_at_any_time_and_umask(
@@ -66,7 +66,7 @@ def test_the_same_bytes_at_any_time_and_umask(
         old = os.umask(mask)
         try:
             made.append(
-                wheelfile.write(
+                wheel_file.write(
                     folder,
                     TARGET,
                     {"transformer_engine/x.so": b"\x7fELF"},
@@ -97,4 +97,4 @@ def test_the_same_bytes_at_any_time_and_umask(
     ],
 )
 def test_the_oldest_glibc_that_can_load_it(module: bytes, wanted: str) -> None:
-    assert wheelfile.glibc(module) == wanted
+    assert wheel_file.glibc(module) == wanted

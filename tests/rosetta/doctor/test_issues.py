@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builder.env import known_issues
+from builder.packages import known_issues
 from rosetta.doctor import issues
 from tests.support.fake_machine import A100, B200, find, ids, machine
 

@@ -1,0 +1,111 @@
+"""Write docs/manifest.md from the manifest's schema, and the Slurm files from their template.
+
+With --check, say only whether all of them are current.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from builder import slurm_files
+from builder.core import manifest
+from builder.core.cache import write_atomic
+from builder.core.command_context import Context, Result
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from pydantic import BaseModel
+
+PAGE = "docs/manifest.md"
+_HEAD = """# manifest.yaml
+
+*Generated from builder/core/manifest.py by `python build.py docs`: edit there.*
+
+The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors, tags, numbers with a point, dates and
+yes/no are errors that name the line. Paths are relative to the manifest and stay below it.
+"""
+_MODELS: dict[str, type[BaseModel]] = {
+    "The file": manifest.Manifest,
+    "sources.NAME": manifest.Source,
+    "lines.NAME": manifest.Line,
+    "distributions.NAME": manifest.Distribution,
+    "overrides[]": manifest.Override,
+    "sdists[]": manifest.Sdist,
+    "strip[]": manifest.Strip,
+    "bases.NAME": manifest.Base,
+    "transformer-engine": manifest.TransformerEngine,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 where a file is not current"
+    )
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """Run the command."""
+    texts = {PAGE: render(), **slurm_files.render(context.root)}
+    outdated = [name for name, text in texts.items() if not _holds(context.root / name, text)]
+    if not arguments.check:
+        for name in outdated:
+            mode = 0o644 if name == PAGE else 0o755
+            write_atomic(context.root / name, texts[name], mode)
+    current = not outdated
+    return Result(
+        {"page": PAGE, "current": current},
+        "\n".join(f"{name} was not current" for name in outdated) or f"{PAGE} is current",
+        ok=current or not arguments.check,
+    )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def render() -> str:
+    """Return the whole page."""
+    return "\n".join([_HEAD, *(_table(title, model) for title, model in _MODELS.items())])
+
+
+def _table(title: str, model: type[BaseModel]) -> str:
+    rows = [
+        f"| `{field.alias or name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(
+        [
+            f"## {title}",
+            "",
+            model.__doc__ or "",
+            "",
+            "| key | type | required | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _type(annotation: Any) -> str:
+    """Describe a type in plain words."""
+    origin, arguments = (
+        get_origin(annotation),
+        [each for each in get_args(annotation) if each is not types.NoneType],
+    )
+    if origin is types.UnionType or str(origin) == "typing.Union":
+        return " or ".join(_type(each) for each in arguments)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"mapping to {_type(arguments[1])}"
+    if str(origin) == "typing.Literal":
+        return ", ".join(f"`{each}`" for each in arguments)
+    if hasattr(annotation, "__metadata__"):
+        return _type(annotation.__origin__)
+    name = str(annotation.__name__)
+    return {"str": "text", "int": "number"}.get(name, name.lower())

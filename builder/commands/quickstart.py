@@ -1,0 +1,157 @@
+"""From nothing to a trained model: bake the first distribution whose sources can be reached, train in it, show what happened."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.commands import build, verify
+from builder.core import cache, log, manifest
+from builder.core.command_context import Context, Result
+from builder.errors import FatalError
+from builder.packages import python_interpreter
+from builder.upstream import source, source_tree
+
+if TYPE_CHECKING:
+    import argparse
+
+ORDER = ("t5x", "pax-1.4")  # pax-1.4 needs nothing but a package index
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
+    parser.add_argument(
+        "--distribution",
+        metavar="NAME",
+        default="",
+        help="t5x, pax or pax-1.4 (default: the first whose sources can be reached)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        default="build/quickstart",
+        help="where everything goes (default: build/quickstart)",
+    )
+    parser.add_argument(
+        "--python", metavar="VERSION|PATH", default="", help="the Python to stand on"
+    )
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """Run the command."""
+    start = time.monotonic()
+    folder = Path(arguments.output).absolute()
+    name, reason = (
+        (arguments.distribution, "")
+        if arguments.distribution
+        else choose(context, arguments.python)
+    )
+    plan = build.plan(context, name, "cpu", folder / name, arguments.python)
+    built = build.bake_environment(plan)
+    ready = time.monotonic()
+    for old in (folder / f"{name}-run").glob("rosetta-selftest-*"):
+        cache.remove(old)  # the runs of earlier quick starts
+    report = verify.verify(
+        plan.output, steps=20, devices="1,4", workdir=str(folder / f"{name}-run"), root=context.root
+    )
+    curve = folder / f"{name}-loss.png"
+    draw(report, curve, f"{name}: a tiny model on text made for it")
+    data = {
+        "distribution": name,
+        "reason": reason,
+        "environment": str(plan.output),
+        "loss_curve": str(curve),
+        "run": report.get("workdir", str(folder / f"{name}-run")),
+        "bake_s": round(ready - start, 1),
+        "train_s": round(time.monotonic() - ready, 1),
+        "built": built,
+        "report": report,
+    }
+    return Result(data, _table(data), ok=bool(report["ok"]))
+
+
+def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
+    """Choose the first distribution that has a Python here and sources in the cache, in a mirror or on the network.
+
+    Returns:
+        Its name, and why not an earlier one.
+
+    Raises:
+        FatalError: There is none; the error names the way out for each.
+    """
+    loaded = manifest.load(context.manifest_path)
+    access = source.access(context, loaded)
+    errors: dict[str, FatalError] = {}
+    for name in ORDER:
+        entry = loaded.distribution(name)
+        line = loaded.lines[entry.line]
+        try:
+            python_interpreter.find(line.pythons, line.python, asked_python)
+            for source_name in entry.sources:
+                source_tree.patched(loaded.source(source_name), access)
+        except FatalError as error:
+            errors[name] = error
+        else:
+            for earlier, problem in errors.items():
+                log.info(f"{earlier} cannot be built here: {problem}")
+            return name, "; ".join(
+                f"{earlier}: {problem.what}" for earlier, problem in errors.items()
+            )
+    raise FatalError(
+        "; ".join(f"{name}: {problem.what}" for name, problem in errors.items()),
+        "no distribution can be built here",
+        "; or ".join(f"for {name}: {problem.do}" for name, problem in errors.items()),
+    )
+
+
+def draw(report: dict[str, Any], path: Path, title: str) -> None:
+    """Draw the loss curves of a self-test as a PNG."""
+    import matplotlib as mpl  # noqa: PLC0415 - only here, and it takes half a second
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for run_, style in zip(report["runs"], itertools.cycle(("-o", "--x", ":s"))):
+        losses = {
+            int(step): loss for step, loss in {**run_["losses"], **run_["resumed_losses"]}.items()
+        }
+        axes.plot(
+            list(losses),
+            list(losses.values()),
+            style,
+            label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}",
+        )
+        if run_["resumed_from"] is not None:  # a run that failed may not have come to it
+            axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
+    axes.set(
+        title=title,
+        xlabel="step (dotted: restored from the checkpoint)",
+        ylabel="training loss (nats per token)",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend()
+    temporary = path.with_name(f".tmp-{path.name}")
+    figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    temporary.replace(path)
+    plt.close(figure)
+
+
+def _table(data: dict[str, Any]) -> str:
+    report, built = data["report"], data["built"]
+    sources = ", ".join(
+        f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} patch{'es' * (len(each['patches']) != 1)}"
+        for each in built["sources"]
+    )
+    lines = [
+        f"built       {data['distribution']} (cpu, Python {built['python']}): {sources}",
+        *([f"because     {data['reason']}"] if data["reason"] else []),
+        verify.table(report),
+        f"environment {data['environment']}",
+        f"run         {data['run']}",
+        f"loss curve  {data['loss_curve']}",
+        f"time        {data['bake_s']} s to bake, {data['train_s']} s to train and check",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,114 @@
+"""Make the status page and its badges of the reports of nights: static files, which any web server can hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.core.cache import write_atomic
+from builder.core.command_context import Context, Result
+from builder.errors import FatalError
+from builder.packages import environment_assembly
+from builder.release.status_page import page, reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from builder.release.status_page.page import View
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
+    parser.add_argument(
+        "--reports",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="folder with reports of nights (may be repeated; default: build/nightly/reports)",
+    )
+    parser.add_argument(
+        "--earlier",
+        metavar="URL",
+        default="",
+        help="take the reports of earlier nights from the page that was made last",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        default="build/status",
+        help="where the page goes (default: build/status)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=_number,
+        default=60,
+        metavar="N",
+        help="how many nights the page remembers (default: 60)",
+    )
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1000")
+    return int(text)
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """Run the command."""
+    if arguments.earlier and context.offline:
+        raise FatalError("cannot be read with --offline", "--earlier", "leave one of the two out")
+    folder = Path(arguments.output).absolute()
+    if folder.is_symlink() or (
+        folder.exists()
+        and (
+            not folder.is_dir() or (any(folder.iterdir()) and not (folder / reports.FILE).is_file())
+        )
+    ):
+        raise FatalError(
+            "holds files that are no status page of ours",
+            str(folder),
+            "give a new or an empty folder; nothing was touched",
+        )
+    earlier = reports.of_page(arguments.earlier) if arguments.earlier else []
+    here = [Path(each).absolute() for each in arguments.reports or ["build/nightly/reports"]]
+    documents = reports.newest([*earlier, *reports.of_folders(here)], arguments.keep)
+    if not documents:
+        raise FatalError(
+            "there is no report yet", str(here[0]), "make one: python build.py nightly"
+        )
+    shown = page.view([reports.of(each, each["date"]) for each in documents])
+    badges = page.badges(shown)
+    with (
+        environment_assembly.locked(folder) as place,
+        environment_assembly.exchanged(place) as fresh,
+    ):
+        fresh.mkdir()
+        for name, text in badges.items():
+            write_atomic(fresh / "badges" / name, text)
+        write_atomic(
+            fresh / reports.FILE, json.dumps({"schema": 1, "reports": documents}, indent=1) + "\n"
+        )
+        write_atomic(fresh / "index.html", page.html(shown))
+    data = {
+        "page": str(folder / "index.html"),
+        "badges": sorted(badges),
+        "nights": len(documents),
+        "newest": shown.newest.date,
+        "verdicts": {each.title: each.verdict for each in shown.shown},
+    }
+    return Result(data, _text(shown, folder, documents))
+
+
+def _text(shown: View, folder: Path, documents: Sequence[object]) -> str:
+    lines = [
+        f"{each.title:<14}{each.verdict:<7}{'last green ' + each.last_green if each.last_green else 'never green'}"
+        for each in shown.shown
+    ]
+    return "\n".join(
+        [
+            *lines,
+            f"{folder / 'index.html'} shows {len(documents)} night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}",
+        ]
+    )

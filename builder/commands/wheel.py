@@ -1,0 +1,162 @@
+"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made elsewhere; or make the one for login nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.core import manifest
+from builder.core.cache import write_atomic
+from builder.core.command_context import Context, Result
+from builder.errors import FatalError
+from builder.packages import login_node_wheel
+from builder.packages.transformer_engine import addition, wheel_build
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
+    parser.add_argument(
+        "project",
+        choices=["transformer-engine", "launcher"],
+        help="what to make; the launcher starts runs from a login node, and takes --output alone",
+    )
+    parser.add_argument(
+        "--accelerator", default="", choices=["cuda12", "cuda13"], help="the CUDA it is for"
+    )
+    parser.add_argument(
+        "--architecture",
+        choices=["amd64", "arm64"],
+        help="where it will run (default: an architecture like this machine's)",
+    )
+    parser.add_argument(
+        "--line",
+        default="",
+        metavar="LINE",
+        help="the line whose JAX it is for (default: the first that has it)",
+    )
+    parser.add_argument(
+        "--python",
+        default="",
+        metavar="3.X",
+        help="the Python it is for (default: that of the line's images)",
+    )
+    parser.add_argument("--output", default="", metavar="DIR", help="also put the wheel there")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="compilers at once, up to 3 GB each (default: by cores and free memory)",
+    )
+    parser.add_argument(
+        "--import",
+        dest="file",
+        default="",
+        metavar="FILE",
+        help="take this wheel, made elsewhere, instead of compiling one",
+    )
+    parser.add_argument(
+        "--sha256", default="", metavar="HEX", help="what the imported wheel must have"
+    )
+    parser.add_argument("--drop-import", action="store_true", help="forget an imported wheel")
+
+
+def run(context: Context, arguments: argparse.Namespace) -> Result:
+    """Run the command."""
+    if arguments.output and Path(arguments.output).exists() and not Path(arguments.output).is_dir():
+        raise FatalError(
+            "is no folder",
+            f"--output {arguments.output}",
+            "give the folder that the wheel goes into",
+        )
+    if arguments.project == "launcher":
+        return _launcher(context.root, Path(arguments.output or "build"))
+    if not arguments.accelerator:
+        raise FatalError(
+            "it is not given",
+            "--accelerator",
+            "name the CUDA that the wheel is for: cuda12 or cuda13",
+        )
+    loaded = manifest.load(context.manifest_path)
+    if arguments.file and not re.fullmatch(r"[0-9a-f]{64}", arguments.sha256):
+        raise FatalError(
+            "an imported wheel is taken by its sha256: 64 lower-case hex digits",
+            "--sha256",
+            "give the one that its maker names",
+        )
+    if arguments.sha256 and not arguments.file:
+        raise FatalError("goes with --import only", "--sha256", "give the wheel by --import FILE")
+    if arguments.jobs < 0:
+        raise FatalError(
+            "is no number of compilers",
+            f"--jobs {arguments.jobs}",
+            "give 1 or more, or leave it out",
+        )
+    te = loaded.transformer_engine
+    line = arguments.line or (te.lines[0] if te else "")
+    if line and line not in loaded.lines:
+        raise FatalError(f"no line {line!r}", "--line", f"one of: {', '.join(loaded.lines)}")
+    architecture = arguments.architecture or {"x86_64": "amd64", "aarch64": "arm64"}.get(
+        platform.machine(), platform.machine()
+    )
+    wanted = wheel_build.plan(
+        loaded,
+        line,
+        arguments.accelerator,
+        architecture,
+        arguments.python or (loaded.lines[line].python if line else ""),
+    )
+    if arguments.drop_import:
+        gone = addition.drop(context.cache, wanted)
+        return Result({"dropped": gone}, "forgotten" if gone else "there was no imported wheel")
+    brought = (
+        addition.take(context.cache, wanted, Path(arguments.file), arguments.sha256)
+        if arguments.file
+        else addition.imported(context.cache, wanted)
+    )
+    made = brought or wheel_build.wheel(
+        context.cache, wanted, offline=context.offline, at_once=arguments.jobs
+    )
+    data = addition.described(wanted, made, brought=brought is not None)
+    text = [
+        f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc {made.glibc}{', imported' if brought else ''}"
+    ]
+    if made.effort:
+        text.append(
+            f"compiled in {made.effort['seconds']:.0f} s, {made.effort['at_once']} files at a time, at most {made.effort['peak_bytes'] / 1e9:.1f} GB of memory each"
+        )
+    if arguments.output:
+        data["output"] = str(_copied(made.path, Path(arguments.output)))
+        text.append(data["output"])
+    return Result(data, "\n".join(text))
+
+
+def _launcher(root: Path, folder: Path) -> Result:
+    data, target = login_node_wheel.written(root), folder.absolute() / login_node_wheel.NAME
+    write_atomic(target, data)
+    digest = hashlib.sha256(data).hexdigest()
+    return Result(
+        {"output": str(target), "sha256": digest, "bytes": len(data)},
+        f"{target}: {len(data) / 1e6:.1f} MB, sha256 {digest}, for Python 3.9 and later",
+    )
+
+
+def _copied(wheel: Path, folder: Path) -> Path:
+    """Copy the wheel into a folder of the user's: whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder.absolute() / wheel.name
+    temporary = target.with_name(f".tmp-{os.getpid()}-{wheel.name}")
+    try:
+        shutil.copyfile(wheel, temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,32 @@
+"""Records in the cache that a later build takes as they are: each carries the hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from builder.core.cache import write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_stamp(path: Path, content: dict[str, Any]) -> None:
+    """Write a record, whole or not at all."""
+    write_atomic(path, json.dumps({"sha256": _hash(content), "content": content}, indent=1))
+
+
+def read_stamp(path: Path) -> dict[str, Any] | None:
+    """Return the content of a record; None where there is none, or it is not as it was written."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = document["content"]
+        return content if document["sha256"] == _hash(content) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _hash(content: Any) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,69 @@
+"""What a person reads while it works: always on stderr, progress bars only on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from builder.core.secrets import redact
+from builder.printable import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def info(text: str) -> None:
+    """Print lines to stderr, without secrets and without characters that control a terminal."""
+    with contextlib.suppress(
+        OSError
+    ):  # a reader that is gone, or a full disk: what is done does not depend on it
+        print(escape(redact(text)), file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning to stderr."""
+    info(f"warning: {text}")
+
+
+@contextlib.contextmanager
+def stage(name: str) -> Iterator[None]:
+    """One stage of a build: a spinner with the time on a terminal; elsewhere a line at its start and at its end."""
+    start = time.monotonic()
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415 - a fifth of a second that a run off a terminal need not spend
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            bar.add_task(redact(name), total=None)
+            yield
+    else:
+        info(f"{name} ...")
+        yield
+    info(f"{name}: {time.monotonic() - start:.1f} s")
+
+
+@contextlib.contextmanager
+def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Yield `advance(n)` for work of known length; off a terminal, print a line at every quarter."""
+    done = 0
+    if sys.stderr.isatty():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import Progress  # noqa: PLC0415
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(redact(name), total=total)
+            yield lambda n: bar.advance(task, n)
+        return
+    quarter = 0
+
+    def advance(n: int) -> None:
+        nonlocal done, quarter
+        done += n
+        if total and done * 4 // total > quarter:
+            quarter = done * 4 // total
+            info(f"{name}: {done} of {total} {unit}")
+
+    yield advance

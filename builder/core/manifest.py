@@ -1,0 +1,528 @@
+"""manifest.yaml: what is shipped and why. The models below are its schema, its checks and (docs/manifest.md) its documentation."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from packaging.markers import InvalidMarker, Marker
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from builder.core import strict_yaml
+from builder.core.secrets import redact
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Accelerator = Literal["cpu", "cuda12", "cuda13"]
+Architecture = Literal["amd64", "arm64"]
+
+
+def _relative(value: str) -> str:
+    parts = PurePosixPath(value).parts
+    if (
+        not parts
+        or value.startswith(("/", "-"))
+        or ".." in parts
+        or "\\" in value
+        or "\0" in value
+        or ".git" in parts
+    ):
+        raise ValueError("not a relative path that stays inside the repository")
+    return value
+
+
+def _day(value: str) -> str:
+    try:
+        if dt.date.fromisoformat(value).isoformat() == value:
+            return value
+    except ValueError:
+        pass
+    raise ValueError("not a day such as '2027-06-30'")
+
+
+def _url(value: str) -> str:
+    match = re.fullmatch(r"(https|ssh|file)://([^/@\s]*@)?([^/\s]*)/[^\s]*", value)
+    if not match:
+        raise ValueError("not an https://, ssh:// or file:// URL")
+    if match[1] == "https" and "@" in value:
+        raise ValueError(
+            "holds credentials: leave them out, a credential never belongs in a manifest"
+        )
+    if match[2] and (match[1] != "ssh" or ":" in match[2]):
+        raise ValueError(
+            "holds credentials: leave them out, a credential never belongs in a manifest"
+        )
+    if match[3].startswith("-") or (not match[3] and match[1] != "file"):
+        raise ValueError("names no valid host")
+    return value
+
+
+def _ref(value: str) -> str:
+    if (
+        not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", value)
+        or ".." in value
+        or value.endswith((".lock", "/", "."))
+        or "//" in value
+    ):
+        raise ValueError("not the name of a branch or tag")
+    return value
+
+
+def _requirement(value: str) -> str:
+    try:
+        parsed = Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"not a requirement: {str(error).splitlines()[0]}") from error
+    if parsed.url:
+        raise ValueError("a requirement by URL cannot be locked: name a version")
+    return value
+
+
+def _marker(value: str) -> str:
+    try:
+        Marker(value)
+    except InvalidMarker as error:
+        raise ValueError(f"not an environment marker: {str(error).splitlines()[0]}") from error
+    return value
+
+
+def _image(value: str) -> str:
+    if (
+        not re.fullmatch(
+            r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?", value
+        )
+        or "//" in value
+    ):
+        raise ValueError("not the name of an image and its tag")
+    return value
+
+
+def _project(value: str) -> str:
+    if canonicalize_name(value, validate=False) != value or not re.fullmatch(
+        r"[a-z0-9][a-z0-9-]*", value
+    ):
+        raise ValueError("not a normalised project name (lower case, dashes)")
+    return value
+
+
+RepoPath = Annotated[str, AfterValidator(_relative)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+Project = Annotated[str, AfterValidator(_project)]
+Why = Annotated[str, StringConstraints(min_length=10, strip_whitespace=True)]
+PythonVersion = Annotated[str, StringConstraints(pattern=r"^3\.(1[1-9])$")]
+Image = Annotated[str, AfterValidator(_image)]
+Sha1 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Source(_Model):
+    """An upstream: a git repository at one commit, or a release wheel. Exactly one of `git` and `wheel`."""
+
+    git: Annotated[str, AfterValidator(_url)] | None = Field(
+        None, description="Public URL of the repository."
+    )
+    track: Annotated[str, AfterValidator(_ref)] | None = Field(
+        None,
+        description="The branch that must hold the pin, and on which newer commits are looked for.",
+    )
+    commit: Sha1 | None = Field(None, description="The pin: all 40 hex digits of a commit.")
+    wheel: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+==[0-9][0-9a-z.]*$")] | None = (
+        Field(
+            None, description="`project==version`: a pure-Python release wheel taken as the source."
+        )
+    )
+    sha256: Sha256 | None = Field(None, description="The pin of a wheel: sha256 of its file.")
+    patches: RepoPath = Field(description="Folder with `series` and the patches it lists.")
+    overlay: RepoPath | None = Field(
+        None, description="Folder of whole files of ours, with REPLACES."
+    )
+    absent: tuple[RepoPath, ...] = Field(
+        (), description="Upstream paths that are never exported.", strict=False
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Source:
+        if (self.git is None) == (self.wheel is None):
+            raise ValueError("needs exactly one of git and wheel")
+        wanted = (
+            {"track": self.track, "commit": self.commit} if self.git else {"sha256": self.sha256}
+        )
+        unwanted = (
+            {"sha256": self.sha256} if self.git else {"track": self.track, "commit": self.commit}
+        )
+        if missing := [key for key, value in wanted.items() if value is None]:
+            raise ValueError(f"lacks {' and '.join(missing)}")
+        if extra := [key for key, value in unwanted.items() if value is not None]:
+            raise ValueError(f"does not go with {' and '.join(extra)}")
+        return self
+
+
+class Line(_Model):
+    """One joint resolution of the packages that its distributions share."""
+
+    python: PythonVersion = Field(
+        description="The Python taken where several are at hand, and the one that images will carry."
+    )
+    pythons: tuple[PythonVersion, ...] = Field(
+        description="Every Python the locks hold for.", min_length=1, strict=False
+    )
+    common: RepoPath = Field(
+        description="What every distribution of the line has, in requirements format; its lock stands beside it as .txt."
+    )
+    base: Name | None = Field(
+        None, description="The base its images stand on; without one it has no images."
+    )
+    support: Why | None = Field(
+        None,
+        description="What it is promised, and for how long: docs/support.md says what the words mean.",
+    )
+    until: Annotated[str, AfterValidator(_day)] | None = Field(
+        None,
+        description="The last day of that, in quotes: 'YYYY-MM-DD'; absent while no day is set.",
+    )
+
+    @model_validator(mode="after")
+    def _listed(self) -> Line:
+        if self.python not in self.pythons:
+            raise ValueError(f"python {self.python} is not among pythons")
+        return self
+
+
+class Distribution(_Model):
+    """What a user asks for by name."""
+
+    line: Name = Field(description="The line whose packages it uses.")
+    sources: tuple[Name, ...] = Field(
+        description="Its upstreams, in the order in which they are built.",
+        min_length=1,
+        strict=False,
+    )
+    accelerators: tuple[Accelerator, ...] = Field(
+        description="What it is built for.", min_length=1, strict=False
+    )
+    architectures: tuple[Architecture, ...] = Field(
+        description="Where it runs.", min_length=1, strict=False
+    )
+
+
+class Override(_Model):
+    """A departure from what the packages ask for. Exactly one of `drop` and `pin`."""
+
+    drop: Project | None = Field(None, description="A project that must not be installed.")
+    unless: Annotated[str, AfterValidator(_marker)] | None = Field(
+        None, description="Where a dropped project is installed all the same."
+    )
+    pin: Annotated[str, AfterValidator(_requirement)] | None = Field(
+        None, description="A requirement that stands for whatever others ask for."
+    )
+    lines: tuple[Name, ...] | None = Field(
+        None, description="The lines it holds for; all, where absent.", strict=False
+    )
+    why: Why = Field(description="The reason, with the error it prevents.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Override:
+        if (self.drop is None) == (self.pin is None):
+            raise ValueError("needs exactly one of drop and pin")
+        if self.unless and not self.drop:
+            raise ValueError("unless goes with drop only")
+        return self
+
+    @property
+    def project(self) -> str:
+        """The normalised name of the project that is overridden."""
+        return self.drop or str(canonicalize_name(Requirement(cast("str", self.pin)).name))
+
+
+class Sdist(_Model):
+    """A project that has no wheel: built once from its locked sdist, without network, into a cached wheel."""
+
+    name: Project = Field(description="The project.")
+    why: Why = Field(description="Why it may be built at all.")
+
+
+class Strip(_Model):
+    """A project whose publisher has wheels for amd64 only, and whose pure-Python part is all that is needed elsewhere."""
+
+    name: Project = Field(description="The project.")
+    architectures: tuple[Architecture, ...] = Field(
+        description="Where its wheel is used without the compiled parts.",
+        min_length=1,
+        strict=False,
+    )
+    why: Why = Field(description="Why the rest works without them.")
+
+
+class TransformerEngine(_Model):
+    """Transformer Engine for JAX. NVIDIA ships its libraries as wheels and its bindings as source: `build.py wheel` compiles these, per JAX, CUDA, Python and architecture."""
+
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")] = (
+        Field(description="The release, the same for libraries and bindings.")
+    )
+    sha256: Sha256 = Field(
+        description="The pin of the bindings: sha256 of the sdist of transformer-engine-jax."
+    )
+    lines: tuple[Name, ...] = Field(
+        description="The lines whose JAX it is used with; `te-ACCELERATOR.in` beside their common requirements says what else it needs.",
+        min_length=1,
+        strict=False,
+    )
+    accelerators: tuple[Literal["cuda12", "cuda13"], ...] = Field(
+        description="What it is built for.", min_length=1, strict=False
+    )
+    why: Why = Field(description="The reason for this release.")
+
+
+class Base(_Model):
+    """What an image stands on. `locks/base-NAME-ARCHITECTURE.json` says which image (by digest) or which Debian packages (by hash) that is today."""
+
+    image: Image = Field(description="An image of a registry.")
+    bootstrap: Name = Field(
+        description="The Debian release it is made from, package by package, where no image registry is reachable."
+    )
+
+
+def folder_of(address: str) -> str:
+    """Return the folder name of a source: its project, from its URL or `project==version`."""
+    return (
+        address.partition("==")[0]
+        if "==" in address
+        else address.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    )
+
+
+@dataclass(frozen=True)
+class GitSource:
+    """An upstream repository at its pin, its paths resolved."""
+
+    name: str
+    git: str
+    track: str
+    commit: str
+    patches: Path
+    overlay: Path | None
+    absent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WheelSource:
+    """A release wheel that stands for an upstream, its paths resolved."""
+
+    name: str
+    wheel: str
+    sha256: str
+    patches: Path
+    overlay: Path | None
+    absent: tuple[str, ...] = ()
+
+
+class Manifest(_Model):
+    """The whole file."""
+
+    version: Literal[1] = Field(description="The version of this format.")
+    sources: dict[Name, Source] = Field(description="The upstreams, by name.")
+    lines: dict[Name, Line] = Field(description="The lines, by name.")
+    distributions: dict[Name, Distribution] = Field(description="What can be built, by name.")
+    overrides: tuple[Override, ...] = Field(
+        (), description="Departures from what the packages ask for.", strict=False
+    )
+    sdists: tuple[Sdist, ...] = Field(
+        (), description="Projects that may be built from source.", strict=False
+    )
+    strip: tuple[Strip, ...] = Field(
+        (), description="Projects used without their compiled parts.", strict=False
+    )
+    bases: dict[Name, Base] = Field({}, description="What images stand on, by name.")
+    transformer_engine: TransformerEngine | None = Field(
+        None,
+        alias="transformer-engine",
+        description="Transformer Engine, which a distribution has only where it is asked for.",
+    )
+
+    @property
+    def root(self) -> Path:
+        """The folder that the manifest's paths start from."""
+        return cast("Path", self.__dict__["_root"])
+
+    def folder(self, path: str) -> Path:
+        """Resolve a path of the manifest on disk; refuse a link that leaves the repository."""
+        full = self.root / path
+        try:
+            inside = full.resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError) as error:
+            raise FatalError(
+                f"{path[:80]} cannot be followed", str(self.root), "mend the path or the link"
+            ) from error
+        if not inside:
+            raise FatalError(
+                f"{path} leads out of the repository through a link",
+                str(self.root),
+                "keep it inside",
+            )
+        return full
+
+    def source(self, name: str) -> GitSource | WheelSource:
+        """Return a source by its name, as the stages use it."""
+        if name not in self.sources:
+            raise FatalError(
+                f"no source {name!r}", "manifest", f"one of: {', '.join(self.sources)}"
+            )
+        entry = self.sources[name]
+        patches, overlay = (
+            self.folder(entry.patches),
+            self.folder(entry.overlay) if entry.overlay else None,
+        )
+        if entry.git and entry.track and entry.commit:
+            return GitSource(
+                name, entry.git, entry.track, entry.commit, patches, overlay, entry.absent
+            )
+        return WheelSource(
+            name,
+            cast("str", entry.wheel),
+            cast("str", entry.sha256),
+            patches,
+            overlay,
+            entry.absent,
+        )
+
+    def overrides_of(self, line: str) -> list[Override]:
+        """Return the overrides that apply to a line."""
+        return [
+            override
+            for override in self.overrides
+            if override.lines is None or line in override.lines
+        ]
+
+    def distribution(self, name: str) -> Distribution:
+        """Return a distribution by its name; FatalError if the manifest has none of this name."""
+        try:
+            return self.distributions[name]
+        except KeyError:
+            known = ", ".join(self.distributions)
+            raise FatalError(
+                f"no distribution {name!r}", "--distribution", f"one of: {known}"
+            ) from None
+
+
+def load(path: Path) -> Manifest:
+    """Read and check a manifest: one FatalError that names line and key for the first thing that is wrong."""
+    if (
+        path.exists() and not path.is_file() and not path.is_dir()
+    ):  # a device or a pipe may have no end
+        raise FatalError("is a device or a pipe, not a file", str(path), "give --manifest FILE")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise FatalError(f"cannot be read ({reason})", str(path), "give --manifest FILE") from error
+    document = strict_yaml.load(text, str(path) if path.name != "manifest.yaml" else path.name)
+    if not isinstance(document.data, dict):
+        raise FatalError("is not a mapping", document.place(()), "see docs/manifest.md")
+    try:
+        manifest = Manifest.model_validate(document.data)
+    except ValidationError as error:
+        raise _first(error, document) from error
+    manifest.__dict__["_root"] = path.absolute().parent
+    _cross_check(manifest, document)
+    return manifest
+
+
+def _first(error: ValidationError, document: strict_yaml.Document) -> FatalError:
+    def line(problem: Any) -> int:
+        return int(document.place(problem["loc"]).split(":")[1])
+
+    problem = min(error.errors(include_url=False), key=line)
+    loc = tuple(part for part in problem["loc"] if part != "[key]")
+    what = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        what = "unknown key"
+    elif problem["type"] == "missing":
+        what = "is missing"
+    elif problem["type"] == "string_pattern_mismatch":
+        shown = problem["input"]
+        what = f"{shown!r} is not {_PATTERNS.get(str(loc[-1]), 'a valid name')}"
+    elif isinstance(problem["input"], str):
+        what = f"{redact(problem['input'])!r}: {what}"
+    return FatalError(what, document.place(loc), "see docs/manifest.md")
+
+
+_PATTERNS = {
+    "commit": "a full commit: 40 lower-case hex digits",
+    "sha256": "a sha256: 64 lower-case hex digits",
+    "wheel": "project==version",
+    "python": "a Python version such as '3.13'",
+}
+
+
+def _cross_check(manifest: Manifest, document: strict_yaml.Document) -> None:
+    def known(value: Iterable[str], among: Iterable[str], kind: str, *path: str | int) -> None:
+        for index, item in enumerate(value):
+            if item not in among:
+                raise FatalError(
+                    f"no {kind} {item!r}",
+                    document.place((*path, index)),
+                    f"one of: {', '.join(among)}",
+                )
+
+    for name, each in manifest.lines.items():
+        if each.base is not None and each.base not in manifest.bases:
+            raise FatalError(
+                f"no base {each.base!r}",
+                document.place(("lines", name, "base")),
+                f"one of: {', '.join(manifest.bases)}",
+            )
+    for name, distribution in manifest.distributions.items():
+        known([distribution.line], manifest.lines, "line", "distributions", name, "line")
+        known(distribution.sources, manifest.sources, "source", "distributions", name, "sources")
+        folders: set[str] = set()
+        for index, source in enumerate(distribution.sources):
+            entry, place = (
+                manifest.sources[source],
+                document.place(("distributions", name, "sources", index)),
+            )
+            folder = folder_of(entry.git or str(entry.wheel))
+            if (
+                not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", folder)
+                or folder == "rosetta"
+                or folder in folders
+            ):
+                raise FatalError(
+                    f"{source} would lie in the folder {folder!r}, which is not free",
+                    place,
+                    "sources need addresses with distinct, plain last parts",
+                )
+            folders.add(folder)
+    if manifest.transformer_engine:
+        known(
+            manifest.transformer_engine.lines, manifest.lines, "line", "transformer-engine", "lines"
+        )
+    seen: set[tuple[str, str]] = set()
+    for index, override in enumerate(manifest.overrides):
+        known(override.lines or (), manifest.lines, "line", "overrides", index, "lines")
+        for line in override.lines or tuple(manifest.lines):
+            if (line, override.project) in seen:
+                raise FatalError(
+                    f"a second override of {override.project}",
+                    document.place(("overrides", index)),
+                    "keep one",
+                )
+            seen.add((line, override.project))

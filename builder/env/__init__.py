@@ -1,1 +1,0 @@
-"""A bare environment: packages with their bytecode, and everything put together."""

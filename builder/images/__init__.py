@@ -1,0 +1,1 @@
+"""Container images: what goes into their layers, and where a finished image goes."""

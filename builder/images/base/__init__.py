@@ -1,0 +1,1 @@
+"""The base of an image: from a registry, an engine, or locked Debian packages."""

@@ -1,0 +1,69 @@
+"""The bytecode that a base brings along: tied to the hash of its source instead of its time, for every time in a layer is another than it was."""
+
+from __future__ import annotations
+
+import _imp
+import re
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.images.base.root_file_system import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from builder.images.oci.tar_entry import Entry
+
+RULES = 1  # counts up whenever the same layer would come out as another: part of the keys of such layers
+
+_CACHED = re.compile(r"((?:.*/)?)__pycache__/([^/]+?)\.[a-z]+-?[0-9]+[a-z]?(?:\.opt-\w+)?\.pyc")
+_HEAD = struct.Struct("<4sIII")  # magic number, 0 for "by time", the source's time and size
+_BY_HASH = struct.Struct("<4sIQ")  # magic number, flags, the source's hash
+_CHECKED = 0b11  # by hash, and the hash is compared on import: an edit of the source counts
+
+
+def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Yield the entries of a layer, sorted by path as `tar.spooled` gives them, with the bytecode in `__pycache__` tied to its source's hash.
+
+    Bytecode that Python would not use in the base, or whose source is in another layer, is left out: Python compiles that source again.
+    """
+    by_path = {entry.path: entry for entry in entries}
+    gone: set[str] = set()
+    for entry in entries:
+        match = _CACHED.fullmatch(entry.path)
+        if entry.kind == "hard" and entry.target in gone:
+            continue
+        if match is None or entry.kind != "file" or not _is_by_time(entry):
+            yield entry
+            continue
+        source = by_path.get(f"{match[1]}{match[2]}.py")
+        if source is not None and source.kind == "hard":
+            source = by_path.get(source.target)
+        if source is not None and source.kind == "file" and _fits(entry, source):
+            yield _tied(entry, source)
+        else:
+            gone.add(entry.path)
+
+
+def _head(entry: Entry) -> bytes:
+    return content(replace(entry, size=min(entry.size, _HEAD.size)))[: _HEAD.size]
+
+
+def _is_by_time(entry: Entry) -> bool:
+    head = _head(entry)
+    return len(head) == _HEAD.size and head[2:4] == b"\r\n" and head[4:8] == bytes(4)
+
+
+def _fits(entry: Entry, source: Entry) -> bool:
+    """Would Python take this bytecode for this source? By the rule of importlib: the same time and size."""
+    _, _, time, size = _HEAD.unpack(_head(entry))
+    return (time, size) == (source.mtime & 0xFFFFFFFF, source.size & 0xFFFFFFFF)
+
+
+def _tied(entry: Entry, source: Entry) -> Entry:
+    data = content(entry)
+    magic = data[:4]
+    digest = _imp.source_hash(int.from_bytes(magic, "little"), content(source))
+    head = _BY_HASH.pack(magic, _CHECKED, int.from_bytes(digest, "little"))
+    return replace(entry, source="", offset=0, data=head + data[_HEAD.size :])

@@ -1,0 +1,111 @@
+"""Build Dockerfile.base on a base by an engine, and give back what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import TYPE_CHECKING
+
+from builder.core import log
+from builder.core.cache import remove, stage_key
+from builder.core.file_copies import copy_file
+from builder.errors import FatalError
+from builder.images.engines import build_secrets, image_archive, layer_normalisation
+from builder.images.engines.engine import TEMPORARY, Step
+from builder.images.oci import oci_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from builder.core.cache import Cache
+    from builder.images.engines.engine import Engine
+    from builder.images.engines.image_archive import Exported
+    from builder.images.oci.layer import Layer
+
+RECIPE = "Dockerfile.base"
+
+
+def recipe(root: Path) -> str:
+    """What stands for the steps in a key: the sha256 of Dockerfile.base, of all that it runs, and of the rules for its result."""
+    digest = hashlib.sha256(f"{layer_normalisation.RULES}\n".encode())
+    for file in _files(root):
+        data = file.read_bytes()
+        digest.update(f"{file.relative_to(root)} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def _files(root: Path) -> list[Path]:
+    files = [root / RECIPE, *sorted(path for path in (root / "docker").iterdir() if path.is_file())]
+    if missing := next((path for path in files if not path.is_file()), None):
+        raise FatalError("is missing", str(missing), "git checkout it")
+    return files
+
+
+@contextlib.contextmanager
+def build_base(
+    engine: Engine,
+    cache: Cache,
+    root: Path,
+    on: str | Sequence[Layer],
+    architecture: str,
+    debs: Path | None = None,
+) -> Iterator[Exported]:
+    """What `Dockerfile.base` (below `root`, our repository) makes of a base; read it while the context lasts.
+
+    `on` is the name of an image (of a registry, best with its digest, or of the engine) or the layers of a base of ours. `debs` is a folder with .deb
+    files and their Packages: with it nothing of the host's settings reaches the build, and the network is not used. Nothing stays in the engine.
+    """
+    base, result = names(root, on, architecture, debs)
+    name = result.rpartition("-")[2]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cache.lock(f"engine-{name}"))
+        scratch = cache.path("blobs", f".tmp-engine-{name}")
+        stack.callback(remove, scratch)
+        remove(scratch)
+        scratch.mkdir()
+        context = _context(scratch / "context", root, debs)
+        given = stack.enter_context(build_secrets.files({} if debs else build_secrets.of_host()))
+        try:
+            if isinstance(on, str):
+                engine.pull(on, architecture, base)
+            else:
+                image = oci_documents.image(architecture, on, "1980-01-01T00:00:00Z", {}, {})
+                engine.load(cache, oci_documents.index([image], {}), base)
+            with log.stage(f"{RECIPE} for {architecture} ({engine.name})"):
+                engine.build(Step(context, base, architecture, result, given, network=debs is None))
+            engine.save(result, scratch / "built.tar")
+        finally:
+            engine.remove([result, base])
+        exported = image_archive.opened(scratch / "built.tar")
+        if exported.config.get("architecture") != architecture:
+            raise FatalError(
+                f"the image is not there for {architecture}",
+                on if isinstance(on, str) else engine.name,
+                "give another --base or --platform",
+            )
+        yield exported
+
+
+def names(
+    root: Path, on: str | Sequence[Layer], architecture: str, debs: Path | None
+) -> tuple[str, str]:
+    """What the base and the result are called in the engine for a time: the same every time, so that a run after a kill takes them over."""
+    base = on if isinstance(on, str) else [each.diff_id for each in on]
+    key = stage_key(
+        "step",
+        {"recipe": recipe(root), "on": base, "architecture": architecture, "debs": str(debs)},
+    )[:16]
+    return f"{TEMPORARY}:base-{key}", f"{TEMPORARY}:built-{key}"
+
+
+def _context(folder: Path, root: Path, debs: Path | None) -> Path:
+    for file in _files(root):
+        target = folder / file.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(file, target)
+    if debs:
+        (folder / "debs").mkdir()
+        for file in debs.iterdir():
+            copy_file(file, folder / "debs" / file.name)
+    return folder

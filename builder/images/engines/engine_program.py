@@ -1,0 +1,194 @@
+"""Run an engine's program: argv lists only, and one line for what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from typing import IO, TYPE_CHECKING
+
+from builder.core.secrets import redact
+from builder.core.subprocesses import join_lines
+from builder.errors import FatalError
+from builder.printable import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+# What engines say, what that means and what to do; the first that fits counts.
+_MEANINGS = (
+    (
+        r"no space left on device|disk quota exceeded",
+        "the disk is full",
+        "free some space (the engine's storage counts: docker system prune, buildah rmi --prune), then run again",
+    ),
+    (
+        r"exec format error|exec user process caused",
+        "the engine cannot run programs of that architecture",
+        "apt-get install qemu-user-static binfmt-support on the engine's machine, or build on one of that architecture",
+    ),
+    (
+        r"permission denied while trying to connect|connect: permission denied",
+        "the Docker daemon does not let this user in",
+        "add the user to the group docker and log in again, or give --engine buildah",
+    ),
+    (
+        r"cannot connect to the docker daemon|is the docker daemon running|error during connect|docker\.sock: no such file|failed to connect to the docker api",
+        "the Docker daemon does not answer",
+        "start it (systemctl start docker), set DOCKER_HOST, or give --engine buildah",
+    ),
+    (
+        r"buildx component is missing|buildkit is enabled but|unknown flag: --(secret|progress)|the --mount option requires buildkit",
+        "docker has no BuildKit",
+        "install docker-buildx (docker-buildx-plugin in Docker's own packages), or give --engine buildah",
+    ),
+    (
+        r"no matching manifest for|no image found in (image index|manifest list)|does not provide the specified platform|does not match the specified platform",
+        "the image is not there for that architecture",
+        "give another --base or --platform",
+    ),
+    (
+        r"unauthorized|authentication required|denied: ",
+        "the registry does not let this user have the image, or has none of that name",
+        "log in to it (docker login, buildah login), or check the name",
+    ),
+    (
+        r"manifest unknown|pull access denied|repository does not exist|: not found|image not known|no such image|name unknown",
+        "there is no such image",
+        "check its name and tag",
+    ),
+    (
+        r"no such host|dial tcp|i/o timeout|tls handshake|x509|connection refused|temporary failure|network is unreachable|server misbehaving",
+        "the registry cannot be reached",
+        "check the network, or give --base bootstrap",
+    ),
+)
+_NOISE = re.compile(
+    r"^(#\d+ (CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|Copying (blob|config)|time=)"
+)
+# What engines put around the reason of a failed step, and what is left where they give no reason.
+_WRAPPER = re.compile(
+    r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete successfully: |while running runtime: )'
+)
+_STATUS_ONLY = re.compile(r"exit (code|status):? \d+")
+_SHOWN = 5  # lines of an engine's message that an error shows
+
+
+def run(
+    *argv: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    feed: Callable[[IO[bytes]], None] | None = None,
+    into: Path | None = None,
+    where: str = "",
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program; `feed` writes its standard input, `into` takes its standard output.
+
+    With `check` a failure is a FatalError that says what it means; where the program is missing, always.
+    """
+    with contextlib.ExitStack() as stack:
+        out: IO[bytes] = stack.enter_context(open(into, "wb") if into else tempfile.TemporaryFile())  # noqa: SIM115 - closed by the stack
+        err: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
+        environment = {**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
+        if argv[0] != "docker" and not os.path.exists(
+            os.path.join(environment.get("DOCKER_CONFIG", ""), "config.json")
+        ):
+            environment.pop("DOCKER_CONFIG", None)  # buildah and podman stop where it names no file
+        try:
+            process = subprocess.Popen(
+                [*_guard(argv[0], environment.get("PATH")), *argv],
+                stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                cwd=cwd,
+            )
+        except OSError as error:
+            raise FatalError(
+                f"{argv[0]} cannot be run ({error.strerror})",
+                where or argv[0],
+                f"install {argv[0]}",
+            ) from error
+        try:
+            if feed and process.stdin:
+                with (
+                    contextlib.suppress(BrokenPipeError),
+                    process.stdin as stream,
+                ):  # it gave up: its own words say why
+                    feed(stream)
+            process.wait()
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        texts = ["", _text(err)] if into else [_text(out), _text(err)]
+    done = subprocess.CompletedProcess(argv, process.returncode, *texts)
+    if check and done.returncode:
+        raise failure(f"{done.stdout}\n{done.stderr}", where or " ".join(argv[:2]))
+    return done
+
+
+def _guard(program: str, path: str | None) -> list[str]:
+    """What a program is started by, so that it ends when we are killed: it would go on, and give its image a name that the next run has removed."""
+    return (
+        ["setpriv", "--pdeathsig", "KILL", "--"]
+        if shutil.which("setpriv", path=path) and shutil.which(program, path=path)
+        else []
+    )
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
+
+
+def failure(output: str, where: str) -> FatalError:
+    """The error for what an engine printed before it failed."""
+    serious = [
+        line
+        for line in output.splitlines()
+        if not re.match(r'time="[^"]*" level=(warning|info|debug)', line)
+    ]
+    output = "\n".join(serious) if any(line.strip() for line in serious) else output
+    own = re.findall(r"(?m)^(?:#\d+ [\d.]+ )?rosetta: (.+)$", output)
+    for pattern, what, do in _MEANINGS[:2] if own else _MEANINGS:
+        if found := re.search(pattern, output, re.IGNORECASE):
+            line = (
+                next(line for line in output.splitlines() if found.group(0) in line)
+                if "\n" not in found.group(0)
+                else ""
+            )
+            return FatalError(f"{what} ({_short(line)})", where, do)
+    lines = [line for line in output.splitlines() if not _NOISE.match(line)]
+    apt = [line for line in lines if re.match(r"(#\d+ [\d.]+ )?E: ", line)]
+    if own:
+        shown = f"{own[-1]} ({_short(apt[0])})" if apt else own[-1]
+        return FatalError(
+            escape(redact(shown)),
+            where,
+            "check the package archive's settings (sources, proxies, certificates), or give another --base",
+        )
+    said = [_without_wrapper(_short(line)) for line in lines]
+    reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]
+    return FatalError(
+        join_lines((reasons or said)[-_SHOWN:]),
+        where,
+        "mend what the engine's message names, then run again",
+    )
+
+
+def _without_wrapper(line: str) -> str:
+    """Return a line without the words that an engine puts before the reason."""
+    return _WRAPPER.sub("", line)
+
+
+def _short(line: str) -> str:
+    text = re.sub(
+        r"^(#\d+ )?([\d.]+ )?((ERROR|Error|error|E):? )?", "", escape(redact(line).strip())
+    )
+    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -1,0 +1,1 @@
+"""The OCI image format: layers, documents, layouts and names of images."""

@@ -1,0 +1,135 @@
+"""The documents of an OCI image, as canonical JSON: the same values give the same bytes, and so the same digests, everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from builder.images.oci.layer import Layer
+
+CONFIG = "application/vnd.oci.image.config.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+_VARIANT = {"arm64": {"variant": "v8"}}
+
+
+def sha256(data: bytes) -> str:
+    """Return the digest of `data` as OCI writes it."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def canonical(value: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def descriptor(media_type: str, data: bytes) -> dict[str, Any]:
+    """What another document says of `data`."""
+    return {"mediaType": media_type, "digest": sha256(data), "size": len(data)}
+
+
+@dataclass(frozen=True)
+class Image:
+    """One platform's image: its layers from the bottom up, its config and its manifest."""
+
+    architecture: str  # "amd64" | "arm64"
+    layers: tuple[Layer, ...]
+    config: bytes
+    manifest: bytes
+
+    @property
+    def config_digest(self) -> str:
+        return sha256(self.config)
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.manifest)
+
+    @property
+    def size(self) -> int:
+        """Bytes that a registry holds of it."""
+        return sum(layer.size for layer in self.layers) + len(self.config) + len(self.manifest)
+
+
+@dataclass(frozen=True)
+class Index:
+    """An image of one or more platforms."""
+
+    images: tuple[Image, ...]
+    document: bytes
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.document)
+
+
+def platform(architecture: str) -> dict[str, str]:
+    """Return the OCI platform of an architecture."""
+    return {"architecture": architecture, "os": "linux", **_VARIANT.get(architecture, {})}
+
+
+def config(
+    architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]
+) -> bytes:
+    """The config document. `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the image specification has them."""
+    return canonical(
+        {
+            **platform(architecture),
+            "created": created,
+            "config": {key: value for key, value in settings.items() if value},
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+            "history": [
+                {"created": created, "created_by": f"rosetta: {layer.name}"} for layer in layers
+            ],
+        }
+    )
+
+
+def manifest(layers: Sequence[Layer], of_config: bytes, annotations: Mapping[str, str]) -> bytes:
+    """The manifest of one platform."""
+    return canonical(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor(CONFIG, of_config),
+            "layers": [
+                {"mediaType": layer.media_type, "digest": layer.digest, "size": layer.size}
+                for layer in layers
+            ],
+            **_noted(annotations),
+        }
+    )
+
+
+def image(
+    architecture: str,
+    layers: Sequence[Layer],
+    created: str,
+    settings: Mapping[str, Any],
+    annotations: Mapping[str, str],
+) -> Image:
+    """One platform's image of these layers."""
+    of_config = config(architecture, layers, created, settings)
+    return Image(architecture, tuple(layers), of_config, manifest(layers, of_config, annotations))
+
+
+def index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
+    """The document over all platforms, in the order of their names: also where there is only one."""
+    ordered = sorted(images, key=lambda each: each.architecture)
+    manifests = [
+        {**descriptor(MANIFEST, each.manifest), "platform": platform(each.architecture)}
+        for each in ordered
+    ]
+    document = canonical(
+        {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, **_noted(annotations)}
+    )
+    return Index(tuple(ordered), document)
+
+
+def _noted(annotations: Mapping[str, str]) -> dict[str, Any]:
+    return {"annotations": dict(annotations)} if annotations else {}

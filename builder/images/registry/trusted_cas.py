@@ -1,0 +1,66 @@
+"""The CA certificates that a registry's certificate is checked against."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import certifi
+
+from builder.core import package_index
+from builder.errors import FatalError
+
+
+def find_files(host: str) -> list[Path]:
+    """Return the files of CA certificates that the machine names for a registry; none where Python's own list counts.
+
+    SSL_CERT_FILE (or its like) and SSL_CERT_DIR replace Python's own list. What docker's and podman's
+    certs.d/HOST:PORT hold is added to it.
+    """
+    files = []
+    if bundle := package_index.ca_bundle():
+        if not os.path.exists(bundle):
+            raise FatalError(
+                "the file of CA certificates that the environment names is not there",
+                bundle,
+                "mend SSL_CERT_FILE or its like",
+            )
+        files += _list_certificates(Path(bundle)) if os.path.isdir(bundle) else [Path(bundle)]
+    for folder in filter(None, os.environ.get("SSL_CERT_DIR", "").split(os.pathsep)):
+        files += _list_certificates(Path(folder))
+    added = [
+        path
+        for folder in _find_folders()
+        for path in _list_certificates(folder / host)
+        if path.suffix == ".crt"
+    ]
+    if added and not files:
+        files.append(Path(certifi.where()))
+    return [*files, *added]
+
+
+def _find_folders() -> list[Path]:
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.path.expanduser("~")) / ".config")
+    return [
+        config / "containers/certs.d",
+        Path("/etc/containers/certs.d"),
+        Path("/etc/docker/certs.d"),
+    ]
+
+
+def _list_certificates(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".key")
+
+
+def join(files: list[Path]) -> bytes:
+    """Return the certificates of all files as one PEM text."""
+    try:
+        return b"\n".join(path.read_bytes() for path in files)
+    except OSError as error:
+        raise FatalError(
+            f"a file of CA certificates cannot be read ({error.strerror})",
+            str(error.filename),
+            "mend that file or the variable that names it",
+        ) from error

@@ -1,1 +1,0 @@
-"""Requirements: what upstreams declare, resolved into hashed locks, and checked."""

@@ -1,0 +1,1 @@
+"""Locked packages: resolved, checked, and installed into environments."""

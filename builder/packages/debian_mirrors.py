@@ -1,0 +1,149 @@
+"""Find the addresses that Debian's packages are fetched from: set by the user, or those of apt."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from builder.core.secrets import redact
+from builder.errors import FatalError
+
+MIRROR = "ROSETTA_DEBIAN_MIRROR"
+SECURITY = "ROSETTA_DEBIAN_SECURITY_MIRROR"
+SNAPSHOT = "ROSETTA_DEBIAN_SNAPSHOT"
+_SNAPSHOT_SERVICE = "https://snapshot.debian.org/archive"
+_LABELS = {"debian": "Debian", "security": "Debian-Security"}
+_URL = r"(https?|file|copy|mirror(\+\w+)?|tor\+https?):[^\s\[\]]+"
+_SECURITY_POOL = "pool/updates/"
+
+
+def find_mirrors() -> dict[str, str]:
+    """Return the addresses of the archives "debian" and, if it is known, "security".
+
+    They come from the environment, else from the lists that apt has downloaded, else from apt's
+    configured sources: a fresh machine has sources and no lists.
+
+    Raises:
+        FatalError: No mirror of the archive "debian" is known, or an address is malformed.
+    """
+    urls = {"debian": os.environ.get(MIRROR, ""), "security": os.environ.get(SECURITY, "")}
+    for read_labels in (_labels_of_lists, _labels_of_sources):
+        if not all(urls.values()) and shutil.which("apt-get"):
+            labels = read_labels()
+            for archive, label in _LABELS.items():
+                urls[archive] = urls[archive] or labels.get(label, "")
+    urls = {archive: url.rstrip("/") for archive, url in urls.items() if url}
+    for archive, url in urls.items():
+        _check_url(url, {"debian": MIRROR, "security": SECURITY}[archive])
+    if "debian" not in urls:
+        raise FatalError(
+            "no Debian mirror is known here: apt's sources name none that answers",
+            MIRROR,
+            "set it to the address of the folder that holds dists/ and pool/, and install apt (or give --base IMAGE)",
+        )
+    return urls
+
+
+def mirror_url(urls: dict[str, str], filename: str) -> str:
+    """Return the address of a package file. `filename` is its path below its archive.
+
+    Files below pool/updates/ are in the archive of security updates only. Where no mirror of that
+    is known, it is taken to stand beside the main one, as on Debian's own hosts.
+    """
+    base = urls["debian"]
+    if filename.startswith(_SECURITY_POOL):
+        base = urls.get("security", "")
+        if not base and urls["debian"].endswith("/debian"):
+            base = f"{urls['debian']}-security"
+        if not base:
+            raise FatalError(
+                "no mirror of Debian's security updates is known here",
+                SECURITY,
+                "set it to the address of one, the folder that holds dists/ and pool/",
+            )
+    return f"{base}/{filename}"
+
+
+def snapshot_url(date: str, filename: str) -> str:
+    """Return where the snapshot service has a package file as it was at the end of a day.
+
+    Args:
+        date: The day, as "2026-01-31".
+        filename: The path of the file below its archive.
+    """
+    service = os.environ.get(SNAPSHOT, "") or _SNAPSHOT_SERVICE
+    _check_url(service, SNAPSHOT)
+    archive = "debian-security" if filename.startswith(_SECURITY_POOL) else "debian"
+    return f"{service.rstrip('/')}/{archive}/{date.replace('-', '')}T235959Z/{filename}"
+
+
+def _check_url(url: str, variable: str) -> None:
+    if not re.fullmatch(_URL, url):
+        raise FatalError(
+            f"{redact(url)[:80]!r} is not a valid address of a Debian mirror",
+            variable,
+            "give the address that holds dists/ and pool/",
+        )
+
+
+def _labels_of_lists() -> dict[str, str]:
+    """Return the address of each archive, by its label, that apt has downloaded lists of."""
+    shown = _apt_get("indextargets", "--format", "$(LABEL)\t$(REPO_URI)", "Created-By: Packages")
+    labels: dict[str, str] = {}
+    for line in shown.splitlines():
+        label, tab, url = line.partition("\t")
+        if tab:
+            labels.setdefault(label, url)
+    return labels
+
+
+def _labels_of_sources() -> dict[str, str]:
+    """Return the same for apt's configured sources, by a look at their Release files alone.
+
+    The files go to a folder of our own, so that this needs no root and changes nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="rosetta-apt-") as scratch:
+        lists = Path(scratch, "lists")
+        (lists / "partial").mkdir(parents=True)
+        options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={scratch}/cache"]
+        options += ["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1"]
+        for target in re.findall(
+            r"(?m)^(Acquire::IndexTargets::\w+::[^:\s]+) ", _run("apt-config", "dump")
+        ):
+            options += ["-o", f"{target}::DefaultEnabled=false"]
+        planned = _apt_get(*options, "--print-uris", "update")
+        _apt_get(*options, "update")
+        labels: dict[str, str] = {}
+        for url, name in re.findall(r"(?m)^'(\S+)/dists/\S+/InRelease' (\S+)", planned):
+            label = _read_label(lists / name)
+            if label:
+                labels.setdefault(label, url)
+        return labels
+
+
+def _read_label(in_release: Path) -> str:
+    """Return the label of an archive from its InRelease file, or from Release beside it."""
+    for file in (
+        in_release,
+        in_release.with_name(in_release.name.removesuffix("InRelease") + "Release"),
+    ):
+        if file.is_file():
+            found = re.search(
+                r"(?m)^Label: *(.+)$", file.read_text(encoding="utf-8", errors="replace")
+            )
+            return found[1].strip() if found else ""
+    return ""
+
+
+def _apt_get(*arguments: str) -> str:
+    return _run("apt-get", "-q", *arguments)
+
+
+def _run(*argv: str) -> str:
+    """Return what a program prints. A source that does not answer leaves the others usable."""
+    env = {**os.environ, "LC_ALL": "C.UTF-8"}
+    return subprocess.run(argv, capture_output=True, text=True, check=False, env=env).stdout

@@ -1,0 +1,126 @@
+"""The declared requirements of the manifest's sources, and the record of them for machines that cannot reach a source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+
+from builder.core import log
+from builder.core.cache import stage_key
+from builder.core.manifest import WheelSource
+from builder.errors import FatalError
+from builder.packages import upstream_requirements
+from builder.packages.upstream_requirements import Declared
+from builder.upstream import overlay, patch_series, patched_source, source, source_tree
+from builder.upstream.git_objects import Reader, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from builder.core.manifest import GitSource, Manifest
+    from builder.upstream.source import Access, Pinned
+    from builder.upstream.source_tree import PatchedSource
+
+RECORD = "locks/declared.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the sources declare, by source; how each was patched, where it was at hand; and those taken from the record."""
+
+    declared: dict[str, Declared]
+    states: tuple[PatchedSource, ...] = ()
+    recorded: tuple[str, ...] = ()
+
+
+def read(
+    manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
+) -> Found:
+    """What each source declares after its patches; from `known`, the record, where the source cannot be had.
+
+    Raises:
+        FatalError: a source can neither be had nor is its record of the present pin and patches.
+    """
+    own = {project(manifest.source(name)) for name in manifest.sources}
+    found: dict[str, Declared] = {}
+    states, recorded = [], []
+    for name in names:
+        entry = manifest.source(name)
+        try:
+            pinned = source.acquire(entry, access)
+        except FatalError as error:
+            kept = known.get(name, {})
+            if kept.get("key") != key(entry):
+                raise
+            log.info(f"{name}: taken from {RECORD}, since the source is not at hand ({error.what})")
+            found[name] = Declared(name, kept["origin"], tuple(kept["requirements"]))
+            recorded.append(name)
+        else:
+            states.append(source_tree.patched(entry, access))
+            found[name] = _of_patched(entry, pinned, own)
+    return Found(found, tuple(states), tuple(recorded))
+
+
+def project(entry: GitSource | WheelSource) -> str:
+    """The normalised name of the project that a source is."""
+    return str(
+        canonicalize_name(
+            entry.wheel.partition("==")[0] if isinstance(entry, WheelSource) else entry.name
+        )
+    )
+
+
+def key(entry: GitSource | WheelSource) -> str:
+    """Over the pin and what of ours changes the files that declare requirements."""
+    patches = [
+        [patch.name, patch.sha256]
+        for patch in patch_series.load(entry.patches)
+        if any(_declares(file.path) for file in patch.files)
+    ]
+    laid = [[file.path, file.blob] for file in overlay.load(entry.overlay) if _declares(file.path)]
+    pin = entry.sha256 if isinstance(entry, WheelSource) else entry.commit
+    return stage_key("declared", {"pin": pin, "patches": patches, "overlay": laid})
+
+
+def _declares(path: str) -> bool:
+    return path in ("requirements.in", "setup.py") or path.endswith(".dist-info/METADATA")
+
+
+def _of_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -> Declared:
+    done = patched_source.apply(pinned, entry)
+    with Reader(pinned.git) as reader:
+        blobs = {each.path: each.sha for each in walk(reader, done.exported_tree)}
+        return upstream_requirements.declared(
+            entry.name, blobs.keys(), lambda path: reader.read(blobs[path], "blob"), own
+        )
+
+
+def load(file: Path) -> dict[str, Any]:
+    """The record; empty where there is none (or none that can be read: it is machine-owned and made anew)."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return dict(found["sources"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def dump(manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]) -> str:
+    """The record's text: what is known, brought up to date with what was found; sources that are gone drop out."""
+    fresh = {
+        name: {
+            "key": key(manifest.source(name)),
+            "origin": each.origin,
+            "requirements": list(each.requirements),
+        }
+        for name, each in found.items()
+    }
+    sources = {
+        name: entry
+        for name, entry in sorted({**known, **fresh}.items())
+        if name in manifest.sources
+    }
+    return json.dumps({"schema": 1, "sources": sources}, indent=1) + "\n"

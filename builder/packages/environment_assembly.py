@@ -1,0 +1,204 @@
+"""Put the finished parts together into a bare environment: a folder that runs where it stands and may be moved as a whole.
+
+The folder is written beside its final place and renamed, or, where it exists, part by part: each part is prepared under `.rosetta/`,
+and the state file has the part without a key from before the swap until after it, so that a killed run is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.core import log
+from builder.core.cache import remove
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+STATE = ".rosetta/state.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A path below the output, the key of what belongs there, and how it is made in an empty place."""
+
+    path: str
+    key: str
+    make: Callable[[Path], None]
+
+
+def is_current(output: Path, parts: list[Part]) -> bool:
+    """Does `output` hold exactly these parts?"""
+    keys = _keys(output)
+    return keys == {part.path: part.key for part in parts} and all(
+        (output / part.path).exists() for part in parts
+    )
+
+
+def holds(output: Path, part: Part) -> bool:
+    """Does `output` hold this part, as far as its state file says?"""
+    return _keys(output).get(part.path) == part.key and (output / part.path).exists()
+
+
+def output_of(new: Path) -> Path:
+    """Return the output that a part belongs to, of the empty place where the part is being made."""
+    return new.parents[1]
+
+
+def refuse(output: Path, distribution: str) -> None:
+    """FatalError, before anything is made, where `output` is not ours to write: another's files, or another distribution's environment."""
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+    _refuse_foreign(output)
+    try:
+        known = json.loads((output / "opt/rosetta/lock.json").read_text(encoding="utf-8"))[
+            "distribution"
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if known != distribution:
+        raise FatalError(
+            f"holds the distribution {known}",
+            str(output),
+            f"give {distribution} another --output env:DIR, or delete this one",
+        )
+
+
+def assemble(output: Path, parts: list[Part]) -> list[str]:
+    """Bring `output` to hold exactly these parts; returns the paths of those that changed."""
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
+        raise FatalError("is not a folder", str(output), "give another --output env:DIR")
+    _refuse_foreign(output)
+    fresh = not (output / STATE).is_file() and not os.path.ismount(output)
+    where = output.with_name(f".{output.name}.rosetta-new") if fresh else output
+    if fresh:
+        _refuse_foreign(where)
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FatalError(
+                f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+            ) from error
+    if not (where / STATE).is_file():
+        _save(where, {})
+    changed = _bring(where, parts)
+    if fresh:
+        os.rename(where, output)  # onto nothing, or onto an empty folder
+    return changed
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if (
+        folder.exists()
+        and not (folder / STATE).is_file()
+        and any(entry.name not in ("lost+found", ".rosetta") for entry in folder.iterdir())
+    ):
+        raise FatalError(
+            "holds files that are not an environment of rosetta's",
+            str(folder),
+            "give an empty or new folder; nothing was touched",
+        )
+
+
+@contextlib.contextmanager
+def locked(output: Path) -> Iterator[Path]:
+    """One build at a time below the folder that holds `output`, whichever name and cache each uses; yields the output's own name."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FatalError(
+            f"cannot be made ({error.strerror})", str(output), "give another --output env:DIR"
+        ) from error
+    own = output.parent.resolve() / output.name
+    handle = os.open(own.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info(f"waiting for another build in {own.parent}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def exchanged(place: Path) -> Iterator[Path]:
+    """Yields a free path beside `place`; what is made there, a file or a folder, takes the place of what is at `place` if all went well."""
+    new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
+    remove(new)
+    remove(old)
+    try:
+        yield new
+        if place.is_dir():
+            os.rename(place, old)
+        os.rename(new, place)
+    except BaseException:
+        remove(new)
+        raise
+    remove(old)
+
+
+def _bring(where: Path, parts: list[Part]) -> list[str]:
+    keys = _keys(where)
+    wanted = {part.path: part for part in parts}
+    for path in set(keys) - set(wanted):
+        del keys[path]
+        _save(where, keys)
+        remove(where / path)
+    changed = []
+    for part in parts:
+        final = where / part.path
+        if keys.get(part.path) == part.key and final.exists():
+            continue
+        new, old = where / ".rosetta" / "new", where / ".rosetta" / "old"
+        remove(new)
+        remove(old)
+        new.parent.mkdir(exist_ok=True)
+        part.make(new)
+        keys[part.path] = (
+            ""  # known, and not current: a kill between here and the end leaves nothing that no one knows of
+        )
+        _save(where, keys)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists() or final.is_symlink():
+            os.rename(final, old)
+        os.rename(new, final)
+        keys[part.path] = part.key
+        _save(where, keys)
+        remove(old)
+        changed.append(part.path)
+    return changed
+
+
+def _keys(output: Path) -> dict[str, str]:
+    try:
+        keys: dict[Any, Any] = dict(
+            json.loads((output / STATE).read_text(encoding="utf-8"))["parts"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return {
+        path: key
+        for path, key in keys.items()
+        if isinstance(path, str)
+        and isinstance(key, str)
+        and re.fullmatch(r"bin|opt(/[\w.-]*\w)+", path)
+    }
+
+
+def _save(output: Path, keys: dict[str, str]) -> None:
+    state = output / STATE
+    state.parent.mkdir(exist_ok=True)
+    new = state.with_name(
+        "state.new"
+    )  # one name, since the output is locked: a kill leaves no litter
+    new.write_text(json.dumps({"schema": 1, "parts": keys}, indent=1), encoding="utf-8")
+    os.replace(new, state)

@@ -1,0 +1,1 @@
+"""Transformer Engine: its locked packages, and the wheel of its JAX bindings."""

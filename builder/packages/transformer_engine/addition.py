@@ -1,0 +1,160 @@
+"""What Transformer Engine adds to a distribution: locked packages from the index, and the wheel of its bindings, imported or compiled here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from builder.core import log
+from builder.core.cache import write_atomic
+from builder.errors import FatalError
+from builder.packages import debian_lock
+from builder.packages.debian_resolution import Replacement
+from builder.packages.transformer_engine import (
+    compiler,
+    header_packages,
+    version_pins,
+    wheel_build,
+    wheel_file,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.core.cache import Cache
+    from builder.core.command_context import Context
+    from builder.core.manifest import Manifest
+    from builder.packages.lock_file import Pin
+    from builder.packages.transformer_engine.wheel_build import Made, Plan
+
+
+@dataclass(frozen=True)
+class Addition:
+    """`pins` come from the package index; `wheel` lies in the cache and has this `sha256`. `glibc` is the oldest that can load it, such as "2.32"."""
+
+    pins: list[Pin]
+    wheel: Path
+    sha256: str
+    version: str
+    glibc: str
+    replaced: tuple[Replacement, ...] = ()  # locked headers of Python that Debian has superseded
+
+
+def addition(
+    context: Context,
+    manifest: Manifest,
+    line: str,
+    accelerator: str,
+    architecture: str,
+    python_version: str,
+    *,
+    allow_current: bool = False,
+) -> Addition:
+    """What is to be installed beside a distribution's own lock; the wheel is compiled now if the cache has none.
+
+    With `allow_current`, today's headers of Python are taken where Debian has superseded the locked ones.
+
+    Raises:
+        FatalError: not for this line, accelerator or Python; no compiler for the architecture (with what to install, or the command to run elsewhere).
+    """
+    wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
+    replaced: tuple[Replacement, ...] = ()
+    try:
+        made = imported(context.cache, wanted) or wheel_build.wheel(
+            context.cache, wanted, offline=context.offline
+        )
+    except debian_lock.SupersededError:
+        if not allow_current:
+            raise
+        current = header_packages.find_current(manifest, line, wanted.headers)
+        replaced = (Replacement(current.name, wanted.headers.version, current.version),)
+        log.warn(
+            f"Debian has superseded {current.name} {wanted.headers.version}; this local build compiles Transformer Engine with {current.version} "
+            "and records it in lock.json"
+        )
+        made = wheel_build.wheel(
+            context.cache,
+            replace(wanted, headers=current, headers_date=""),
+            offline=context.offline,
+        )
+    pins = version_pins.installed(manifest, line, accelerator, python_version, architecture)
+    return Addition(pins, made.path, made.sha256, wanted.target.version, made.glibc, replaced)
+
+
+def built(
+    context: Context,
+    manifest: Manifest,
+    line: str,
+    accelerator: str,
+    architecture: str,
+    python_version: str,
+) -> bool:
+    """Is the wheel at hand, so that `addition` compiles nothing?"""
+    wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
+    if imported(context.cache, wanted):
+        return True
+    try:
+        by = compiler.find(architecture)
+    except FatalError:
+        return False
+    return wheel_build.have(context.cache, f"te-{wheel_build.key(wanted, by)}") is not None
+
+
+def imported(cache: Cache, wanted: Plan) -> Made | None:
+    """The wheel that was brought here for this plan, if there is one: it comes before one compiled here."""
+    try:
+        sha256 = json.loads(_note(cache, wanted).read_text(encoding="ascii"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return wheel_build.have(cache, f"te-imported-{sha256}")
+
+
+def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
+    """Bring a wheel made elsewhere into the cache, to be used for this plan from now on. FatalError where it is not what it should be."""
+    name = wheel_file.check(file, sha256, wanted.target, wanted.inputs)
+    folder = f"te-imported-{sha256}"
+
+    def make(into: Path) -> None:
+        shutil.copyfile(file, into / name)
+        wheel_build.record(into, into / name, wanted.target, {})
+
+    cache.folder("wheels", folder, make)
+    made = wheel_build.have(cache, folder)
+    if made is None or made.sha256 != sha256:
+        raise FatalError("changed while it was read", str(file), "run again")
+    write_atomic(_note(cache, wanted), json.dumps({"sha256": sha256, "file": name}))
+    return made
+
+
+def drop(cache: Cache, wanted: Plan) -> bool:
+    """Forget an imported wheel: the next build compiles its own. False where there was none."""
+    note = _note(cache, wanted)
+    known = note.exists()
+    note.unlink(missing_ok=True)
+    return known
+
+
+def _note(cache: Cache, wanted: Plan) -> Path:
+    return cache.path("wheels", f"te-import-{wanted.inputs}.json")
+
+
+def described(wanted: Plan, made: Made, *, brought: bool) -> dict[str, Any]:
+    """For --json."""
+    target = wanted.target
+    return {
+        "project": version_pins.SOURCE,
+        "version": target.version,
+        "accelerator": target.accelerator,
+        "architecture": target.architecture,
+        "python": target.python,
+        "wheel": made.path.name,
+        "path": str(made.path),
+        "sha256": made.sha256,
+        "bytes": made.path.stat().st_size,
+        "glibc": made.glibc,
+        "imported": brought,
+        "inputs": wanted.inputs,
+        "effort": made.effort,
+    }

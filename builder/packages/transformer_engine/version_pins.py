@@ -1,0 +1,132 @@
+"""What the manifest and the locks say of Transformer Engine: which packages it is, for whom, and what its bindings are compiled against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from builder.errors import FatalError
+from builder.packages import lock_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from builder.core.manifest import Manifest, TransformerEngine
+    from builder.packages.lock_file import Pin
+
+SOURCE = "transformer-engine-jax"
+TOOLS = "locks/te-build.txt"
+_CUDA = {"cuda12": "cu12", "cuda13": "cu13"}
+_NOT_OF_CUDA = "nvidia-cudnn-frontend"  # headers that go with either
+
+
+def libraries(accelerator: str) -> str:
+    """The project that has the compiled libraries."""
+    return f"transformer-engine-{_CUDA[accelerator]}"
+
+
+def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
+    """Where the lock of what it adds to a distribution stands, relative to the manifest."""
+    return f"{manifest.lines[line].common.rpartition('/')[0]}/te-{accelerator}.txt"
+
+
+def requests(
+    manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in file."""
+    te = manifest.transformer_engine
+    if te is None or line not in te.lines:
+        return {}
+    found = {}
+    for accelerator in te.accelerators:
+        path = lock_path(manifest, line, accelerator)
+        own = (f"transformer-engine=={te.version}", f"{libraries(accelerator)}=={te.version}")
+        found[path] = (*own, *read(manifest.folder(path.removesuffix(".txt") + ".in")))
+    return found
+
+
+def paths(manifest: Manifest) -> set[str]:
+    """All lock files it has."""
+    te = manifest.transformer_engine
+    return (
+        {
+            TOOLS,
+            *(
+                lock_path(manifest, line, accelerator)
+                for line in te.lines
+                for accelerator in te.accelerators
+            ),
+        }
+        if te
+        else set()
+    )
+
+
+def chosen(manifest: Manifest, line: str, accelerator: str) -> TransformerEngine:
+    """Its entry in the manifest; FatalError where it is not for this line and accelerator."""
+    te = manifest.transformer_engine
+    if te is None:
+        raise FatalError(
+            "has no section transformer-engine", "manifest", "add one: see docs/manifest.md"
+        )
+    if line not in te.lines:
+        raise FatalError(
+            f"Transformer Engine is not locked for the line {line!r}",
+            "transformer-engine",
+            f"go without, or use one of: {', '.join(te.lines)}",
+        )
+    if accelerator not in te.accelerators:
+        raise FatalError(
+            f"Transformer Engine is not for {accelerator!r}",
+            "--accelerator",
+            f"go without, or use one of: {', '.join(te.accelerators)}",
+        )
+    return te
+
+
+def installed(
+    manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
+) -> list[Pin]:
+    """What it adds to a distribution from the package index, by hash."""
+    return _holding(manifest.folder(lock_path(manifest, line, accelerator)), python, architecture)
+
+
+def compiled_against(
+    manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
+) -> list[Pin]:
+    """The packages whose headers (and libnccl) the bindings are compiled against, sorted by name."""
+    common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
+    found = {
+        pin.name: pin
+        for pin in _holding(common, python, architecture)
+        if pin.name == "jaxlib" or pin.name.startswith("nvidia-")
+    }
+    found |= {pin.name: pin for pin in _holding(manifest.folder(TOOLS), python, architecture)}
+    found |= {
+        pin.name: pin
+        for pin in installed(manifest, line, accelerator, python, architecture)
+        if pin.name == _NOT_OF_CUDA
+    }
+    chosen_ = [
+        pin
+        for name, pin in sorted(found.items())
+        if not name.startswith("nvidia-") or name == _NOT_OF_CUDA or _is_for(name, accelerator)
+    ]
+    for name in ("jaxlib", "pybind11", _NOT_OF_CUDA):
+        if name not in found:
+            raise FatalError(
+                f"no lock has {name} for Python {python} on {architecture}",
+                str(common),
+                "python build.py lock; python build.py lock --tools",
+            )
+    return chosen_
+
+
+def _is_for(name: str, accelerator: str) -> bool:
+    """NVIDIA's packages for CUDA 12 end in -cu12; those for 13 in -cu13 or in nothing."""
+    return name.endswith("-cu12") == (accelerator == "cuda12")
+
+
+def _holding(lock: Path, python: str, architecture: str) -> list[Pin]:
+    here = lock_file.environment_of(python, f"{python}.0", architecture)
+    return [pin for pin in lock_file.read(lock) if pin.holds(here)]

@@ -1,0 +1,1 @@
+"""The stages of a build, from a manifest to a verified environment or image."""

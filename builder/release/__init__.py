@@ -1,0 +1,1 @@
+"""What maintainers release: moved pins, published images, nightly builds."""

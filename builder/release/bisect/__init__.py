@@ -1,0 +1,1 @@
+"""Find the change between a good and a bad build that broke something."""

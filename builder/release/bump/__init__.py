@@ -1,0 +1,1 @@
+"""Move pins along the branches that they track, and try the patch series."""

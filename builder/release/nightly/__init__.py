@@ -1,0 +1,1 @@
+"""A nightly build: bump, build, train, publish and report, each a resumable stage."""

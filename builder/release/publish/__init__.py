@@ -1,0 +1,1 @@
+"""Publish images: upload by digest, sign, describe, and move tags last."""

@@ -1,0 +1,1 @@
+"""The status page: static HTML and badges, made from reports of nightly builds."""

@@ -1,0 +1,1 @@
+"""Upstream sources: fetched and verified by their pins, and patched."""

@@ -1,0 +1,93 @@
+"""A git index in a file of its own: trees changed by plumbing alone, with no work tree that a link or a filter could play with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.upstream.git import last_words
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from builder.upstream.git import Git
+
+NOTHING = "0" * 40
+
+
+@dataclass(frozen=True)
+class Index:
+    """The index in `file`, on the objects of `git`."""
+
+    git: Git
+    file: Path
+
+    def run(
+        self, *args: str, stdin: bytes = b"", check: bool = True
+    ) -> subprocess.CompletedProcess[bytes]:
+        """`git *args` with this index."""
+        return self.git.run(*args, stdin=stdin, env={"GIT_INDEX_FILE": str(self.file)}, check=check)
+
+    def read_tree(self, tree: str) -> None:
+        """Read a tree into the index."""
+        self.run("read-tree", "--end-of-options", tree)
+
+    def entries(self) -> dict[str, tuple[str, str]]:
+        """Mode and blob of every path."""
+        found: dict[str, tuple[str, str]] = {}
+        for line in (
+            self.run("ls-files", "-s", "-z")
+            .stdout.decode("utf-8", "surrogateescape")
+            .split("\0")[:-1]
+        ):
+            info, path = line.split("\t", 1)
+            mode, blob, _ = info.split(" ")
+            found[path] = (mode, blob)
+        return found
+
+    def apply(self, diff: bytes, *options: str) -> str | None:
+        """Put a diff in, all of it or nothing; None, or what git said."""
+        trial = self.file.with_name(self.file.name + ".trial")
+        shutil.copyfile(self.file, trial)
+        done = Index(self.git, trial).run(
+            "apply",
+            "--cached",
+            "-p1",
+            "--whitespace=nowarn",
+            *options,
+            "-",
+            stdin=diff,
+            check=False,
+        )
+        if done.returncode:
+            return last_words(done.stderr)
+        os.replace(trial, self.file)
+        return None
+
+    def merge(self, diff: bytes) -> str | None:
+        """Like `apply`, by a three-way merge with the blobs that the diff names."""
+        return self.apply(diff, "--3way")
+
+    def put(self, changes: Iterable[tuple[str, str, str]]) -> None:
+        """Set (path, mode, blob) for each; the blob NOTHING takes a path out."""
+        lines = "".join(
+            f"{'0' if blob == NOTHING else mode} {blob}\t{path}\0" for path, mode, blob in changes
+        )
+        self.run(
+            "update-index", "-z", "--index-info", stdin=lines.encode("utf-8", "surrogateescape")
+        )
+
+    def write_tree(self) -> str:
+        """The tree's SHA. Blobs that the pin lists as absent need not exist."""
+        return self.run("write-tree", "--missing-ok").stdout.decode().strip()
+
+
+def commit(git: Git, tree: str, parent: str, message: str, date: int) -> str:
+    """A commit by rosetta whose SHA depends on the arguments alone."""
+    stamp = f"@{date} +0000"
+    dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
+    return git.text("commit-tree", tree, "-p", parent, stdin=message.encode(), env=dates)

@@ -1,0 +1,175 @@
+"""Whole files of ours that stand in for upstream's, each with the blob it replaces."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from builder.errors import FatalError
+from builder.upstream import breakage_search, git_objects, patch_path_rules
+from builder.upstream.patch_series import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from builder.upstream.breakage_search import Cause
+    from builder.upstream.source import Pinned
+
+
+@dataclass(frozen=True)
+class OverlayFile:
+    """One file; `replaces` is the upstream blob it was written against, None where upstream has no such file."""
+
+    path: str
+    mode: str
+    blob: str
+    replaces: str | None
+    data: bytes
+
+
+@dataclass(frozen=True)
+class OverlayResult:
+    """What became of one file. `detail` is a line that a person can act on."""
+
+    path: str
+    blob: str
+    outcome: Literal["applied", "upstream", "conflict", "gone"]
+    detail: str
+    cause: Cause | None = None
+
+
+def load(folder: Path | None) -> tuple[OverlayFile, ...]:
+    """The files of an overlay, read; REPLACES and the folder must name the same ones."""
+    if folder is None:
+        return ()
+    listed, present = _listed(folder / "REPLACES"), _present(folder)
+    for path in listed:
+        if path not in present:
+            raise FatalError(
+                f"lists {path}, which is not there",
+                str(folder / "REPLACES"),
+                "add the file or drop the line",
+            )
+    if extra := sorted(present.keys() - listed.keys()):
+        raise FatalError(
+            "is not in REPLACES",
+            str(folder / extra[0]),
+            "add `PATH <blob it replaces>` or `PATH new` there",
+        )
+    return tuple(_read(path, present[path], replaces) for path, replaces in listed.items())
+
+
+def _read(path: str, file: Path, replaces: str | None) -> OverlayFile:
+    data = file.read_bytes()
+    # Git keeps one permission bit; the others come from the umask of whoever checked the file out.
+    mode = git_objects.EXECUTABLE if file.stat().st_mode & 0o100 else git_objects.FILE
+    return OverlayFile(path, mode, git_objects.name("blob", data), replaces, data)
+
+
+def _listed(file: Path) -> dict[str, str | None]:
+    if file.is_symlink() or not file.is_file():
+        raise FatalError(
+            "is not there",
+            str(file),
+            "write `PATH <blob it replaces>` or `PATH new` into it, one a line",
+        )
+    found: dict[str, str | None] = {}
+    for number, line in enumerate(read_text(file).splitlines(), 1):
+        where = f"{file}:{number}"
+        path, _, blob = line.rpartition(" ")
+        if blob != "new" and not re.fullmatch(r"[0-9a-f]{40}", blob):
+            raise FatalError(
+                f"{line!r} does not end in a full blob SHA or `new`", where, "see docs/patches.md"
+            )
+        if problem := patch_path_rules.problem(path):
+            raise FatalError(
+                f"path {path!r} {problem}", where, "name a plain path inside upstream's tree"
+            )
+        if found and path <= list(found)[-1]:
+            raise FatalError(
+                f"{path} {'comes twice' if path in found else 'is out of order'}",
+                where,
+                "sort the lines by path",
+            )
+        found[path] = None if blob == "new" else blob
+    return found
+
+
+def _present(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for root, folders, files in os.walk(folder):
+        for name in [*folders, *files]:
+            full = folder.__class__(root, name)
+            path = full.relative_to(folder).as_posix()
+            if full.is_symlink() or not (full.is_file() or full.is_dir()):
+                raise FatalError(
+                    "is a link or no plain file", str(full), "put the file itself there"
+                )
+            if problem := patch_path_rules.problem(path):
+                raise FatalError(problem, str(full), "name a plain path inside upstream's tree")
+            if full.is_file() and path != "REPLACES" and not name.startswith(".tmp-"):
+                found[path] = full
+    return found
+
+
+def judge(
+    pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]
+) -> OverlayResult:
+    """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode, blob)."""
+    for parent in patch_path_rules.parents(file.path):
+        if parent in entries:
+            return OverlayResult(
+                file.path, file.blob, "conflict", f"{parent} is a file or a link upstream"
+            )
+    if any(path.startswith(file.path + "/") for path in entries):
+        return OverlayResult(file.path, file.blob, "conflict", f"{file.path} is a folder upstream")
+    there = entries.get(file.path)
+    git, commit = pinned.git, pinned.commit
+    if there is None and file.replaces is None:
+        return OverlayResult(file.path, file.blob, "applied", "")
+    if there is None:
+        found = breakage_search.vanished(git, commit, file.path) if pinned.history else None
+        detail = "upstream has no such file" + (
+            f": {'moved to ' + found[1] if found[1] else 'deleted'} by {found[0]}" if found else ""
+        )
+        return OverlayResult(
+            file.path,
+            file.blob,
+            "gone",
+            f"{detail}; drop it or mark it `new`{_hint(pinned)}",
+            found[0] if found else None,
+        )
+    mode, blob = there
+    if mode == git_objects.LINK:
+        return OverlayResult(file.path, file.blob, "conflict", "upstream has a link there")
+    if blob == file.blob and mode == file.mode:
+        return OverlayResult(
+            file.path, file.blob, "upstream", "upstream has the same file: drop it from the overlay"
+        )
+    if blob == file.replaces:
+        return OverlayResult(file.path, file.blob, "applied", "")
+    if file.replaces is None:
+        by = breakage_search.added(git, commit, file.path) if pinned.history else None
+        detail = f"upstream now has this file, blob {blob}"
+    else:
+        by = (
+            breakage_search.changed(git, commit, file.path, file.replaces)
+            if pinned.history
+            else None
+        )
+        detail = f"upstream's blob is now {blob}, not {file.replaces}"
+    detail += f", since {by}" if by else ""
+    return OverlayResult(
+        file.path,
+        file.blob,
+        "conflict",
+        f"{detail}; see what changed, then write that blob into REPLACES{_hint(pinned)}",
+        by,
+    )
+
+
+def _hint(pinned: Pinned) -> str:
+    return "" if pinned.history else " (history not at hand: give --mirror to see by which commit)"

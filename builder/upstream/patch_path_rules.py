@@ -1,0 +1,35 @@
+"""Which paths a patch or an overlay may name: plainer ones than an upstream may have, so that git never quotes them."""
+
+from __future__ import annotations
+
+import re
+
+from builder.errors import FatalError
+from builder.upstream.path_rules import check_path
+
+_PLAIN = re.compile(r"[ -!#-\[\]-~]+")  # printable ASCII without the double quote and the backslash
+
+
+def problem(path: str) -> str | None:
+    """Why `path` is refused, in a few words; None for a good one."""
+    if not path or not _PLAIN.fullmatch(path):
+        return "is not plain (printable ASCII, no double quote, no backslash)"
+    if path.startswith(("-", ":")):
+        return "starts like an option or a pathspec"
+    # Attributes decide how git shows and merges every other file.
+    if any(
+        part.split(":")[0].rstrip(" .").lower() in {".gitattributes", "gitatt~1"}
+        for part in path.split("/")
+    ):
+        return "names .gitattributes, which is git's own"
+    try:
+        check_path(path, "")
+    except FatalError as error:
+        return error.what
+    return None
+
+
+def parents(path: str) -> list[str]:
+    """The folders above a path, from the top."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]

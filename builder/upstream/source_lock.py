@@ -1,0 +1,88 @@
+"""locks/sources.json: what each source must become after patches and overlay, so that every machine can see that it got the same."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from builder.core import log
+from builder.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from builder.core.manifest import Manifest
+    from builder.upstream.source_tree import PatchedSource
+
+FILE = "locks/sources.json"
+_INPUTS = ("commit", "tree", "absent", "overlay")
+_RESULTS = ("patched_commit", "patched_tree", "exported_tree")
+
+
+def entry(state: PatchedSource) -> dict[str, Any]:
+    """The record of one source."""
+    data = state.as_json()
+    patches = [
+        {key: patch[key] for key in ("name", "sha256", "outcome")} for patch in state.patches
+    ]
+    return {**{key: _plain(data[key]) for key in (*_INPUTS, *_RESULTS)}, "patches": patches}
+
+
+def load(manifest: Manifest) -> dict[str, Any]:
+    """The file's records by source; empty where there is no file yet."""
+    path = manifest.root / FILE
+    try:
+        records = dict(json.loads(path.read_text(encoding="utf-8"))["sources"])
+        if not all(
+            isinstance(record, dict) and isinstance(record.get("patches", []), list)
+            for record in records.values()
+        ):
+            raise TypeError(records)
+        return records
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FatalError(
+            "is not a lock of sources", str(path), "restore it: git checkout -- locks/sources.json"
+        ) from error
+
+
+def check(manifest: Manifest, state: PatchedSource) -> None:
+    """FatalError if the same pin, patches and overlay gave something else here than where the lock was made."""
+    known, found = load(manifest).get(state.name), entry(state)
+    if known is None:
+        return
+    if not all(_plain(known.get(key)) == found[key] for key in _INPUTS) or _sums(known) != _sums(
+        found
+    ):
+        log.info(f"{state.name}: patched otherwise than {FILE} says; `build.py lock` records it")
+        return
+    for key in _RESULTS:
+        if known.get(key) != found[key]:
+            raise FatalError(
+                f"{key} is {found[key]}, the lock has {known.get(key)}",
+                f"{FILE}: {state.name}",
+                "the same inputs must give the same result: report it with your git version",
+            )
+
+
+def render(manifest: Manifest, states: Iterable[PatchedSource]) -> str:
+    """The file's text with these sources renewed, and those no longer in the manifest gone."""
+    records = {**load(manifest), **{state.name: entry(state) for state in states}}
+    kept = {name: records[name] for name in sorted(records) if name in manifest.sources}
+    return json.dumps({"schema": 1, "sources": kept}, indent=1) + "\n"
+
+
+def path(manifest: Manifest) -> Path:
+    """Return the path of the lock of the manifest's sources."""
+    return manifest.root / FILE
+
+
+def _sums(record: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(patch["name"], patch["sha256"]) for patch in record.get("patches", [])]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))

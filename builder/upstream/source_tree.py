@@ -1,0 +1,110 @@
+"""The stages between a pin and a folder: patched once per set of inputs, exported once per tree, with bytecode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.core import bytecode, log
+from builder.core.cache import stage_key
+from builder.core.cache_records import read_stamp, write_stamp
+from builder.core.manifest import GitSource, folder_of
+from builder.upstream import patched_source, source, tree_export
+from builder.upstream.git_objects import Reader, walk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from builder.core.manifest import WheelSource
+    from builder.packages.python_interpreter import Interpreter
+    from builder.upstream.source import Access
+
+
+@dataclass(frozen=True)
+class PatchedSource:
+    """A source after patches and overlay, as locks and images record it."""
+
+    name: str
+    url: str
+    commit: str
+    tree: str
+    patched_commit: str
+    patched_tree: str
+    exported_tree: str
+    absent: tuple[str, ...]
+    patches: tuple[dict[str, Any], ...]
+    overlay: tuple[tuple[str, str], ...]
+    date: int  # of the pinned commit's committer, in seconds since 1970
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in an image: that of the upstream project."""
+        return folder_of(self.url)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        return asdict(self)
+
+
+def stamp(entry: GitSource | WheelSource, access: Access) -> Path:
+    """The file that records how this source was patched; there only once it was."""
+    address = entry.git if isinstance(entry, GitSource) else entry.wheel
+    key = stage_key(
+        "patched", {"source": patched_source.inputs(entry), "name": entry.name, "address": address}
+    )
+    return access.cache.path("stamps", f"patched-{key}.json")
+
+
+def patched(entry: GitSource | WheelSource, access: Access) -> PatchedSource:
+    """The patched source; nothing is fetched or applied if the same inputs were patched before."""
+    kept = stamp(entry, access)
+    if (data := read_stamp(kept)) is not None:
+        try:
+            lists = {
+                "absent": tuple(data["absent"]),
+                "patches": tuple(data["patches"]),
+                "overlay": tuple(map(tuple, data["overlay"])),
+            }
+            return PatchedSource(**{**data, **lists})
+        except (TypeError, KeyError):
+            pass  # written by another version of the builder
+    with log.stage(f"patch {entry.name}"):
+        pinned = source.acquire(entry, access)
+        done = patched_source.apply(pinned, entry)
+    patches = tuple(
+        {"name": each.name, "sha256": each.sha256, "subject": each.subject, "outcome": each.outcome}
+        for each in done.patches
+    )
+    result = PatchedSource(
+        entry.name,
+        pinned.url,
+        pinned.commit,
+        pinned.tree,
+        done.commit,
+        done.tree,
+        done.exported_tree,
+        tuple(entry.absent),
+        patches,
+        tuple(done.overlay),
+        pinned.date,
+    )
+    write_stamp(kept, result.as_json())
+    return result
+
+
+def folder(
+    entry: GitSource | WheelSource, state: PatchedSource, access: Access, python: Interpreter
+) -> Path:
+    """The exported tree with its bytecode, in the cache."""
+
+    def make(into: Path) -> None:
+        pinned = source.acquire(entry, access)
+        patched_source.apply(
+            pinned, entry
+        )  # its objects may have been pruned; applying again costs a second and gives the same tree
+        with log.stage(f"export {entry.name}"):
+            with Reader(pinned.git) as reader:
+                tree_export.write_tree(reader, walk(reader, state.exported_tree), into)
+            bytecode.compile_tree(python, into)
+
+    return access.cache.folder("trees", f"{state.exported_tree}-{python.full}", make)

@@ -1,0 +1,104 @@
+"""The branch that a source tracks: where it stands now, and whether the pin lies on it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.errors import FatalError
+from builder.upstream import git_server
+from builder.upstream.git import Git
+from builder.upstream.local_mirror import mirrors, word_of, words
+from builder.upstream.local_mirror import ref as mirror_ref
+from builder.upstream.source import check
+
+if TYPE_CHECKING:
+    from builder.core.manifest import GitSource
+    from builder.upstream.local_mirror import Mirror
+    from builder.upstream.source import Access
+
+
+def resolve_ref(source: GitSource, access: Access) -> str:
+    """The commit at which the branch or tag that the source tracks stands now: in a mirror of it, else on its server.
+
+    Raises FatalError naming the ref if it was lost, or if nobody can be asked.
+    """
+    return stands(source, access)[0]
+
+
+def check_on_branch(source: GitSource, access: Access) -> None:
+    """FatalError unless the pin lies on the branch that the source tracks, as it stands now; UnreachableError where nobody can be asked."""
+    tip, mirror = stands(source, access)
+    if tip == source.commit:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if mirror:
+            git = _view(Path(folder), mirror)
+        else:
+            git = Git(Path(folder), protocols=":".join(access.protocols))
+            git.init()
+            git_server.fetch_branch(
+                git, source.git, tip, where=f"source {source.name}", without_trees=True
+            )
+        if git_server.holds(git, tip, source.commit):
+            return
+    what = f"commit {source.commit} does not lie on {source.track}, which stands at {tip} (force-pushed?)"
+    raise FatalError(
+        what, f"source {source.name}", "move the pin, or correct `track` in the manifest"
+    )
+
+
+def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
+    """`resolve_ref`, and the mirror that said it; None where the server was asked."""
+    check(source, access)
+    where = f"source {source.name}"
+    word = word_of(source.git)
+    seen = False
+    for root in access.mirrors:
+        for mirror in mirrors(root, word):
+            if word in words(mirror.path, root) or has(mirror, source.commit):
+                seen = True
+                for name in git_server.refs_for(source.track):
+                    if sha := mirror_ref(mirror, name):
+                        return _peeled(mirror, sha), mirror
+    if access.offline:
+        what = f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch {source.track}{'' if seen else ' stands'}"
+        raise git_server.UnreachableError(
+            f"{what}, and --offline forbids asking {source.git}",
+            where,
+            "give --mirror DIR with a clone that has it",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        git = Git(Path(folder), protocols=":".join(access.protocols))
+        git.init()
+        tip = git_server.tip(git, source.git, source.track, where)
+    if tip is None:
+        raise FatalError(
+            f"{source.git} has no branch or tag {source.track}: it was deleted or renamed",
+            where,
+            "correct `track` in the manifest",
+        )
+    return tip, None
+
+
+def has(mirror: Mirror, commit: str) -> bool:
+    """Whether a mirror has this commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        return (
+            _view(Path(folder), mirror).run("cat-file", "-e", commit, check=False).returncode == 0
+        )
+
+
+def _peeled(mirror: Mirror, sha: str) -> str:
+    """The commit that a ref's object stands for, where that is an annotated tag."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _view(Path(folder), mirror).text(
+            "rev-parse", "--verify", "--quiet", f"{sha}^{{commit}}"
+        )
+
+
+def _view(folder: Path, mirror: Mirror) -> Git:
+    git = Git(folder, alternates=(mirror.objects,))
+    git.init()
+    return git
