@@ -254,7 +254,7 @@ def test_the_pages_command_lines_are_all_there() -> None:
     """Each script and .sub file that the old pages name is typed."""
     text = " ".join(typed.text for typed in _page())
     for path in [
-        *(ROOT / "scripts").iterdir(),
+        *(ROOT / "scripts").glob("*.sub"),
         *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/*node*.sh"),
         *ROOT.glob("overlay/*/*/contrib/gpu/scripts_gpu/download_the_pile.py"),
     ]:
