@@ -8,10 +8,10 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from builder import slurm_files
 from builder.core import manifest
 from builder.core.cache import write_atomic
 from builder.core.command_context import Context, Result
+from builder.upstream import slurm_files
 
 if TYPE_CHECKING:
     import argparse

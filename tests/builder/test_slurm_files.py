@@ -6,10 +6,10 @@ import argparse
 import shutil
 from pathlib import Path
 
-from builder import slurm_files
 from builder.commands import docs
 from builder.core.cache import Cache
 from builder.core.command_context import Context
+from builder.upstream import slurm_files
 
 ROOT = Path(__file__).parents[2]
 
