@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pytest
+
 from builder.core.cache import Cache
 from builder.core.manifest import GitSource
 from builder.upstream import patch_file
@@ -173,6 +175,11 @@ class Bench:
             return pinned
         return acquire(source, Access(self.cache, offline=True))
 
+    def content(self, commit: str, path: str) -> bytes:
+        """Return a file of a commit."""
+        git = self.pinned(history=False).git
+        return git.run("cat-file", "blob", f"{commit}:{path}").stdout
+
     def manifest(self) -> Path:
         """A manifest that names the source at the upstream's head."""
         file = self.root / "manifest.yaml"
@@ -181,3 +188,14 @@ class Bench:
             f"version: 1\nsources:\n  up: {{git: {URL}, track: main, commit: {self.upstream.head}, patches: patches/up{overlay}}}\nlines: {{}}\ndistributions: {{}}\n"
         )
         return file
+
+
+@pytest.fixture(name="bench")
+def bench_(tmp_path: Path) -> Bench:
+    """Return an upstream of two Python files and a script."""
+    made = Bench(tmp_path)
+    made.upstream.commit(
+        {"pkg/a.py": text(), "pkg/b.py": b"x = 1\ny = 2\nz = 3\n", "run.sh": b"#!/bin/sh\n"},
+        modes={"run.sh": "100755"},
+    )
+    return made
