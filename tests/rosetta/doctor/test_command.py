@@ -3,7 +3,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from rosetta import cli, doctor
 from rosetta.doctor import machine as machines
 from rosetta.launch.card import Card
+from tests.support import old_pythons
 from tests.support.fake_machine import A100, machine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,15 +157,6 @@ def test_secrets_and_escapes_are_never_printed(tmp_path: Path) -> None:
     )
 
 
-def old_pythons() -> list[str]:
-    """The Pythons at hand that are older than this package's own, as login nodes have them."""
-    found = [path for path in (shutil.which(f"python3.{minor}") for minor in (9, 10)) if path]
-    found += map(
-        str, Path(os.environ.get("PYENV_ROOT", "/nowhere"), "versions").glob("3.9.*/bin/python")
-    )
-    return [path for path in found if run("--version", python=path).returncode == 0]
-
-
 def test_no_newer_syntax_than_that_of_python_39() -> None:
     names = run(
         "-S",
@@ -177,7 +168,7 @@ def test_no_newer_syntax_than_that_of_python_39() -> None:
         ast.parse(Path(name).read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-@pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons.executables()])
 def test_without_packages_and_on_an_old_python(python: str) -> None:
     done = run("-S", "-B", "-m", "rosetta.doctor", "--json", python=python)
     assert done.returncode in (0, 1), done.stderr

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from rosetta.launch.description import Run
-from tests.rosetta.doctor.test_command import old_pythons
-from tests.support import fake_launchers
+from tests.support import fake_launchers, old_pythons
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINER = ("--image=i", "--mount=/d:/e")
@@ -306,7 +305,7 @@ def plain_yaml(folder: Path) -> Path:
     return folder / "lib"
 
 
-@pytest.mark.parametrize("python", [sys.executable, *old_pythons()])
+@pytest.mark.parametrize("python", [sys.executable, *old_pythons.executables()])
 def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
     """An old Python, PyYAML and the package: nothing else."""
     environment = {
