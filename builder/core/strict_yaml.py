@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,19 +46,36 @@ def _refuse_deep(text: str, where: str) -> None:
             raise FatalError("is nested too deeply", f"{where}:{line}", "write it flat")
 
 
+class _AnchorError(yaml.MarkedYAMLError):
+    """An anchor, or an alias of one."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "anchor", None):
+            raise _AnchorError(problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+@functools.lru_cache(maxsize=8)
+def _compose(text: str) -> tuple[Any, ...]:
+    """Return the nodes of each document; a command reads the manifest several times."""
+    return tuple(yaml.compose_all(text, Loader=_Loader))
+
+
 def load(text: str, where: str) -> Document:
     """Parse one document; FatalError with line and key for everything that is not plain data."""
     _refuse_deep(text, where)
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if getattr(event, "anchor", None):
-                raise _error(
-                    where,
-                    event.start_mark,
-                    "anchors and aliases are not allowed",
-                    "write the value out",
-                )
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        nodes = _compose(text)
+    except _AnchorError as error:
+        raise _error(
+            where,
+            error.problem_mark,
+            "anchors and aliases are not allowed",
+            "write the value out",
+        ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise _error(
