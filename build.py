@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""rosetta's builder: see README.md. This file only finds a Python, makes the builder's own environment and hands over.
+"""rosetta's builder: see README.md. This file only finds a Python, makes the builder's own
+environment and hands over.
 
-Standard library and old syntax on purpose, so that an old Python prints a sentence and not a SyntaxError.
+Standard library and old syntax on purpose, so that an old Python prints a sentence and not a
+SyntaxError.
 """
 
 import os
@@ -42,7 +44,8 @@ def main():
             os.environ["ROSETTA_REEXEC"] = "1"
             os.execv(path, [path, os.path.abspath(__file__)] + sys.argv[1:])  # noqa: RUF005, S606
         sys.stderr.write(
-            "rosetta: Python %d.%d is too old -> install Python 3.11 or newer (Debian 12, Ubuntu 24.04: apt-get install python3) "
+            "rosetta: Python %d.%d is too old -> install Python 3.11 or newer (Debian 12, "
+            "Ubuntu 24.04: apt-get install python3) "
             "and run: python3.11 build.py ...\n" % sys.version_info[:2]
         )
         return 2

@@ -1,9 +1,11 @@
-"""How long builds take: nothing changed, one patch edited, and a cold build against `uv pip sync` of the same lock.
+"""How long builds take: nothing changed, one patch edited, and a cold build against `uv pip sync`
+of the same lock.
 
     python bench/builder.py --distribution pax-1.4 [--mirror DIR] [--runs 5]
 
-Runs on the builder's own Python (.venv/bin/python). Figures are medians of one call; the cold build and its yardstick run in turn, with uv's
-cache warm for both and the builder's own cache empty each time. Needs root or user namespaces for the network cut (`unshare -n`).
+Runs on the builder's own Python (.venv/bin/python). Figures are medians of one call; the cold build
+and its yardstick run in turn, with uv's cache warm for both and the builder's own cache empty each
+time. Needs root or user namespaces for the network cut (`unshare -n`).
 """
 
 from __future__ import annotations

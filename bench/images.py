@@ -1,11 +1,15 @@
-"""How long an image takes, against the plain way: one Dockerfile whose RUN step installs the same locked wheels by pip, in the same engine.
+"""How long an image takes, against the plain way: one Dockerfile whose RUN step installs the same
+locked wheels by pip, in the same engine.
 
-    python bench/images.py --distribution t5x --accelerator cuda13 [--mirror DIR] [--engine docker] [--runs 1]
+    python bench/images.py --distribution t5x --accelerator cuda13 [--mirror DIR]
+        [--engine docker] [--runs 1]
 
-Both start from the same base, which is in the engine, and from wheels on this disk: ours from uv's cache, pip from a folder of the wheel files.
-Both end with a tagged image in the engine. `plain` copies the sources before its RUN step, as it must where the requirements come from the
-sources; `plain_last` copies them after it, which no one could write who resolves them there. Ratios are plain over ours; the runs alternate.
-Without Transformer Engine. Needs room for the wheels and four times the image.
+Both start from the same base, which is in the engine, and from wheels on this disk: ours from uv's
+cache, pip from a folder of the wheel files. Both end with a tagged image in the engine. `plain`
+copies the sources before its RUN step, as it must where the requirements come from the sources;
+`plain_last` copies them after it, which no one could write who resolves them there. Ratios are
+plain over ours; the runs alternate. Without Transformer Engine. Needs room for the wheels and four
+times the image.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ PLAIN = """ARG BASE
 FROM ${BASE}
 %s
 RUN --mount=type=bind,source=wheels,target=/wheels --mount=type=bind,source=pip,target=/pip \\
-    PYTHONPATH=/pip python3 -m pip install --quiet --no-index --find-links /wheels --no-deps --prefix /opt/env -r /pip/requirements.txt
+    PYTHONPATH=/pip python3 -m pip install --quiet --no-index --find-links /wheels \
+--no-deps --prefix /opt/env -r /pip/requirements.txt
 %s
 """
 COPY = "COPY sources/ /opt/"

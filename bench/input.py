@@ -1,10 +1,12 @@
-"""Sequences a second and core that rosetta.data makes, by source, and the cores a run needs for them.
+"""Sequences a second and core that rosetta.data makes, by source, and the cores a run needs for
+them.
 
     PYTHONPATH=. PYTHON bench/input.py [--text FILE.txt] [--vocab FILE.model] [--seconds 4] [--json]
 
-PYTHON is a baked environment's. Without --text it takes this repository's and the environment's own Python sources and documents
-as text; without --vocab it trains one of 32,000 ids on that text. One process, one thread: the figure is for one core. Each source is
-measured at T5's 512 inputs and 128 targets, batches of 256, in processor time; the figure is the median of several seconds' rounds.
+PYTHON is a baked environment's. Without --text it takes this repository's and the environment's own
+Python sources and documents as text; without --vocab it trains one of 32,000 ids on that text. One
+process, one thread: the figure is for one core. Each source is measured at T5's 512 inputs and 128
+targets, batches of 256, in processor time; the figure is the median of several seconds' rounds.
 """
 
 from __future__ import annotations
@@ -29,13 +31,16 @@ from rosetta.data import cache, pipeline, spec, training, vocabulary
 from tests.support import corpora
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
-# T5-small on 8 A100, 512/128 (the old rosetta's table), and what an H100 is faster with FP8 (its own T5-large: 174.1 / 75.8).
+# T5-small on 8 A100, 512/128 (the old rosetta's table), and what an H100 is faster with FP8 (its
+# own T5-large: 174.1 / 75.8).
 A100_SMALL, H100_FACTOR = 5712, 174.1 / 75.8
 TARGET = 3000
 
 
 def cores(sequences_per_second: float, per_core: float) -> int:
-    """Return the cores whose input keeps up with a run, 20 % of them in reserve for the trainer's own threads."""
+    """Return the cores whose input keeps up with a run, 20 % of them in reserve for the trainer's
+    own threads.
+    """
     return int(np.ceil(1.2 * sequences_per_second / per_core))
 
 
@@ -174,15 +179,18 @@ def main() -> int:
         print(json.dumps(result, indent=2))
     else:
         print(
-            f"{result['text_bytes'] / 1e6:.1f} MB of text, {result['bytes_per_token']} bytes a token; caching {result['caching_tokens_per_core_second']:,} tokens/s a core"
+            f"{result['text_bytes'] / 1e6:.1f} MB of text, {result['bytes_per_token']} bytes "
+            f"a token; caching {result['caching_tokens_per_core_second']:,} tokens/s a core"
         )
         print(
-            f"{'source':<16}{'seq/s/core':>12}{'filled':>9}{'cores, 8 A100':>15}{'cores, 8 H100':>15}"
+            f"{'source':<16}{'seq/s/core':>12}{'filled':>9}"
+            f"{'cores, 8 A100':>15}{'cores, 8 H100':>15}"
         )
         for name, row in result["sources"].items():
             needed = result["cores_for_t5_small"][name]
             print(
-                f"{name:<16}{row['sequences_per_core_second']:>12,}{row['filled']:>9.1%}{needed['8 A100']:>15}{needed['8 H100']:>15}"
+                f"{name:<16}{row['sequences_per_core_second']:>12,}{row['filled']:>9.1%}"
+                f"{needed['8 A100']:>15}{needed['8 H100']:>15}"
             )
     made = result["sources"]["pre-tokenised"]["sequences_per_core_second"]
     if made < TARGET:

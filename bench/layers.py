@@ -1,8 +1,10 @@
-"""How long a layer takes to write, against `tar | zstd -1 -T0` of the same folder: interleaved, in one run, medians.
+"""How long a layer takes to write, against `tar | zstd -1 -T0` of the same folder: interleaved, in
+one run, medians.
 
     .venv/bin/python -m bench.layers --folder SITE_PACKAGES [--times 3]
 
-Prints one JSON document: seconds, seconds of processor time and bytes of each way, and the ratios of the seconds to `tar | zstd`.
+Prints one JSON document: seconds, seconds of processor time and bytes of each way, and the ratios
+of the seconds to `tar | zstd`.
 """
 
 from __future__ import annotations

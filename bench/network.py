@@ -1,9 +1,12 @@
-"""A training step of rosetta's T5 network, every switch off, against upstream's with the same parameters: turn about, median of the pairs.
+"""A training step of rosetta's T5 network, every switch off, against upstream's with the same
+parameters: turn about, median of the pairs.
 
-    PYTHONPATH=. JAX_PLATFORMS=cpu build/t5x-cpu/opt/rosetta/env/bin/python -m bench.network [--size small] [--turns 15]
+    PYTHONPATH=. JAX_PLATFORMS=cpu build/t5x-cpu/opt/rosetta/env/bin/python \\
+        -m bench.network [--size small] [--turns 15]
 
-Prints one JSON document; `ratio` is ours to upstream's (below 1 is faster), `noise` upstream's to itself in the same turns.
-Both compute loss and gradients of T5X's own model class, jitted; no optimizer, which is the same code.
+Prints one JSON document; `ratio` is ours to upstream's (below 1 is faster), `noise` upstream's to
+itself in the same turns. Both compute loss and gradients of T5X's own model class, jitted; no
+optimizer, which is the same code.
 """
 
 from __future__ import annotations

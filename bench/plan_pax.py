@@ -1,10 +1,13 @@
-"""What Pax's training steps do on GPUs that are not here, by the published topologies. Needs an environment of pax for cuda12 or cuda13.
+"""What Pax's training steps do on GPUs that are not here, by the published topologies. Needs an
+environment of pax for cuda12 or cuda13.
 
     PYTHONPATH=. ENV/bin/python bench/plan_pax.py [--out DIR] [CASE ...]
 
-Each case is `rosetta plan pax` in a process of its own, one to three minutes on two idle cores; its report stays in DIR. Prints a table, for a GPU
-and step, and where a case misses what is aimed at: 80 GB; parameters gathered in bfloat16, kernels in FP8 where they are multiplied in it; gradients
-scattered as they are reduced; neither of them waited for; one all-reduce at most in a loop's body for FP8's largest values.
+Each case is `rosetta plan pax` in a process of its own, one to three minutes on two idle cores; its
+report stays in DIR. Prints a table, for a GPU and step, and where a case misses what is aimed at:
+80 GB; parameters gathered in bfloat16, kernels in FP8 where they are multiplied in it; gradients
+scattered as they are reduced; neither of them waited for; one all-reduce at most in a loop's body
+for FP8's largest values.
 """
 
 from __future__ import annotations

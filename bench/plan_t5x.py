@@ -1,8 +1,10 @@
-"""What a T5 training step does on H100s that are not here: fits, FP8 coverage, and against upstream's network. Needs an environment for cuda12 or cuda13.
+"""What a T5 training step does on H100s that are not here: fits, FP8 coverage, and against
+upstream's network. Needs an environment for cuda12 or cuda13.
 
     PYTHONPATH=. ENV/bin/python bench/plan_t5x.py [--out DIR] [CASE ...]
 
-A case compiles in one to five minutes on two cores; figures are per GPU and step, from the compiler's own plan and the optimised HLO.
+A case compiles in one to five minutes on two cores; figures are per GPU and step, from the
+compiler's own plan and the optimised HLO.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""From nothing to the first training step: rosetta's T5 pretraining against upstream's, turn about, medians.
+"""From nothing to the first training step: rosetta's T5 pretraining against upstream's, turn about,
+medians.
 
     .venv/bin/python -m bench.startup --env build/t5x-cpu [--times 3] [--warm]
 
-Upstream's side is what its GPU script for T5 1.1 runs (model, optimizer, run and task files as they are), less the flag that today's XLA has not;
-ours is what `rosetta t5x pretrain` runs with every switch off. Both: same text, vocabulary, lengths, batch and dtype, bytecode written before,
-one process, JAX's default of no compilation cache, or with --warm one that a run before has filled.
+Upstream's side is what its GPU script for T5 1.1 runs (model, optimizer, run and task files as they
+are), less the flag that today's XLA has not; ours is what `rosetta t5x pretrain` runs with every
+switch off. Both: same text, vocabulary, lengths, batch and dtype, bytecode written before, one
+process, JAX's default of no compilation cache, or with --warm one that a run before has filled.
 Time ends when the loss of step 1 is reported. Prints one JSON document.
 """
 
@@ -39,14 +41,16 @@ TASK = """
 import functools, os
 import seqio
 from t5.data import preprocessors
-FEATURE = seqio.Feature(vocabulary=seqio.SentencePieceVocabulary(os.environ["BENCH_VOCAB"]), add_eos=True)
+FEATURE = seqio.Feature(vocabulary=seqio.SentencePieceVocabulary(os.environ["BENCH_VOCAB"]),
+                        add_eos=True)
 def lines(dataset):
     return dataset.map(lambda line: {"inputs": "", "targets": line})
 seqio.TaskRegistry.add(
     "bench_startup",
-    source=seqio.TextLineDataSource({"train": os.environ["BENCH_TEXT"], "validation": os.environ["BENCH_TEXT"]}),
-    preprocessors=[lines, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(), preprocessors.span_corruption,
-                   seqio.preprocessors.append_eos_after_trim],
+    source=seqio.TextLineDataSource(
+        dict.fromkeys(("train", "validation"), os.environ["BENCH_TEXT"])),
+    preprocessors=[lines, seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(),
+                   preprocessors.span_corruption, seqio.preprocessors.append_eos_after_trim],
     output_features={"inputs": FEATURE, "targets": FEATURE}, metric_fns=[])
 """
 GIN = """
@@ -120,7 +124,9 @@ def _commands(
 
 
 def once(argv: list[str], environment: dict[str, str], folder: Path) -> dict[str, float]:
-    """Start a run, stop it when its first step is reported, and return the seconds to there and to what came before."""
+    """Start a run, stop it when its first step is reported, and return the seconds to there and to
+    what came before.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.perf_counter()

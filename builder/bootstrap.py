@@ -1,4 +1,6 @@
-"""The builder's own environment: `.venv`, made from locks/builder.txt by the uv that this lock pins. Standard library only."""
+"""The builder's own environment: `.venv`, made from locks/builder.txt by the uv that this lock
+pins. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ try:
     from builder.cli import main
     status = main(sys.argv[1:])
 except ImportError as error:
-    status = f"rosetta: the builder's own environment is damaged ({error}) -> delete the folder .venv and run again"
+    status = f"rosetta: the builder's own environment is damaged ({error}) \
+-> delete the folder .venv and run again"
 except KeyboardInterrupt:
     status = 130
 if isinstance(status, str):

@@ -1,4 +1,7 @@
-"""The command line: one verb, one module. Exit status: 0 fine, 1 a check failed, 2 the user's input, 3 ours, 130 interrupted."""
+"""The command line: one verb, one module.
+
+Exit status: 0 fine, 1 a check failed, 2 the user's input, 3 ours, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 
     from builder.core.command_context import Result
 
-# verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and run(context, arguments) -> Result.
+# verb -> (module of the same purpose, what it does). A module has add_arguments(parser) and
+# run(context, arguments) -> Result.
 VERBS = {
     "build": ("build", "bake a distribution (the verb may be left out)"),
     "quickstart": (
@@ -47,7 +51,10 @@ VERBS = {
     "bisect": ("bisect", "find the commit, patch or package that broke something"),
     "wheel": (
         "wheel",
-        "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one for login nodes",
+        (
+            "compile the one wheel that nobody ships, Transformer Engine for JAX; or make the one "
+            "for login nodes"
+        ),
     ),
     "context": ("context", "prepare the folders that Dockerfile.t5x and Dockerfile.pax copy"),
     "publish": (
@@ -69,7 +76,9 @@ VERBS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors are like all others: one line that says what was nearly written, and a document where --json asked for it."""
+    """One whose errors are like all others: one line that says what was nearly written, and a
+    document where --json asked for it.
+    """
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; refuse an unknown one with a suggestion."""
@@ -198,7 +207,10 @@ def usage() -> str:
         [
             *lines,
             "",
-            "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator cpu|cuda12|cuda13] [--output env:DIR]",
+            (
+                "  python build.py --distribution t5x|pax|pax-1.4 [--accelerator "
+                "cpu|cuda12|cuda13] [--output env:DIR]"
+            ),
         ]
     )
 
@@ -223,7 +235,10 @@ def _run(argv: list[str]) -> int:
     remember(argv, os.environ)
     own = argv[: argv.index("--")] if "--" in argv else argv
     if verb != "test" and (secret := find_exposed(own)):
-        do = "leave it out: give --key a file or env:NAME, and log in to registries with docker login"
+        do = (
+            "leave it out: give --key a file or env:NAME, and log in to registries with docker "
+            "login"
+        )
         return _fail(
             verb,
             FatalError(f"holds {secret}, which everyone on this machine can read", "build.py", do),
@@ -280,7 +295,10 @@ def _run(argv: list[str]) -> int:
 
 
 def _print(text: str) -> FatalError | None:
-    """Print to stdout; return the error where it could not be written. A reader that has seen enough is no error."""
+    """Print to stdout; return the error where it could not be written.
+
+    A reader that has seen enough is no error.
+    """
     try:
         print(text, flush=True)
     except OSError as error:
@@ -295,13 +313,16 @@ def _print(text: str) -> FatalError | None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Drop what a stream that cannot be written still holds: Python would write it once more when it ends."""
+    """Drop what a stream that cannot be written still holds: Python would write it once more when
+    it ends.
+    """
     with contextlib.suppress(OSError, ValueError):  # no file stands behind it
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _machine_problem(error: OSError) -> FatalError | None:
-    """Return the error for what the user's machine and paths bring about; None for what is a fault of ours.
+    """Return the error for what the user's machine and paths bring about; None for what is a fault
+    of ours.
 
     Of a copy that finds no room the target is named, not the source.
     """
@@ -327,7 +348,9 @@ _MAY_BE_EMPTY = (
 
 
 def _refuse_empty_values(argv: Sequence[str]) -> None:
-    """Raise FatalError for an option whose value is empty, as from a variable of the shell that is not set."""
+    """Raise FatalError for an option whose value is empty, as from a variable of the shell that is
+    not set.
+    """
     own = argv[: argv.index("--")] if "--" in argv else argv
     joined = [
         word[:-1] for word in own if word.startswith("--") and word.find("=") == len(word) - 1
@@ -377,7 +400,10 @@ def _fail(verb: str, error: FatalError, *, as_json: bool) -> int:
 
 def _bug(verb: str, *, as_json: bool) -> int:
     """Write what is needed for a report to a file; the screen gets one line."""
-    report = f"rosetta builder {__version__}, {platform.platform()}, Python {platform.python_version()}\n{traceback.format_exc()}"
+    report = (
+        f"rosetta builder {__version__}, {platform.platform()}, Python "
+        f"{platform.python_version()}\n{traceback.format_exc()}"
+    )
     with tempfile.NamedTemporaryFile(
         "w", prefix="rosetta-error-", suffix=".log", delete=False, encoding="utf-8"
     ) as out:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class FatalError(Exception):
-    """Something the user can mend: `what` is wrong, `where` it stands, what to `do`. Ends the program with status 2."""
+    """Something the user can mend: `what` is wrong, `where` it stands, what to `do`.
+
+    Ends the program with status 2.
+    """
 
     exit_code = 2
 

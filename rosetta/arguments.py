@@ -39,7 +39,10 @@ def shape(
     targets: int = 128,
     dropout: float = 0.0,
 ) -> None:
-    """Add --size, --inputs, --targets and --dropout with these defaults. `sizes`: which there are, if one can say."""
+    """Add --size, --inputs, --targets and --dropout with these defaults.
+
+    `sizes`: which there are, if one can say.
+    """
     parser.add_argument(
         "--size",
         default=size,

@@ -1,4 +1,6 @@
-"""Read a file that a user names, and stop where it has no end: a device such as /dev/full is read until the memory is full."""
+"""Read a file that a user names, and stop where it has no end: a device such as /dev/full is read
+until the memory is full.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The command line inside the image: its own commands, and those that other rooms of the package bring."""
+"""The command line inside the image: its own commands, and those that other rooms of the package
+bring.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as a UserError, so that --json covers it too; with set_defaults(flags_first=True), options may stand anywhere.
+    """Reports a wrong command line as a UserError, so that --json covers it too; with
+    set_defaults(flags_first=True), options may stand anywhere.
 
-    Options are written whole: one that is cut short would be another when one more is added, and which of them take values is told by their names.
+    Options are written whole: one that is cut short would be another when one more is added, and
+    which of them take values is told by their names.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -34,7 +38,8 @@ class Parser(argparse.ArgumentParser):
         if args is not None and self.get_default("flags_first"):
             args = self._flags_first(list(args))
         found, left = super().parse_known_args(args, namespace)
-        if left:  # said here and not by the parser above, which has other options and another page of help
+        # Said here and not by the parser above, which has other options and another page of help.
+        if left:
             odd = next((word.partition("=")[0] for word in left if word.startswith("-")), left[0])
             self._refuse(
                 f"unrecognized arguments: {' '.join(left)}",
@@ -86,7 +91,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Prints what this rosetta is and ends, as argparse's own action does for a text that is known before."""
+    """Prints what this rosetta is and ends, as argparse's own action does for a text that is known
+    before.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "nargs": 0})
@@ -105,14 +112,19 @@ class _Version(argparse.Action):
 
 
 def _version() -> str:
-    """Return the version of this rosetta, and what it was baked for; of a checkout only that it is one."""
+    """Return the version of this rosetta, and what it was baked for; of a checkout only that it is
+    one.
+    """
     from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
 
     if not lock.path().exists():
         return "rosetta (not baked: from a checkout)"
     known = lock.read()
     baked = [known.get("distribution"), known.get("accelerator"), f"Python {known.get('python')}"]
-    return f"rosetta {known.get('builder') or 'of an unknown version'} ({', '.join(str(part) for part in baked if part)})"
+    return (
+        f"rosetta {known.get('builder') or 'of an unknown version'} "
+        f"({', '.join(str(part) for part in baked if part)})"
+    )
 
 
 def _devices(text: str) -> tuple[int, ...]:
@@ -134,7 +146,9 @@ def _steps(text: str) -> int:
 
 
 def parser(command: str | None = None) -> Parser:
-    """Return the command line's grammar; for a command of another room, that room's alone, which is the faster."""
+    """Return the command line's grammar; for a command of another room, that room's alone, which is
+    the faster.
+    """
     top = Parser(
         prog="rosetta", description="What is baked into this environment, and does it work."
     )

@@ -6,7 +6,9 @@ from rosetta.printable import escape
 
 
 class UserError(Exception):
-    """Something the user can put right: what is wrong, where, and what to do about it (exit code 2)."""
+    """Something the user can put right: what is wrong, where, and what to do about it (exit code
+    2).
+    """
 
     def __init__(self, what: str, where: str, do: str) -> None:
         super().__init__(what, where, do)

@@ -1,4 +1,6 @@
-"""Where rosetta writes for the user: `$ROSETTA_HOME`, else `$HOME/.rosetta`, else a folder in /tmp that no one else can enter."""
+"""Where rosetta writes for the user: `$ROSETTA_HOME`, else `$HOME/.rosetta`, else a folder in /tmp
+that no one else can enter.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _PLACES = ("/var/tmp", "/dev/shm")  # noqa: S108 (after /tmp: a read-only root m
 
 
 def folder() -> Path:
-    """Return the folder, made with mode 0700 if it was not there; UserError where none can be had."""
+    """Return the folder, made with mode 0700 if it was not there; UserError where none can be
+    had.
+    """
     if asked := os.environ.get("ROSETTA_HOME"):
         return _own(Path(asked).absolute(), "set ROSETTA_HOME to a folder of yours, or unset it")
     if usable(os.environ):
@@ -36,7 +40,9 @@ def usable(environment: Mapping[str, str]) -> bool:
 
 
 def variables() -> dict[str, str]:
-    """Return what a child has to be given beyond our environment: a home where there is none, a name where the user has none."""
+    """Return what a child has to be given beyond our environment: a home where there is none, a
+    name where the user has none.
+    """
     found = {}
     if not usable(os.environ):
         place = str(folder())

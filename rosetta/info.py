@@ -1,4 +1,7 @@
-"""`rosetta info`: what this environment is. Reads files alone; imports no framework and needs no GPU driver."""
+"""`rosetta info`: what this environment is.
+
+Reads files alone; imports no framework and needs no GPU driver.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def trees() -> dict[str, str]:
 
 
 def info() -> dict[str, Any]:
-    """Return what lock.json and the packages' metadata say; keys that an older lock lacks are None."""
+    """Return what lock.json and the packages' metadata say; keys that an older lock lacks are
+    None.
+    """
     known = lock.read()
     sources = {
         name: {
@@ -88,7 +93,9 @@ def issues() -> list[dict[str, str]]:
 
 
 def licences() -> list[dict[str, Any]]:
-    """Return name, version, licence and files (below opt/rosetta/LICENSES) of everything that is shipped."""
+    """Return name, version, licence and files (below opt/rosetta/LICENSES) of everything that is
+    shipped.
+    """
     return list(_beside("LICENSES/index.json", "licences"))
 
 

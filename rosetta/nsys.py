@@ -1,4 +1,6 @@
-"""Nsight Systems where the user has it: it is not in our images, since it is large and bound to the driver's age."""
+"""Nsight Systems where the user has it: it is not in our images, since it is large and bound to the
+driver's age.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PLACES = (
 
 
 def find(places: Sequence[str] = PLACES) -> Path:
-    """Return the program: `$NSYS` (a program, or a folder with bin/nsys), else the one on PATH, else the newest in the usual places."""
+    """Return the program: `$NSYS` (a program, or a folder with bin/nsys), else the one on PATH,
+    else the newest in the usual places.
+    """
     if asked := os.environ.get("NSYS"):
         for path in (Path(asked), Path(asked, "bin", "nsys"), Path(asked, "nsys")):
             if path.is_file() and os.access(path, os.X_OK):
@@ -46,7 +50,10 @@ def find(places: Sequence[str] = PLACES) -> Path:
     raise UserError(
         "not found on PATH, in /opt/nvidia or in /usr/local/cuda",
         "nsys",
-        "mount the host's: -v /opt/nvidia/nsight-systems:/opt/nvidia/nsight-systems:ro, or set NSYS to where it is",
+        (
+            "mount the host's: -v /opt/nvidia/nsight-systems:/opt/nvidia/nsight-systems:ro, or "
+            "set NSYS to where it is"
+        ),
     )
 
 
@@ -55,7 +62,9 @@ def _release(path: str) -> tuple[list[int], str]:
 
 
 def command(words: Sequence[str], output: str | None, *, marked: bool = False) -> list[str]:
-    """Return the command line that profiles `words`, or only what they mark by CUDA's profiler calls; UserError where there is no nsys or nothing to run."""
+    """Return the command line that profiles `words`, or only what they mark by CUDA's profiler
+    calls; UserError where there is no nsys or nothing to run.
+    """
     if not words:
         raise UserError(
             "no command was given",

@@ -24,7 +24,9 @@ def escape(text: str, *, keep: str = "\n\t") -> str:
 
 
 def escape_surrogates(text: str) -> str:
-    r"""Return `text` with an escape for each byte that is not UTF-8, as `\udcff`; no stream prints it as it is."""
+    r"""Return `text` with an escape for each byte that is not UTF-8, as `\udcff`; no stream prints
+    it as it is.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

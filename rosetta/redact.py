@@ -1,8 +1,9 @@
 """Keep secrets out of what leaves a process: the terminal, log files and documents.
 
-A secret is known by its form (the user and password of an address, a signature in its query, NAME_TOKEN=VALUE), or by its value: `remember`
-takes the secrets of the command line and the environment, which are then hidden wherever they stand, also cut out of their address.
-Only the standard library is used, and Python 3.9 runs it.
+A secret is known by its form (the user and password of an address, a signature in its query,
+NAME_TOKEN=VALUE), or by its value: `remember` takes the secrets of the command line and the
+environment, which are then hidden wherever they stand, also cut out of their address. Only the
+standard library is used, and Python 3.9 runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 HIDDEN = "..."
 _NAMES = r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|SIGNATURE|CREDENTIAL"
 _SECRET_NAME = re.compile(rf"(.*[_-])?({_NAMES})", re.IGNORECASE)
-# USER:PASSWORD@ or TOKEN@ of an address. A path object has made one slash of two. The password may hold a slash; a port and a path are not one.
+# USER:PASSWORD@ or TOKEN@ of an address. A path object has made one slash of two. The password may
+# hold a slash; a port and a path are not one.
 _ADDRESS = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|https?:/)(?P<secret>[^\s/'\"@:]*:(?!\d+/)[^\s'\"]*|[^\s/'\"]+)@(?!sha256:)"
 )
@@ -30,7 +32,8 @@ _SETTING = re.compile(
     rf"(?P<name>\b(?:[A-Za-z0-9]+[_-])+(?:{_NAMES})|\b(?:TOKEN|SECRET|PASSWORD|PASSWD|SIGNATURE)|[?&](?:SIG|KEY))=(?P<secret>[^\s&'\"]+)",
     re.IGNORECASE,
 )
-_SHORTEST = 4  # characters of a value that is hidden wherever it stands: a shorter one is part of other words
+# Characters of a value that is hidden wherever it stands: a shorter one is part of other words.
+_SHORTEST = 4
 _SHORTEST_VARIABLE = 8  # the same of a variable that is secret by its name: "true" is not a secret
 _values: set[str] = set()
 
@@ -68,10 +71,14 @@ def _remember_forms(text: str) -> None:
 
 
 class RedactedStream:
-    """A text stream that hides secrets in what is written to it, and is the stream below in all else."""
+    """A text stream that hides secrets in what is written to it, and is the stream below in all
+    else.
+    """
 
     def __init__(self, stream: Any, *, escaped: bool = False) -> None:
-        """Wrap a stream; `escaped`: show escapes of what would control a terminal, and of what is not UTF-8."""
+        """Wrap a stream; `escaped`: show escapes of what would control a terminal, and of what is
+        not UTF-8.
+        """
         self._stream = stream
         self._escaped = escaped
 

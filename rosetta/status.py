@@ -10,12 +10,17 @@ from rosetta.errors import UserError
 
 FINE, FAILED, USER, OURS, INTERRUPTED = 0, 1, 2, 3, 130
 CLOSED = 141  # nobody reads stdout any more: 128 + SIGPIPE, as of programs that the signal ends
-EARLY = 75  # of a run that wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "go on later"
-LOST = 200  # another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all and the other one is killed
+# Of a run that wrote a checkpoint and ended before its time: EX_TEMPFAIL of sysexits.h, "go on
+# later".
+EARLY = 75
+# Another process hangs or is lost; above 128 + any signal, as srun gives the highest status of all
+# and the other one is killed.
+LOST = 200
 
 
 def failure(error: BaseException, where: str) -> tuple[int, UserError]:
-    """Return the exit status for an error, and it as one line; with ROSETTA_DEBUG set, print where a fault of ours came from.
+    """Return the exit status for an error, and it as one line; with ROSETTA_DEBUG set, print where
+    a fault of ours came from.
 
     Args:
       error: what was raised.

@@ -1,4 +1,8 @@
-"""Is Transformer Engine here? Answered from lock.json and the packages' metadata: nothing of it is imported, so no driver is needed."""
+"""Is Transformer Engine here?
+
+Answered from lock.json and the packages' metadata: nothing of it is imported, so no driver is
+needed.
+"""
 
 from __future__ import annotations
 

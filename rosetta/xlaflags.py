@@ -1,4 +1,6 @@
-"""XLA_FLAGS as people have them in their scripts, made into what today's XLA takes: one unknown name, and it aborts the process."""
+"""XLA_FLAGS as people have them in their scripts, made into what today's XLA takes: one unknown
+name, and it aborts the process.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,9 @@ from rosetta.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens now anyway, or what does not exist any more.
-# Where another name follows, XLA has it from the next jaxlib on.
+# Old name -> the newest jaxlib that was seen to take it. A flag that is dropped did what happens
+# now anyway, or what does not exist any more. Where another name follows, XLA has it from the next
+# jaxlib on.
 GONE = {
     **dict.fromkeys(
         (
@@ -87,7 +90,8 @@ PIPELINED = (
     "xla_gpu_enable_pipelined_all_reduce",
     "xla_gpu_enable_pipelined_reduce_scatter",
 )
-# XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to ...=default"; they are deprecated from this jaxlib on.
+# XLA's own words for the three: "True maps to --xla_gpu_pipeline_all_gather=on and false maps to
+# ...=default"; they are deprecated from this jaxlib on.
 PIPELINE_FROM = (0, 12)
 _LAST = "xla_rosetta_is_the_last"
 CACHE_MODE = "xla_gpu_experimental_autotune_cache_mode"
@@ -118,7 +122,9 @@ def split(text: str) -> list[str]:
 
 
 def joined(flags: Iterable[str]) -> str:
-    """Return flags as one variable, as XLA splits it: what has a space in it is quoted after its name."""
+    """Return flags as one variable, as XLA splits it: what has a space in it is quoted after its
+    name.
+    """
     parts = (flag.partition("=") for flag in flags)
     return " ".join(
         f"{name}='{value}'" if re.search(r"\s", value) else f"{name}{equals}{value}"
@@ -127,7 +133,10 @@ def joined(flags: Iterable[str]) -> str:
 
 
 def value(flags: Iterable[str], name: str) -> str | None:
-    """Return what the last of these flags with a name gives it, None where there is none. A flag without a value is "true"."""
+    """Return what the last of these flags with a name gives it, None where there is none.
+
+    A flag without a value is "true".
+    """
     found = None
     for flag in flags:
         before, equals, after = flag.lstrip("-").partition("=")
@@ -186,7 +195,10 @@ def _today(flag: str, version: str) -> list[str]:
     if name in PIPELINED and numbers(version) >= PIPELINE_FROM:
         return (
             [
-                f"--{name.replace('enable_pipelined', 'pipeline')}={'default' if given == 'false' else 'on'}"
+                (
+                    f"--{name.replace('enable_pipelined', 'pipeline')}="
+                    f"{'default' if given == 'false' else 'on'}"
+                )
             ]
             if given in ("true", "false", "")
             else [flag]
@@ -208,7 +220,9 @@ def _today(flag: str, version: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Refused:
-    """A flag that XLA does not take: its name without dashes, what is wrong with it, and what to do."""
+    """A flag that XLA does not take: its name without dashes, what is wrong with it, and what to
+    do.
+    """
 
     name: str
     what: str
@@ -216,12 +230,14 @@ class Refused:
 
 
 def refused(flags: Sequence[str], python: str) -> Refused | None:
-    """Return a flag that the XLA of an interpreter does not take, None where it takes all. Takes half a second, and no device.
+    """Return a flag that the XLA of an interpreter does not take, None where it takes all. Takes
+    half a second, and no device.
 
     Raises:
       LookupError: that interpreter has no JAX, or cannot be asked.
     """
-    # An old XLA stops reading at a value that it does not take, and says nothing: a last flag that there is not says whether it came so far.
+    # An old XLA stops reading at a value that it does not take, and says nothing: a last flag that
+    # there is not says whether it came so far.
     environment = {
         "XLA_FLAGS": joined([*flags, f"--{_LAST}"]),
         "JAX_PLATFORMS": "cpu",
@@ -239,7 +255,10 @@ def refused(flags: Sequence[str], python: str) -> Refused | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LookupError(str(error)) from None
     if bad := re.search(
-        r"Couldn't interpret value (?P<value>\S*) for flag (?P<name>\S+?)\.?$|Illegal value for --(?P<set>\S+) '(?P<word>.*)'$",
+        (
+            r"Couldn't interpret value (?P<value>\S*) for flag (?P<name>\S+?)\.?$|Illegal value "
+            r"for --(?P<set>\S+) '(?P<word>.*)'$"
+        ),
         done.stderr,
         re.MULTILINE,
     ):
@@ -268,7 +287,10 @@ def _value_refused(name: str, value: str) -> Refused:
 
 
 def require_known(flags: Sequence[str], python: str) -> None:
-    """UserError for a flag that the XLA of an interpreter does not take. Where that has no JAX, nothing is known, and nothing is said."""
+    """UserError for a flag that the XLA of an interpreter does not take.
+
+    Where that has no JAX, nothing is known, and nothing is said.
+    """
     try:
         found = refused(flags, python) if flags else None
     except LookupError:

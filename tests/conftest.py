@@ -37,7 +37,9 @@ def _own_home(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """No test reads or writes the caches and settings of the person who runs it; those on real upstreams use the builder's own cache."""
+    """No test reads or writes the caches and settings of the person who runs it; those on real
+    upstreams use the builder's own cache.
+    """
     if "upstream" in request.keywords:
         return
     home = tmp_path_factory.mktemp("home")

@@ -1,4 +1,6 @@
-"""Find the change that broke something: between a good and a bad build, by a command that tells them apart, down to the one commit, patch or package."""
+"""Find the change that broke something: between a good and a bad build, by a command that tells
+them apart, down to the one commit, patch or package.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--distribution",
         metavar="NAME",
         default="",
-        help="what is built (default: that of the environment or image, or the only one of the manifest)",
+        help=(
+            "what is built (default: that of the environment or image, or the only one of the "
+            "manifest)"
+        ),
     )
     parser.add_argument(
         "--accelerator",
@@ -125,9 +130,15 @@ def _waiting(file: Path) -> Journal:
 
 def _told(kept: Journal, *, whole: bool) -> Result:
     request = kept.request
-    head = f"{request.good} (good) to {request.bad} (bad): {'done' if kept.done else 'not done'}, {kept.count} builds beside the two ends; {kept.left}"
+    head = (
+        f"{request.good} (good) to {request.bad} (bad): {'done' if kept.done else 'not done'}, "
+        f"{kept.count} builds beside the two ends; {kept.left}"
+    )
     rows = [
-        f"  {trial.answer:<5}{trial.seconds:>8.1f} s  {trial.what}{f': {trial.why}' if trial.why else ''}"
+        (
+            f"  {trial.answer:<5}{trial.seconds:>8.1f} s  "
+            f"{trial.what}{f': {trial.why}' if trial.why else ''}"
+        )
         for trial in kept.trials
     ]
     return Result(kept.as_json(), "\n".join([head, *(rows if whole else rows[-1:])]))
@@ -222,7 +233,10 @@ def _bisect(context: Context, kept: Journal, scratch: Path, stack: contextlib.Ex
         },
     )
     most = math.ceil(math.log2(len(units))) if len(units) > 1 else 0
-    kept.left = f"{len(units)} changes, told apart by at most {kept.count + most + 1} builds, or {kept.count + 2 * most + 2} if it takes two"
+    kept.left = (
+        f"{len(units)} changes, told apart by at most {kept.count + most + 1} builds, or "
+        f"{kept.count + 2 * most + 2} if it takes two"
+    )
     kept.save()
     log.info(f"bisect: {kept.left}")
 
@@ -273,7 +287,9 @@ def _opened(asked: Asked, context: Context, request: Request, scratch: Path) -> 
 
 
 def _alike(ends: list[Build]) -> tuple[Build, Build]:
-    """Both ends, of one distribution and accelerator; the commit of rosetta/ only where both have one."""
+    """Both ends, of one distribution and accelerator; the commit of rosetta/ only where both have
+    one.
+    """
     good, bad = ends
     if (good.distribution, good.accelerator) != (bad.distribution, bad.accelerator):
         told = [f"{each.distribution} for {each.accelerator}" for each in ends]
@@ -297,7 +313,10 @@ def _check_ends(bench: Bench, good: Build, bad: Build) -> None:
             raise FatalError(
                 f"COMMAND {why} at {getattr(bench.journal.request, wanted)}",
                 option,
-                f"it must {'succeed' if wanted == 'good' else 'fail'} there: what is built for it is in {bench.environment}",
+                (
+                    f"it must {'succeed' if wanted == 'good' else 'fail'} there: what is built "
+                    f"for it is in {bench.environment}"
+                ),
             )
 
 
@@ -367,7 +386,9 @@ def _between(
 def _unmerged(
     bench: Bench, found: Between, taken: search.Found
 ) -> tuple[tuple[tuple[Unit, ...], ...], dict[int, Cause]]:
-    """The changes that were found; where one is a merge, the commit that it brought stands for it, and the merge beside it."""
+    """The changes that were found; where one is a merge, the commit that it brought stands for it,
+    and the merge beside it.
+    """
     groups = [tuple(found.units[each] for each in group) for group in taken.groups]
     chosen = frozenset(
         each for group in taken.groups for index in group for each in found.closure(index)

@@ -1,4 +1,6 @@
-"""Bake a distribution: resolve, fetch, patch, install by lock and put it together as a bare environment."""
+"""Bake a distribution: resolve, fetch, patch, install by lock and put it together as a bare
+environment.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--python",
         metavar="VERSION|PATH",
         default="",
-        help="env: the Python it stands on (default: the line's own, else the newest at hand that fits)",
+        help=(
+            "env: the Python it stands on (default: the line's own, else the newest at hand that "
+            "fits)"
+        ),
     )
     image_output.add_arguments(parser)
     parser.add_argument(
@@ -110,7 +115,11 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     )
     return Result(
         data,
-        f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in {data['output']}\n{sources}\n  made: {shown}\nnext: {python_interpreter.command()} {context.root / 'build.py'} verify env:{data['output']}",
+        (
+            f"{arguments.distribution} ({arguments.accelerator}, Python {data['python']}) is in "
+            f"{data['output']}\n{sources}\n  made: {shown}\nnext: {python_interpreter.command()} "
+            f"{context.root / 'build.py'} verify env:{data['output']}"
+        ),
     )
 
 
@@ -214,7 +223,9 @@ def _exported(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Tree]:
 
 
 def _parts(plan_: Plan, sources: dict[str, PatchedSource]) -> list[Part]:
-    """Return the parts of the output: packages, patched sources, rosetta, then their descriptions."""
+    """Return the parts of the output: packages, patched sources, rosetta, then their
+    descriptions.
+    """
     wanted = plan_.packages
     trees = environment_parts.trees(plan_.manifest, sources, plan_.access, wanted.python)
     paths = environment_parts.pth([each.folder for each in trees])

@@ -1,4 +1,6 @@
-"""Move pins along the branches they track, try the patches at once on what they move to, and say what broke which."""
+"""Move pins along the branches they track, try the patches at once on what they move to, and say
+what broke which.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jax",
         action="store_true",
-        help="forecast: also on the newest JAX: resolve, bake and import what T5X and Pax would be, in build/forecast",
+        help=(
+            "forecast: also on the newest JAX: resolve, bake and import what T5X and Pax would "
+            "be, in build/forecast"
+        ),
     )
     parser.add_argument(
         "--python",
         metavar="VERSION|PATH",
         default="",
-        help="forecast: the Python to try that on (default: the line's own, else the newest at hand that fits)",
+        help=(
+            "forecast: the Python to try that on (default: the line's own, else the newest at "
+            "hand that fits)"
+        ),
     )
     parser.add_argument(
         "--tip-only",
@@ -143,7 +151,9 @@ def _on_newest_jax(
     result: Result,
     arguments: argparse.Namespace,
 ) -> Result:
-    """The forecast of the packages: a copy is bumped as far as its stacks apply, and tried on the newest JAX."""
+    """The forecast of the packages: a copy is bumped as far as its stacks apply, and tried on the
+    newest JAX.
+    """
     folder = Path("build/forecast").absolute()
     with context.cache.lock("forecast"):
         there = replace(context, manifest_path=folder / "tree" / working_copy.FILE)

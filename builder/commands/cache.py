@@ -1,4 +1,6 @@
-"""Show what the builder's cache holds, or shrink it: everything in it can be made or fetched again."""
+"""Show what the builder's cache holds, or shrink it: everything in it can be made or fetched
+again.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("du", help="how much each kind takes, hard links counted once")
     actions.add_parser(
         "check",
-        help="compare all contents and modes with what was recorded when they were made, and remove what differs",
+        help=(
+            "compare all contents and modes with what was recorded when they were made, and "
+            "remove what differs"
+        ),
     )
     prune = actions.add_parser(
         "prune", help="remove what was not used for some time, and what killed runs left"
@@ -80,7 +85,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     text = "\n".join(
         [
             *gone,
-            f"{'would free' if arguments.dry_run else 'freed'} {size / 1e6:.1f} MB in {len(gone)} entries",
+            (
+                f"{'would free' if arguments.dry_run else 'freed'} {size / 1e6:.1f} MB in "
+                f"{len(gone)} entries"
+            ),
         ]
     )
     return Result({"removed": gone, "dry_run": arguments.dry_run}, text)
@@ -94,7 +102,8 @@ def _check(cache: Cache) -> Result:
     ]
     if damaged:
         lines.append(
-            f"{len(damaged)} of {checked} entries of {cache.root} were not as they were made, and are removed: the next build that needs one makes it again"
+            f"{len(damaged)} of {checked} entries of {cache.root} were not as they were made, "
+            "and are removed: the next build that needs one makes it again"
         )
     else:
         lines.append(f"all {checked} entries of {cache.root} are as they were made")
@@ -108,11 +117,12 @@ def _check(cache: Cache) -> Result:
 def check(cache: Cache) -> tuple[int, dict[str, list[str]]]:
     """Compare every entry with its record, and every blob with its name.
 
-    What is damaged is removed: the next build makes it again. Sources are not read: git knows each of
-    their objects by its hash, and checks it when it is used.
+    What is damaged is removed: the next build makes it again. Sources are not read: git knows each
+    of their objects by its hash, and checks it when it is used.
 
     Returns:
-        How many entries and blobs were compared, and what is wrong with those that are damaged, by name.
+        How many entries and blobs were compared, and what is wrong with those that are damaged, by
+        name.
     """
     _require_cache(cache)
     damaged = {}
@@ -188,9 +198,11 @@ def _size(folder: Path, seen: set[tuple[int, int]]) -> int:
 
 
 def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[str, int]:
-    """Remove entries unused for `days` and temporary ones; returns the bytes of each. Waits for the builds that use the cache.
+    """Remove entries unused for `days` and temporary ones; returns the bytes of each. Waits for the
+    builds that use the cache.
 
-    Nothing behind a symbolic link is touched: a link in place of an entry is removed itself, one in place of a folder of entries is left.
+    Nothing behind a symbolic link is touched: a link in place of an entry is removed itself, one in
+    place of a folder of entries is left.
     """
     _require_cache(cache)
     limit = time.time() - days * 86400
@@ -217,7 +229,9 @@ def prune(cache: Cache, *, days: float, sources: bool, dry_run: bool) -> dict[st
 
 
 def _unnamed(root: Path, gone: Collection[str]) -> Iterator[Path]:
-    """Blobs that no record of a layer names once those in `gone` are gone, and what killed runs left of blobs."""
+    """Blobs that no record of a layer names once those in `gone` are gone, and what killed runs
+    left of blobs.
+    """
     named = set()
     for record in (root / "layers").glob("*.json"):
         if f"layers/{record.name}" not in gone:
@@ -244,7 +258,9 @@ def _entries(root: Path, *, sources: bool) -> Iterator[Path]:
 
 
 def _files(root: Path, folder: str) -> list[Path]:
-    """Return what lies in a folder of the cache; nothing where a symbolic link stands in place of it, or of a folder above it."""
+    """Return what lies in a folder of the cache; nothing where a symbolic link stands in place of
+    it, or of a folder above it.
+    """
     place = root
     for part in folder.split("/"):
         place /= part

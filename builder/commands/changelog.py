@@ -1,4 +1,6 @@
-"""Say what changed between two published images: pins with upstream's own log, patches, Python packages and Debian packages, by their SBOMs."""
+"""Say what changed between two published images: pins with upstream's own log, patches, Python
+packages and Debian packages, by their SBOMs.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ _SHOWN = 40  # commits of a source in the text; --json has all
 class Published:
     """What the SBOM of an index says, taken apart.
 
-    `packages`: by kind ("pypi", "deb") and name, the versions by platform and the hashes. `rosetta`: the
-    commit and what is not committed, empty where the SBOM does not say.
+    `packages`: by kind ("pypi", "deb") and name, the versions by platform and the hashes.
+    `rosetta`: the commit and what is not committed, empty where the SBOM does not say.
     """
 
     name: str
@@ -53,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key",
         metavar="FILE|env:NAME",
         default="",
-        help="the public key that must have signed both SBOMs (default: they are taken as they are)",
+        help="the public key that must have signed both SBOMs "
+        "(default: they are taken as they are)",
     )
 
 
@@ -192,7 +195,9 @@ def _sources(
 
 
 def _log(context: Context, name: str, url: str, old: str, new: str) -> list[Cause] | None:
-    """Upstream's commits from one pin to the other, newest first, by a clone at hand that has both; None where there is none."""
+    """Upstream's commits from one pin to the other, newest first, by a clone at hand that has both;
+    None where there is none.
+    """
     for clone in _clones(context, name, url):
         if tracked_branch.has(clone, old) and tracked_branch.has(clone, new):
             with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
@@ -212,7 +217,9 @@ def _clones(context: Context, name: str, url: str) -> Iterator[local_mirror.Mirr
 def _packages(
     old: Mapping[str, tuple[str, ...]], new: Mapping[str, tuple[str, ...]]
 ) -> list[dict[str, Any]]:
-    """The packages that differ: each with its versions before and after, none where it is not there."""
+    """The packages that differ: each with its versions before and after, none where it is not
+    there.
+    """
     return [
         {"name": name, "from": list(old.get(name, ())), "to": list(new.get(name, ()))}
         for name in sorted({*old, *new})
@@ -225,7 +232,10 @@ def text(data: Mapping[str, Any]) -> str:
     lines = [
         f"# {data['to']['reference']}",
         "",
-        f"Since {data['from']['reference']}: `{data['from']['digest'][:19]}` became `{data['to']['digest'][:19]}`.",
+        (
+            f"Since {data['from']['reference']}: `{data['from']['digest'][:19]}` became "
+            f"`{data['to']['digest'][:19]}`."
+        ),
     ]
     old, new = (data["rosetta"][side] for side in ("from", "to"))
     if old != new:
@@ -251,13 +261,19 @@ def text(data: Mapping[str, Any]) -> str:
                 f"## {title}",
                 "",
                 *(
-                    f"* {each['name']}: {', '.join(each['from']) or 'not there'} -> {', '.join(each['to']) or 'gone'}"
+                    (
+                        f"* {each['name']}: {', '.join(each['from']) or 'not there'} -> "
+                        f"{', '.join(each['to']) or 'gone'}"
+                    )
                     for each in data[key_]
                 ),
             ]
     if len(lines) == 3:
         same = data["from"]["digest"] == data["to"]["digest"]
-        unexplained = "The digests differ, but the SBOMs do not say why: packages, sources, patches and rosetta's commit are the same."
+        unexplained = (
+            "The digests differ, but the SBOMs do not say why: packages, sources, patches and "
+            "rosetta's commit are the same."
+        )
         lines += ["", "Nothing of it changed." if same else unexplained]
     return "\n".join(lines)
 
@@ -270,7 +286,10 @@ def _commits(found: list[dict[str, Any]] | None) -> list[str]:
     if found is None:
         return ["* upstream's log is not at hand (`--mirror DIR` with a complete clone shows it)"]
     rows = [
-        f"* {each['commit'][:12]} {each['date']} {_plain(each['author'])}: {_plain(each['subject'])}"
+        (
+            f"* {each['commit'][:12]} {each['date']} {_plain(each['author'])}: "
+            f"{_plain(each['subject'])}"
+        )
         for each in found[:_SHOWN]
     ]
     return [*rows, *([f"* and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]

@@ -1,4 +1,6 @@
-"""Prepare the folders that Dockerfile.t5x and Dockerfile.pax copy: the content of an image's layers, for people who build their own way."""
+"""Prepare the folders that Dockerfile.t5x and Dockerfile.pax copy: the content of an image's
+layers, for people who build their own way.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         (fresh / "labels").write_text(label_lines(labels), encoding="utf-8")
         (fresh / _MARK).touch()
     recipe = context.root / f"Dockerfile.{'t5x' if arguments.distribution == 't5x' else 'pax'}"
-    lines = f"{folder} is ready. An engine makes an image of it:\n  {build_command(folder, recipe, arguments.distribution)}"
+    lines = (
+        f"{folder} is ready. An engine makes an image of it:\n  "
+        f"{build_command(folder, recipe, arguments.distribution)}"
+    )
     return Result(
         {
             "folder": str(folder),
@@ -85,7 +90,9 @@ def label_lines(labels: Mapping[str, str]) -> str:
 
 
 def build_command(folder: Path, recipe: Path, distribution: str) -> str:
-    """Return the shell command that makes an image of the folder: each line of the file `labels` is one argument."""
+    """Return the shell command that makes an image of the folder: each line of the file `labels` is
+    one argument.
+    """
     argv = ["xargs", "-d", r"\n", "-a", f"{folder}/labels", "docker", "build", "-f", str(recipe)]
     return shlex.join(
         [*argv, "--build-arg", "BASE=my-base", "-t", f"my-{distribution}", str(folder)]

@@ -5,6 +5,7 @@ With --check, say only whether all of them are current.
 
 from __future__ import annotations
 
+import inspect
 import types
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -24,8 +25,9 @@ _HEAD = """# manifest.yaml
 
 *Generated from builder/core/manifest.py by `python build.py docs`: edit there.*
 
-The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors, tags, numbers with a point, dates and
-yes/no are errors that name the line. Paths are relative to the manifest and stay below it.
+The manifest says what is shipped and why. It is plain data: unknown or duplicate keys, anchors,
+tags, numbers with a point, dates and yes/no are errors that name the line. Paths are relative to
+the manifest and stay below it.
 """
 _MODELS: dict[str, type[BaseModel]] = {
     "The file": manifest.Manifest,
@@ -74,14 +76,17 @@ def render() -> str:
 
 def _table(title: str, model: type[BaseModel]) -> str:
     rows = [
-        f"| `{field.alias or name}` | {_type(field.annotation)} | {'yes' if field.is_required() else 'no'} | {field.description} |"
+        (
+            f"| `{field.alias or name}` | {_type(field.annotation)} | "
+            f"{'yes' if field.is_required() else 'no'} | {field.description} |"
+        )
         for name, field in model.model_fields.items()
     ]
     return "\n".join(
         [
             f"## {title}",
             "",
-            model.__doc__ or "",
+            inspect.cleandoc(model.__doc__ or ""),
             "",
             "| key | type | required | meaning |",
             "|---|---|---|---|",

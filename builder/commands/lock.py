@@ -1,4 +1,6 @@
-"""Resolve the packages of every line into hashed locks, or check that the locks are those of the manifest."""
+"""Resolve the packages of every line into hashed locks, or check that the locks are those of the
+manifest.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One lock: its path in the repository, what it holds, and the key of everything that decides it."""
+    """One lock: its path in the repository, what it holds, and the key of everything that decides
+    it.
+    """
 
     path: str
     request: Request
@@ -87,7 +91,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """The locks of a line: the joint request first, then each lock as a part of it, then those that go beside them and must fit."""
+    """The locks of a line: the joint request first, then each lock as a part of it, then those that
+    go beside them and must fit.
+    """
 
     line: str
     joint: Request
@@ -309,7 +315,10 @@ def render(pins: Iterable[Pin], key: str) -> str:
     """Return a lock's text: no URL, no path, nothing of the machine that made it."""
     version = uv.run("--version").stdout.split()[1]
     body = "".join(pin.lines() for pin in pins)
-    head = f"# Machine-owned: made by `python build.py lock`, not to be edited.\n# uv {version}\n# inputs: {key}\n"
+    head = (
+        f"# Machine-owned: made by `python build.py lock`, not to be edited.\n# uv {version}\n# "
+        f"inputs: {key}\n"
+    )
     return f"{head}# pins: {hashlib.sha256(body.encode()).hexdigest()}\n{body}"
 
 
@@ -343,7 +352,10 @@ def _check(
                 ]
             problems += lock_check.idle_overrides(loaded, each)
     notes = [
-        f"{name}: its source is not at hand, {declared_requirements.RECORD} was taken for what it declares"
+        (
+            f"{name}: its source is not at hand, {declared_requirements.RECORD} was taken for "
+            "what it declares"
+        )
         for name in recorded
     ]
     notes += [*unasked, *(["offline: nothing was resolved anew"] if access.offline else [])]
@@ -364,7 +376,9 @@ def _check(
 
 
 def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
-    """Pins that no longer lie on the branch they claim, or whose branch is gone; and those that nobody at hand could say it of."""
+    """Pins that no longer lie on the branch they claim, or whose branch is gone; and those that
+    nobody at hand could say it of.
+    """
     lost, unasked = [], []
     for name in loaded.sources:
         entry = loaded.source(name)
@@ -373,7 +387,8 @@ def _branches(loaded: Manifest, access: Access) -> tuple[list[str], list[str]]:
                 tracked_branch.check_on_branch(entry, access)
             except git_server.UnreachableError as error:
                 unasked.append(
-                    f"{name}: whether its pin lies on {entry.track} could not be told ({error.what})"
+                    f"{name}: whether its pin lies on {entry.track} could not be told "
+                    f"({error.what})"
                 )
             except FatalError as error:
                 lost.append(str(error))

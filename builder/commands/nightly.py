@@ -1,4 +1,7 @@
-"""A night by one command: bump, try the patches, build, train in what was built, publish, report. It goes on where it was stopped."""
+"""A night by one command: bump, try the patches, build, train in what was built, publish, report.
+
+It goes on where it was stopped.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=[*stages.NAMES, "report"],
-        help=f"do this stage of the night in --folder (may be repeated): {', '.join(stages.NAMES)}, report",
+        help=(
+            "do this stage of the night in --folder (may be repeated): "
+            f"{', '.join(stages.NAMES)}, report"
+        ),
     )
     parser.add_argument("--fresh", action="store_true", help="begin the night anew")
     parser.add_argument(
@@ -183,7 +189,9 @@ def _write_public(asked: stages.Asked) -> None:
 
 
 def _result(context: Context, night: Night, done: Sequence[Record]) -> Result:
-    """The report of the whole night; ok where all is that was done now or, with nothing done, all of it."""
+    """The report of the whole night; ok where all is that was done now or, with nothing done, all
+    of it.
+    """
     found = report.document(
         night, manifest.load(night.manifest), provenance.of_checkout(context.root).get("commit")
     )

@@ -1,4 +1,6 @@
-"""Try, show, refresh, import and count the patches that stand on the upstreams: check | status | refresh | import | stats."""
+"""Try, show, refresh, import and count the patches that stand on the upstreams: check | status |
+refresh | import | stats.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +211,10 @@ def _import(reach: Access, shipped: Manifest, arguments: argparse.Namespace) -> 
     for file, content in () if arguments.dry_run else made.files:
         write_atomic(file, content)
     written = [str(file) for file, _ in made.files]
-    text = f"{source.name}: {made.name} from {commit}: {'would write' if arguments.dry_run else 'wrote'} {', '.join(written)}"
+    text = (
+        f"{source.name}: {made.name} from {commit}: "
+        f"{'would write' if arguments.dry_run else 'wrote'} {', '.join(written)}"
+    )
     failing = [dataclasses.asdict(result) for result in made.failing]
     lines = [
         text,

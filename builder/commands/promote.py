@@ -1,4 +1,6 @@
-"""Let latest-verified point to a digest that a suite has passed, with a signed statement of that attached to it."""
+"""Let latest-verified point to a digest that a suite has passed, with a signed statement of that
+attached to it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--result",
         metavar="FILE",
         required=True,
-        help="the suite's JSON document, as `build.py verify --json` writes one; it is refused unless it says ok",
+        help=(
+            "the suite's JSON document, as `build.py verify --json` writes one; it is refused "
+            "unless it says ok"
+        ),
     )
     parser.add_argument(
         "--key",
@@ -93,12 +98,16 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     }
     return Result(
         data,
-        f"{name} is {wanted.digest}, which passed {arguments.suite}; it was {previous or 'not there'}",
+        (
+            f"{name} is {wanted.digest}, which passed {arguments.suite}; it was "
+            f"{previous or 'not there'}"
+        ),
     )
 
 
 def passed(suite: str, file: Path, digest: str, platforms: Collection[str] = ()) -> dict[str, Any]:
-    """Return the predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and that it passed.
+    """Return the predicate, in-toto's test result v0.1: the suite, the sha256 of its document, and
+    that it passed.
 
     Args:
         suite: its name.

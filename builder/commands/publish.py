@@ -1,4 +1,6 @@
-"""Publish an image: everything by digest first, with SBOM, provenance and signature, read back; only then do tags move."""
+"""Publish an image: everything by digest first, with SBOM, provenance and signature, read back;
+only then do tags move.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="DISTRIBUTION|oci:DIR",
-        help="what to build and publish, or the image layout that has it; several layouts, each with some architectures, are joined",
+        help=(
+            "what to build and publish, or the image layout that has it; several layouts, each "
+            "with some architectures, are joined"
+        ),
     )
     parser.add_argument(
         "--to",
@@ -85,12 +90,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--digest",
         metavar="sha256:HEX",
         default="",
-        help="bring an image back that is published already: move the tags of --tag to it, and nothing else",
+        help=(
+            "bring an image back that is published already: move the tags of --tag to it, and "
+            "nothing else"
+        ),
     )
     parser.add_argument(
         "--tested",
         action="store_true",
-        help="with --digest: only if a passed test of it is signed by this key, as promote signs one",
+        help=(
+            "with --digest: only if a passed test of it is signed by this key, as promote signs one"
+        ),
     )
     parser.add_argument(
         "--withdraw",
@@ -172,7 +182,10 @@ def _asked(arguments: argparse.Namespace) -> Asked:
             raise FatalError(
                 "moves with a signed test result only",
                 f"--tag {name}",
-                "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE --key FILE",
+                (
+                    "python build.py promote HOST/NAME@sha256:... --suite NAME --result FILE "
+                    "--key FILE"
+                ),
             )
         if _RESERVED.fullmatch(name):
             raise FatalError(
@@ -215,7 +228,9 @@ Described = dict[str, "list[tuple[str, dict[str, Any]]]"]
 def describe(
     made: Release, repository: Reference, checkout: Mapping[str, Any], builder: str
 ) -> Described:
-    """The predicates to attach, by the digest they are of: an SBOM and a provenance for each platform's image and for the index."""
+    """The predicates to attach, by the digest they are of: an SBOM and a provenance for each
+    platform's image and for the index.
+    """
     parts = {
         name: sbom.contents(made.manifest, record, checkout, made.licences[name])
         for name, record in made.records.items()
@@ -274,7 +289,9 @@ def _publish(
         if name == "latest" and later > asked.date:
             held.append(name)
             log.warn(
-                f"latest stays: {tags.nightly(later)} is newer than {tags.nightly(asked.date)} (to go back: --tag latest --digest {index.digest})"
+                f"latest stays: {tags.nightly(later)} is newer than "
+                f"{tags.nightly(asked.date)} (to go back: --tag latest --digest "
+                f"{index.digest})"
             )
         else:
             done.append(name)
@@ -302,7 +319,10 @@ def _publish(
         ],
     }
     lines = [
-        f"{asked.repository}@{index.digest} is published: moved {megabytes(moved)} of {megabytes(total)}",
+        (
+            f"{asked.repository}@{index.digest} is published: moved {megabytes(moved)} of "
+            f"{megabytes(total)}"
+        ),
         *(f"  {asked.repository}:{name}" for name in done),
     ]
     return Result(data, "\n".join(lines))
@@ -345,7 +365,10 @@ def checked(
 
 
 def _refuse_mixed(connection: Connection, asked: Asked, title: str) -> dict[str, str]:
-    """What the tags point to now. FatalError where the repository holds another distribution or accelerator."""
+    """What the tags point to now.
+
+    FatalError where the repository holds another distribution or accelerator.
+    """
     previous = {}
     for name in asked.tags:
         there = attachments.known(connection, name)
@@ -381,7 +404,10 @@ def _restore(asked: Asked, signer: Private, *, tested: bool, dry_run: bool) -> R
     return Result(
         data,
         "\n".join(
-            f"{asked.repository}:{name} {will} {asked.digest}, it was {previous.get(name, 'not there')}"
+            (
+                f"{asked.repository}:{name} {will} {asked.digest}, it was "
+                f"{previous.get(name, 'not there')}"
+            )
             for name in asked.tags
         ),
     )

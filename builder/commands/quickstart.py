@@ -1,4 +1,6 @@
-"""From nothing to a trained model: bake the first distribution whose sources can be reached, train in it, show what happened."""
+"""From nothing to a trained model: bake the first distribution whose sources can be reached, train
+in it, show what happened.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def choose(context: Context, asked_python: str = "") -> tuple[str, str]:
-    """Choose the first distribution that has a Python here and sources in the cache, in a mirror or on the network.
+    """Choose the first distribution that has a Python here and sources in the cache, in a mirror or
+    on the network.
 
     Returns:
         Its name, and why not an earlier one.
@@ -122,7 +125,9 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
             list(losses),
             list(losses.values()),
             style,
-            label=f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}",
+            label=(
+                f"{run_['devices']} device{'s' if run_['devices'] > 1 else ''}, mesh {run_['mesh']}"
+            ),
         )
         if run_["resumed_from"] is not None:  # a run that failed may not have come to it
             axes.axvline(run_["resumed_from"], color="grey", linestyle=":", linewidth=1)
@@ -142,7 +147,10 @@ def draw(report: dict[str, Any], path: Path, title: str) -> None:
 def _table(data: dict[str, Any]) -> str:
     report, built = data["report"], data["built"]
     sources = ", ".join(
-        f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} patch{'es' * (len(each['patches']) != 1)}"
+        (
+            f"{each['name']} {each['commit'][:12]} with {len(each['patches'])} "
+            f"patch{'es' * (len(each['patches']) != 1)}"
+        )
         for each in built["sources"]
     )
     lines = [

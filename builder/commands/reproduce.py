@@ -1,4 +1,6 @@
-"""Build an image again from its own lock, with nothing of it taken from the cache of layers, and name the first difference."""
+"""Build an image again from its own lock, with nothing of it taken from the cache of layers, and
+name the first difference.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,10 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         return Result(data, f"the same, byte for byte: {digest}")
     return Result(
         data,
-        f"not the same\n  image    {digest}\n  rebuilt  {built.index.digest}\n  first difference: {difference or 'the index itself'}",
+        (
+            f"not the same\n  image    {digest}\n  rebuilt  {built.index.digest}\n  first "
+            f"difference: {difference or 'the index itself'}"
+        ),
         ok=False,
     )
 
@@ -131,9 +136,15 @@ def request(
         )
     if replaced := max(images.count_replaced(each) for each in locks.values()):
         raise FatalError(
-            f"was built with {replaced} Debian packages that are newer than the locked ones, which were gone",
+            (
+                f"was built with {replaced} Debian packages that are newer than the locked ones, "
+                "which were gone"
+            ),
             arguments.image,
-            "it cannot be built again from the locks; build it anew after python build.py lock --base",
+            (
+                "it cannot be built again from the locks; build it anew after python build.py "
+                "lock --base"
+            ),
         )
     if base.startswith("bootstrap:"):
         base = "bootstrap"
@@ -197,14 +208,18 @@ def _difference(cache: Cache, fresh: Cache, found: Found, rebuilt: tuple[Image, 
         where = f"linux/{theirs.architecture}"
         for one, other in zip(theirs.layers, ours.layers, strict=False):
             if one.diff_id != other.diff_id:
-                return f"{where}, layer {other.name}: {_entry(found, theirs, one, cache, fresh, other)}"
+                return (
+                    f"{where}, layer {other.name}: "
+                    f"{_entry(found, theirs, one, cache, fresh, other)}"
+                )
             if found.digest and one.digest != other.digest:
                 return f"{where}, layer {other.name}: the same files in other compressed bytes"
         if len(theirs.layers) != len(ours.layers):
             return f"{where}: {len(theirs.layers)} layers in the image, {len(ours.layers)} rebuilt"
         if theirs.config != ours.config:
             one, other = json.loads(theirs.config), json.loads(ours.config)
-            return f"{where}, config: {next((key for key in sorted({*one, *other}) if one.get(key) != other.get(key)), 'its bytes')}"
+            keys = (key for key in sorted({*one, *other}) if one.get(key) != other.get(key))
+            return f"{where}, config: {next(keys, 'its bytes')}"
         if found.digest and theirs.manifest != ours.manifest:
             return f"{where}: the manifest"
     return ""

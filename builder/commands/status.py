@@ -1,4 +1,6 @@
-"""Make the status page and its badges of the reports of nights: static files, which any web server can hold."""
+"""Make the status page and its badges of the reports of nights: static files, which any web server
+can hold.
+"""
 
 from __future__ import annotations
 
@@ -103,12 +105,16 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 def _text(shown: View, folder: Path, documents: Sequence[object]) -> str:
     lines = [
-        f"{each.title:<14}{each.verdict:<7}{'last green ' + each.last_green if each.last_green else 'never green'}"
+        f"{each.title:<14}{each.verdict:<7}"
+        f"{'last green ' + each.last_green if each.last_green else 'never green'}"
         for each in shown.shown
     ]
     return "\n".join(
         [
             *lines,
-            f"{folder / 'index.html'} shows {len(documents)} night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}",
+            (
+                f"{folder / 'index.html'} shows {len(documents)} "
+                f"night{'s' * (len(documents) != 1)}, the newest of {shown.newest.date}"
+            ),
         ]
     )

@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inside",
         metavar="env:DIR|lock:NAME",
         default="",
-        help="run TESTs by another Python, with our pytest: that of a baked environment, or one with the locked packages of a distribution for the CPU, without its sources",
+        help=(
+            "run TESTs by another Python, with our pytest: that of a baked environment, or one "
+            "with the locked packages of a distribution for the CPU, without its sources"
+        ),
     )
     parser.add_argument(
         "tests", nargs="*", metavar="TEST", help="files, folders or node ids (default: tests)"
@@ -65,7 +68,10 @@ def has_import_contracts(root: Path) -> bool:
     return "importlinter" in settings["tool"]
 
 
-_INSIDE = "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+_INSIDE = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); sys.argv.pop(1); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
 
 
 def _python(context: Context, inside: str) -> list[str]:
@@ -128,7 +134,8 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     if not arguments.only_lint:
         # A framework's own deprecation warnings are no fault of ours.
         lenient = ["-o", "filterwarnings=default"] if arguments.inside else []
-        # A file's tests share fixtures and engines' storage, so that it stays in one process; many wait for other programs, so that there is one process more than processors.
+        # A file's tests share fixtures and engines' storage, so that it stays in one process; many
+        # wait for other programs, so that there is one process more than processors.
         together = (
             []
             if arguments.inside or arguments.tests
@@ -156,6 +163,7 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
         )
         status[name] = done.returncode
         log.info(
-            f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, {time.monotonic() - start:.1f} s"
+            f"== {name}: {'ok' if not done.returncode else f'status {done.returncode}'}, "
+            f"{time.monotonic() - start:.1f} s"
         )
     return Result({"status": status}, "", ok=not any(status.values()))

@@ -1,4 +1,6 @@
-"""Prove that what was baked works: import all of it, train a tiny model, checkpoint, restore and continue."""
+"""Prove that what was baked works: import all of it, train a tiny model, checkpoint, restore and
+continue.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         metavar="env:DIR|image:NAME|registry:REF",
-        help="the bare environment, the engine's image or, as HOST/NAME@sha256:DIGEST, the published image to verify",
+        help=(
+            "the bare environment, the engine's image or, as HOST/NAME@sha256:DIGEST, the "
+            "published image to verify"
+        ),
     )
     parser.add_argument(
         "--engine",
@@ -54,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="image: train on the first GPU of this machine, and on nothing else (needs docker with NVIDIA's runtime)",
+        help=(
+            "image: train on the first GPU of this machine, and on nothing else (needs docker "
+            "with NVIDIA's runtime)"
+        ),
     )
     parser.add_argument(
         "--write",
@@ -72,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """How an image is verified: as which UID, how many steps on which numbers of devices, and whether on a GPU."""
+    """How an image is verified: as which UID, how many steps on which numbers of devices, and
+    whether on a GPU.
+    """
 
     user: str
     steps: int
@@ -204,7 +214,9 @@ def verify_published(name: str, engine: str, asked: Asked) -> dict[str, Any]:
 
 
 def verify_image(name: str, taken: Engine, asked: Asked) -> dict[str, Any]:
-    """Run an image's own self-test as a user that the image does not know, on a read-only root without network."""
+    """Run an image's own self-test as a user that the image does not know, on a read-only root
+    without network.
+    """
     if not taken.digest(name):
         raise FatalError(
             "is no image of the engine's",
@@ -258,7 +270,8 @@ def table(report: dict[str, Any]) -> str:
     if imports:
         failed = imports.get("failed", {})
         lines.append(
-            f"imports     {imports['modules']} modules, {len(imports.get('skipped', {}))} left out with a reason, {len(failed)} failed"
+            f"imports     {imports['modules']} modules, {len(imports.get('skipped', {}))} "
+            f"left out with a reason, {len(failed)} failed"
         )
         lines += [f"            {name}: {why}" for name, why in failed.items()]
     for run_ in report.get("runs", []):
@@ -269,7 +282,8 @@ def table(report: dict[str, Any]) -> str:
             else f"resumed from step {run_['resumed_from']}"
         )
         lines.append(
-            f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh {run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, {resumed}"
+            f"{run_['devices']} device{'s' if run_['devices'] > 1 else ' '}   mesh "
+            f"{run_.get('mesh', '')}, {run_['steps_per_second']:.2f} steps/s, {resumed}"
         )
         lines.append("  step      " + "".join(f"{int(step):>9}" for step in losses))
         lines.append("  loss      " + "".join(f"{loss:>9.4f}" for loss in losses.values()))

@@ -1,4 +1,6 @@
-"""Check a published image with nothing but the public key: every platform, every blob by its hash, what is attached, and who signed it."""
+"""Check a published image with nothing but the public key: every platform, every blob by its hash,
+what is attached, and who signed it.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
 
 
 def _refuse_altered(wanted: Reference, problem: AlteredError) -> Result:
-    """Return the result for an index that is not what its digest says: nothing else of it can be checked."""
+    """Return the result for an index that is not what its digest says: nothing else of it can be
+    checked.
+    """
     row = verification.Row("index: document", problem.what)
     checks = [{"what": row.what, "ok": False, "problem": row.problem}]
     data = {

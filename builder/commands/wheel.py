@@ -1,4 +1,6 @@
-"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made elsewhere; or make the one for login nodes."""
+"""Compile Transformer Engine's bindings for JAX into a wheel, or bring one here that was made
+elsewhere; or make the one for login nodes.
+"""
 
 from __future__ import annotations
 
@@ -127,11 +129,15 @@ def run(context: Context, arguments: argparse.Namespace) -> Result:
     )
     data = addition.described(wanted, made, brought=brought is not None)
     text = [
-        f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc {made.glibc}{', imported' if brought else ''}"
+        (
+            f"{made.path.name}: {data['bytes'] / 1e6:.1f} MB, sha256 {made.sha256}, needs glibc "
+            f"{made.glibc}{', imported' if brought else ''}"
+        )
     ]
     if made.effort:
         text.append(
-            f"compiled in {made.effort['seconds']:.0f} s, {made.effort['at_once']} files at a time, at most {made.effort['peak_bytes'] / 1e9:.1f} GB of memory each"
+            f"compiled in {made.effort['seconds']:.0f} s, {made.effort['at_once']} files at a "
+            f"time, at most {made.effort['peak_bytes'] / 1e9:.1f} GB of memory each"
         )
     if arguments.output:
         data["output"] = str(_copied(made.path, Path(arguments.output)))

@@ -1,1 +1,3 @@
-"""What every part of the builder uses: the cache, locks, checked files, subprocesses, the manifest."""
+"""What every part of the builder uses: the cache, locks, checked files, subprocesses, the
+manifest.
+"""

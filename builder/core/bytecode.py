@@ -1,7 +1,9 @@
-"""Bytecode made once per wheel and cached: hash-based .pyc files, equal for equal sources wherever they are compiled.
+"""Bytecode made once per wheel and cached: hash-based .pyc files, equal for equal sources wherever
+they are compiled.
 
-A .pyc names no path of the build (Python puts the real one in on import) and is checked against its source's hash, so an edit of a
-source takes effect. Each batch is compiled by a fresh interpreter in a fixed order: marshal's output depends on what the process saw before.
+A .pyc names no path of the build (Python puts the real one in on import) and is checked against its
+source's hash, so an edit of a source takes effect. Each batch is compiled by a fresh interpreter in
+a fixed order: marshal's output depends on what the process saw before.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from builder.packages.python_interpreter import Interpreter
 
 _BATCH = 250  # files an interpreter compiles before the next one starts: about a second of work
-# Runs in the target Python. stdin: lines "relative path". A file that is no valid source of this Python (templates, old tests) is left out.
+# Runs in the target Python. stdin: lines "relative path". A file that is no valid source of this
+# Python (templates, old tests) is left out.
 _WORKER = """
 import importlib._bootstrap_external as b, importlib.util as u, os, sys, warnings
 warnings.simplefilter("ignore")
@@ -84,7 +87,9 @@ def compile_tree(python: Interpreter, root: Path) -> None:
 
 
 def install(cache: Cache, python: Interpreter, site: Path) -> None:
-    """Give every package in `site` its bytecode: copied from the cache, compiled first where the cache lacks it."""
+    """Give every package in `site` its bytecode: copied from the cache, compiled first where the
+    cache lacks it.
+    """
     jobs = [(info.name, _sources(info)) for info in sorted(site.glob("*.dist-info"))]
     total = sum(len(sources) for _, sources in jobs)
     with (

@@ -1,6 +1,8 @@
-"""The one directory that holds the builder's state: written by temporary name + rename, under a lock per key.
+"""The one directory that holds the builder's state: written by temporary name + rename, under a
+lock per key.
 
-A kill at any moment leaves either the finished thing or a temporary one that the next run of the same key throws away.
+A kill at any moment leaves either the finished thing or a temporary one that the next run of the
+same key throws away.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels; `sums` of their entries; `locks`.
+    """Paths and locks below `root`. Kinds of content: bin, env, git, pyc, stamps, trees, wheels;
+    `sums` of their entries; `locks`.
 
     Of images: base, debs, and `layers`, a record per layer, each naming a file of `blobs/sha256`.
     """
@@ -74,7 +77,8 @@ class Cache:
                 fcntl.flock(handle, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 log.info(
-                    f"waiting for {'the builds that use the cache' if alone else 'the cache to be pruned'}"
+                    "waiting for "
+                    f"{'the builds that use the cache' if alone else 'the cache to be pruned'}"
                 )
                 fcntl.flock(handle, kind)
             yield
@@ -102,7 +106,8 @@ class Cache:
         grows: bool = False,
         contents: bool = True,
     ) -> Path:
-        """Return the finished folder `kind/name`; made by `make(temporary folder)` if it is not there, or not as it was made.
+        """Return the finished folder `kind/name`; made by `make(temporary folder)` if it is not
+        there, or not as it was made.
 
         Args:
             kind: What it is, a folder of the cache.
@@ -119,7 +124,8 @@ class Cache:
                 return final
             if final.exists():
                 log.info(
-                    f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is made again"
+                    f"{kind}/{name[:12]} in the cache {self._why_not_whole(final)}: it is "
+                    "made again"
                 )
             remove(final)
             temporary = final.with_name(f".tmp-{name}")
@@ -152,7 +158,10 @@ class Cache:
 
     def _why_not_whole(self, final: Path) -> str:
         if folder_checksums.read(self._sums(final)) is None:
-            return "has no valid record of its contents, as one of an earlier version, or one that is damaged"
+            return (
+                "has no valid record of its contents, as one of an earlier version, or one that "
+                "is damaged"
+            )
         return "is damaged or was edited"
 
 

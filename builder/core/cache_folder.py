@@ -9,7 +9,10 @@ from builder.errors import FatalError
 
 # https://bford.info/cachedir/: what backups go by, and how we know our own.
 TAG = "CACHEDIR.TAG"
-_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# This is the build cache of rosetta: everything in it can be made again.\n"
+_TEXT = (
+    "Signature: 8a477f597d28d172789f06886806bc55\n# This is the build cache of rosetta: "
+    "everything in it can be made again.\n"
+)
 
 
 def default_root() -> Path:
@@ -23,7 +26,9 @@ def default_root() -> Path:
 
 
 def prepare(root: Path) -> Path:
-    """Make the cache's folder, or make sure that it is one: never work, and above all never prune, among a person's own files."""
+    """Make the cache's folder, or make sure that it is one: never work, and above all never prune,
+    among a person's own files.
+    """
     try:
         root.mkdir(parents=True, exist_ok=True)
         foreign = any(

@@ -1,4 +1,6 @@
-"""Records in the cache that a later build takes as they are: each carries the hash of its content."""
+"""Records in the cache that a later build takes as they are: each carries the hash of its
+content.
+"""
 
 from __future__ import annotations
 

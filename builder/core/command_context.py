@@ -26,7 +26,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """What a verb found: `data` for --json, `text` for people on stdout; not `ok` ends with status 1."""
+    """What a verb found: `data` for --json, `text` for people on stdout; not `ok` ends with status
+    1.
+    """
 
     data: dict[str, Any] = field(default_factory=dict)
     text: str = ""

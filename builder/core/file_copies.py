@@ -1,4 +1,5 @@
-"""Copies of files that share no inode with their source: by reflink where the file system can, else of the bytes.
+"""Copies of files that share no inode with their source: by reflink where the file system can, else
+of the bytes.
 
 A hard link would give two paths one content: whoever edits one of them in place edits the other.
 """
@@ -20,7 +21,9 @@ _FICLONE = (
 
 
 def copy_file(source: str | Path, target: str | Path) -> None:
-    """Write `target`, a new file with the content, mode and times of `source`; a file that is there is replaced."""
+    """Write `target`, a new file with the content, mode and times of `source`; a file that is there
+    is replaced.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(target)
     with open(source, "rb") as content, open(target, "xb") as out:

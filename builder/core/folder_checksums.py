@@ -1,4 +1,6 @@
-"""What a folder of the builder's cache held when it was made: modes, sizes, times and the sha256 of every file."""
+"""What a folder of the builder's cache held when it was made: modes, sizes, times and the sha256 of
+every file.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 2  # 1 was one hash over names, sizes and times
-Facts = list[
-    int | str
-]  # a folder: [mode]; a link: [its target]; a file: [mode, size, time in ns], and [.., sha256] where it was read
+# A folder: [mode]; a link: [its target]; a file: [mode, size, time in ns], and [.., sha256] where
+# it was read.
+Facts = list[int | str]
 
 
 def record(folder: Path) -> dict[str, Facts]:
-    """Return the facts of all that lies below `folder` by path, files with their sha256; "" is the folder itself."""
+    """Return the facts of all that lies below `folder` by path, files with their sha256; "" is the
+    folder itself.
+    """
     found = _scan(folder)
     files = [path for path, facts in found.items() if len(facts) == 3]
     for path, digest in zip(files, _hash(folder, files), strict=True):
@@ -29,7 +33,8 @@ def record(folder: Path) -> dict[str, Facts]:
 
 
 def differences(folder: Path, known: dict[str, Facts], *, contents: bool) -> list[str]:
-    """Return what is not as `known` says, a line for each path, at most a few lines where only contents differ.
+    """Return what is not as `known` says, a line for each path, at most a few lines where only
+    contents differ.
 
     Raises nothing for a folder that is not there: that is a difference, too.
     """

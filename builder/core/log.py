@@ -29,7 +29,9 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
-    """One stage of a build: a spinner with the time on a terminal; elsewhere a line at its start and at its end."""
+    """One stage of a build: a spinner with the time on a terminal; elsewhere a line at its start
+    and at its end.
+    """
     start = time.monotonic()
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415 - a fifth of a second that a run off a terminal need not spend
@@ -47,7 +49,9 @@ def stage(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield `advance(n)` for work of known length; off a terminal, print a line at every quarter."""
+    """Yield `advance(n)` for work of known length; off a terminal, print a line at every
+    quarter.
+    """
     done = 0
     if sys.stderr.isatty():
         from rich.console import Console  # noqa: PLC0415

@@ -1,4 +1,7 @@
-"""manifest.yaml: what is shipped and why. The models below are its schema, its checks and (docs/manifest.md) its documentation."""
+"""manifest.yaml: what is shipped and why.
+
+The models below are its schema, its checks and (docs/manifest.md) its documentation.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +138,10 @@ class _Model(BaseModel):
 
 
 class Source(_Model):
-    """An upstream: a git repository at one commit, or a release wheel. Exactly one of `git` and `wheel`."""
+    """An upstream: a git repository at one commit, or a release wheel.
+
+    Exactly one of `git` and `wheel`.
+    """
 
     git: Annotated[str, AfterValidator(_url)] | None = Field(
         None, description="Public URL of the repository."
@@ -180,20 +186,25 @@ class Line(_Model):
     """One joint resolution of the packages that its distributions share."""
 
     python: PythonVersion = Field(
-        description="The Python taken where several are at hand, and the one that images will carry."
+        description="The Python taken where several are at hand, "
+        "and the one that images will carry."
     )
     pythons: tuple[PythonVersion, ...] = Field(
         description="Every Python the locks hold for.", min_length=1, strict=False
     )
     common: RepoPath = Field(
-        description="What every distribution of the line has, in requirements format; its lock stands beside it as .txt."
+        description=(
+            "What every distribution of the line has, in requirements format; its lock stands "
+            "beside it as .txt."
+        )
     )
     base: Name | None = Field(
         None, description="The base its images stand on; without one it has no images."
     )
     support: Why | None = Field(
         None,
-        description="What it is promised, and for how long: docs/support.md says what the words mean.",
+        description="What it is promised, and for how long: "
+        "docs/support.md says what the words mean.",
     )
     until: Annotated[str, AfterValidator(_day)] | None = Field(
         None,
@@ -254,14 +265,18 @@ class Override(_Model):
 
 
 class Sdist(_Model):
-    """A project that has no wheel: built once from its locked sdist, without network, into a cached wheel."""
+    """A project that has no wheel: built once from its locked sdist, without network, into a cached
+    wheel.
+    """
 
     name: Project = Field(description="The project.")
     why: Why = Field(description="Why it may be built at all.")
 
 
 class Strip(_Model):
-    """A project whose publisher has wheels for amd64 only, and whose pure-Python part is all that is needed elsewhere."""
+    """A project whose publisher has wheels for amd64 only, and whose pure-Python part is all that
+    is needed elsewhere.
+    """
 
     name: Project = Field(description="The project.")
     architectures: tuple[Architecture, ...] = Field(
@@ -273,7 +288,11 @@ class Strip(_Model):
 
 
 class TransformerEngine(_Model):
-    """Transformer Engine for JAX. NVIDIA ships its libraries as wheels and its bindings as source: `build.py wheel` compiles these, per JAX, CUDA, Python and architecture."""
+    """Transformer Engine for JAX.
+
+    NVIDIA ships its libraries as wheels and its bindings as source: `build.py wheel` compiles
+    these, per JAX, CUDA, Python and architecture.
+    """
 
     version: Annotated[str, StringConstraints(pattern=r"^[0-9]+([.][0-9]+)+(\.post[0-9]+)?$")] = (
         Field(description="The release, the same for libraries and bindings.")
@@ -282,7 +301,10 @@ class TransformerEngine(_Model):
         description="The pin of the bindings: sha256 of the sdist of transformer-engine-jax."
     )
     lines: tuple[Name, ...] = Field(
-        description="The lines whose JAX it is used with; `te-ACCELERATOR.in` beside their common requirements says what else it needs.",
+        description=(
+            "The lines whose JAX it is used with; `te-ACCELERATOR.in` beside their common "
+            "requirements says what else it needs."
+        ),
         min_length=1,
         strict=False,
     )
@@ -293,11 +315,18 @@ class TransformerEngine(_Model):
 
 
 class Base(_Model):
-    """What an image stands on. `locks/base-NAME-ARCHITECTURE.json` says which image (by digest) or which Debian packages (by hash) that is today."""
+    """What an image stands on.
+
+    `locks/base-NAME-ARCHITECTURE.json` says which image (by digest) or which Debian packages (by
+    hash) that is today.
+    """
 
     image: Image = Field(description="An image of a registry.")
     bootstrap: Name = Field(
-        description="The Debian release it is made from, package by package, where no image registry is reachable."
+        description=(
+            "The Debian release it is made from, package by package, where no image registry is "
+            "reachable."
+        )
     )
 
 
@@ -424,7 +453,9 @@ class Manifest(_Model):
 
 
 def load(path: Path) -> Manifest:
-    """Read and check a manifest: one FatalError that names line and key for the first thing that is wrong."""
+    """Read and check a manifest: one FatalError that names line and key for the first thing that is
+    wrong.
+    """
     if (
         path.exists() and not path.is_file() and not path.is_dir()
     ):  # a device or a pipe may have no end

@@ -1,4 +1,7 @@
-"""A package index as pip is configured for it: find one file by its hash and fetch it. Standard library only, for build.py starts here."""
+"""A package index as pip is configured for it: find one file by its hash and fetch it.
+
+Standard library only, for build.py starts here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from pathlib import Path
 from builder.core.secrets import redact
 from builder.errors import FatalError
 
-_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_ACCEPT = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, "
+    "text/html;q=0.1"
+)
 _PUBLIC = "https://" + ".".join(("pypi", "org")) + "/simple"  # noqa: FLY002 - the public index, as pip has it built in: stock Debian has no pip to ask
 _TRIES = 3
 
@@ -137,7 +143,9 @@ def _get(url: str, what: str) -> tuple[bytes, str, str]:
 
 
 def _find(project: str, hashes: frozenset[str], part: str) -> tuple[str, str, str]:
-    """File name, URL and hash of the file of `project` that has one of these hashes and `part` in its name."""
+    """File name, URL and hash of the file of `project` that has one of these hashes and `part` in
+    its name.
+    """
     page = (configured() or _PUBLIC).rstrip("/") + f"/{project}/"
     body, kind, final = _get(page, f"the index page of {project}")
     try:
@@ -193,7 +201,8 @@ def fetch(
 ) -> Path:
     """Return the file of `project` with this hash in the folder `into`; fetch it if need be.
 
-    Of several `hashes` (a lock names every platform's file) the one counts whose file has `part` in its name.
+    Of several `hashes` (a lock names every platform's file) the one counts whose file has `part` in
+    its name.
     """
     wanted = frozenset({hashes}) if isinstance(hashes, str) else hashes
     for known in sorted(

@@ -1,8 +1,8 @@
 """Keep secrets out of everything that is printed or stored.
 
-A secret is known by its form (credentials in an address, NAME_TOKEN=..., a private key) or by its value:
-`remember` takes the secrets of the command line and the environment, and they are hidden wherever they
-stand, also cut out of their address or quoted in another way.
+A secret is known by its form (credentials in an address, NAME_TOKEN=..., a private key) or by its
+value: `remember` takes the secrets of the command line and the environment, and they are hidden
+wherever they stand, also cut out of their address or quoted in another way.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ _KIND = re.compile(
 )  # what stands before a name
 _TOKEN = re.compile(r"[^\s'\"<>]*@[^\s'\"<>]*")
 _NOT_CREDENTIALS = re.compile(r"@(?=sha256:|[0-9a-f]{40}\b)")  # a digest or a commit follows
-_SHORTEST = 4  # characters of a value that is hidden wherever it stands: a shorter one is part of other words
+# Characters of a value that is hidden wherever it stands: a shorter one is part of other words.
+_SHORTEST = 4
 _SHORTEST_VARIABLE = 8  # the same of a variable that is secret by its name: "true" is not a secret
 _values: set[str] = set()
 
 
 def redact(text: str) -> str:
-    """Return `text` without credentials of addresses, values of secret variables, and private keys."""
+    """Return `text` without credentials of addresses, values of secret variables, and private
+    keys.
+    """
     text = _KEY_TEXT.sub(f"{HIDDEN} (a private key)", text)
     text = _KEY_BODY.sub(HIDDEN, text)
     for value in sorted(_values, key=len, reverse=True):
@@ -75,7 +78,9 @@ def remember(arguments: Iterable[str], environment: Mapping[str, str]) -> None:
 
 
 def remember_login(user: str, password: str, token: str = "") -> None:
-    """Hide from now on a login, and what is sent of it: USER:PASSWORD, its base64 form, and a token."""
+    """Hide from now on a login, and what is sent of it: USER:PASSWORD, its base64 form, and a
+    token.
+    """
     pair = f"{user}:{password}" if user and password else ""
     for secret in (password, pair, token):
         data = secret.encode()
@@ -130,7 +135,9 @@ def _remember_value(value: str) -> None:
 
 
 def _find_credentials(text: str) -> str:
-    """Return USER:PASSWORD of the address in a text, or the token of a web address; empty where it has none."""
+    """Return USER:PASSWORD of the address in a text, or the token of a web address; empty where it
+    has none.
+    """
     before, at = _split_credentials(text)
     start = before.find("://")
     if start >= 0:
@@ -143,7 +150,9 @@ def _find_credentials(text: str) -> str:
 
 
 def _split_credentials(text: str) -> tuple[str, str]:
-    """Return what stands before the `@` that ends the credentials of an address, and that `@`; nothing where there is none."""
+    """Return what stands before the `@` that ends the credentials of an address, and that `@`;
+    nothing where there is none.
+    """
     for place in reversed([match.start() for match in re.finditer("@", text)]):
         if not _NOT_CREDENTIALS.match(text, place):
             return text[:place], "@"

@@ -1,4 +1,6 @@
-"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value knows its line."""
+"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value
+knows its line.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Document:
     where: str
 
     def place(self, path: Path) -> str:
-        """`file:line: key.path` for messages; an unknown path takes the line of its nearest known parent."""
+        """`file:line: key.path` for messages; an unknown path takes the line of its nearest known
+        parent.
+        """
         known = path
         while known and known not in self.lines:
             known = known[:-1]

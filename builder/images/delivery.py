@@ -1,4 +1,6 @@
-"""Bring a finished image to where --output says: what the place cannot take is refused before anything is made."""
+"""Bring a finished image to where --output says: what the place cannot take is refused before
+anything is made.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def _engine(wanted: Output, request: Request) -> Callable[[Built], dict[str, Any
             "engine": engine.name,
             "name": name,
             "next": [
-                f"next: {python_interpreter.command()} {request.context.root / 'build.py'} verify image:{name} --engine {engine.name}"
+                (
+                    f"next: {python_interpreter.command()} {request.context.root / 'build.py'} "
+                    f"verify image:{name} --engine {engine.name}"
+                )
             ],
         }
 

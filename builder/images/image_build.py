@@ -1,4 +1,6 @@
-"""Make an image: a base per architecture, the locked packages split by churn, the patched sources and rosetta; each layer written once."""
+"""Make an image: a base per architecture, the locked packages split by churn, the patched sources
+and rosetta; each layer written once.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Request:
     base: str = ""
     engine: str = ""
     layers: Cache | None = None  # where layers are kept, if not in the context's cache
-    local: bool = False  # it stays on this machine: current Debian packages may replace locked ones that are gone
+    # It stays on this machine: current Debian packages may replace locked ones that are gone.
+    local: bool = False
 
     @property
     def cache(self) -> Cache:
@@ -229,7 +232,9 @@ def build(request: Request) -> Built:
 
 
 def _packages(request: Request, base: Base, python: Any, architecture: str) -> Packages:
-    """The packages of one architecture; they are for the base's Python, whichever this machine has."""
+    """The packages of one architecture; they are for the base's Python, whichever this machine
+    has.
+    """
     locks = request.manifest.folder("locks")
     line = request.manifest.distribution(request.distribution).line
     lock = locks / f"{request.distribution}-{request.accelerator}.txt"

@@ -1,6 +1,8 @@
-"""The environment of an image: the locked packages for its architecture and Python, laid out as they will stand below PREFIX.
+"""The environment of an image: the locked packages for its architecture and Python, laid out as
+they will stand below PREFIX.
 
-Nothing of it is run here: uv unpacks the wheels of the other platform, and bytecode is the same on every architecture.
+Nothing of it is run here: uv unpacks the wheels of the other platform, and bytecode is the same on
+every architecture.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ def key(wanted: Packages) -> str:
 
 
 def environment(cache: Cache, wanted: Packages, *, offline: bool) -> Path:
-    """The folder of the finished environment; made if the cache lacks it. `wanted.python` is the base's own Python, run on this machine."""
+    """The folder of the finished environment; made if the cache lacks it.
+
+    `wanted.python` is the base's own Python, run on this machine.
+    """
 
     def make(folder: Path) -> None:
         site = folder / "lib" / f"python{wanted.python.version}" / "site-packages"
@@ -78,12 +83,17 @@ def _venv(folder: Path, wanted: Packages) -> None:
             f"/usr/bin/python{wanted.python.version}" if name == "python" else "python"
         )
     (folder / "lib64").symlink_to("lib")
-    settings = f"home = /usr/bin\nimplementation = CPython\nversion_info = {wanted.python.full}\ninclude-system-site-packages = false\n"
+    settings = (
+        "home = /usr/bin\nimplementation = CPython\nversion_info = "
+        f"{wanted.python.full}\ninclude-system-site-packages = false\n"
+    )
     (folder / "pyvenv.cfg").write_text(settings, encoding="ascii")
 
 
 def _settle(folder: Path, site: Path, info: Path) -> None:
-    """Move what a wheel has beside its modules to where a virtual environment has it, point its programs at that Python, and say so in RECORD."""
+    """Move what a wheel has beside its modules to where a virtual environment has it, point its
+    programs at that Python, and say so in RECORD.
+    """
     record = info / "RECORD"
     with open(record, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file) if row]
@@ -110,9 +120,9 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
                 os.rename(source, target)
         elif not target.is_file():
             continue
-        if (
-            first == "bin"
-        ):  # also where two packages bring it and the other one was first: uv's hash is that of a program with a path of this machine
+        # Also where two packages bring it and the other one was first: uv's hash is that of a
+        # program with a path of this machine.
+        if first == "bin":
             data = target.read_bytes()
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             row[1:3] = [f"sha256={digest}", str(len(data))]
@@ -126,7 +136,9 @@ def _settle(folder: Path, site: Path, info: Path) -> None:
 
 
 def _program(data: bytes) -> bytes:
-    """A console script with the image's Python in its first line; other programs stay as they are."""
+    """A console script with the image's Python in its first line; other programs stay as they
+    are.
+    """
     line, newline, rest = data.partition(b"\n")
     if line.startswith(b"#!") and b"python" in line:
         return b"#!/" + PREFIX.encode() + b"/bin/python" + newline + rest

@@ -1,4 +1,6 @@
-"""What only an image has: its entrypoint with the banner, its settings and labels, and the folder work starts in. Pure functions of lock.json."""
+"""What only an image has: its entrypoint with the banner, its settings and labels, and the folder
+work starts in. Pure functions of lock.json.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NAMED = ("jax", "jaxlib", "flax", "orbax-checkpoint", "tensorflow", "tensorflow-cpu")
 _WIDTH = 100
 
-# The command is run whatever happens before it: nothing here may fail, read stdin, or write where no person looks.
+# The command is run whatever happens before it: nothing here may fail, read stdin, or write where
+# no person looks.
 ENTRYPOINT_TEXT = f"""\
 #!/bin/sh
 {program_wrappers.HOME}
@@ -66,7 +69,9 @@ def entries(record: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[
 
 
 def work(record: Mapping[str, Any]) -> str:
-    """The folder that the documented commands start in, relative to /: /t5x_home for T5X, the tree itself for Pax."""
+    """The folder that the documented commands start in, relative to /: /t5x_home for T5X, the tree
+    itself for Pax.
+    """
     framework = str(record["distribution"]).partition("-")[0]
     return "opt/paxml" if framework == "pax" else f"{framework}_home"
 
@@ -94,7 +99,10 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
         for name, source in record["sources"].items()
     )
     rows = [
-        f"rosetta {record['builder']}: {record['distribution']} for {record['accelerator']} on {record['architecture']}, Python {record['python']}",
+        (
+            f"rosetta {record['builder']}: {record['distribution']} for {record['accelerator']} "
+            f"on {record['architecture']}, Python {record['python']}"
+        ),
         named,
         sources,
         f"Transformer Engine: {transformer_engine(record)}",
@@ -120,9 +128,11 @@ def banner(record: Mapping[str, Any], versions: Mapping[str, str]) -> str:
 
 
 def environment(base: Sequence[str] = ()) -> list[str]:
-    """The image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA belongs in an image.
+    """The image's ENV. Of the base's only PATH is kept: no setting of a library or of XLA belongs
+    in an image.
 
-    Our programs come first on PATH, so that `python` has JAX; those of packages come last, so that none hides a system's.
+    Our programs come first on PATH, so that `python` has JAX; those of packages come last, so that
+    none hides a system's.
     """
     path = (
         next((line.partition("=")[2] for line in base if line.startswith("PATH=")), "")
@@ -133,7 +143,8 @@ def environment(base: Sequence[str] = ()) -> list[str]:
         f"PATH={':'.join([f'/{HOME}/bin', *kept, f'/{HOME}/env/bin'])}",
         "NVIDIA_VISIBLE_DEVICES=all",  # without it enroot shows no GPU
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        "PYTHONNOUSERSITE=1",  # a cluster mounts the user's home, with packages of another Python and JAX
+        # A cluster mounts the user's home, with packages of another Python and JAX.
+        "PYTHONNOUSERSITE=1",
         f"PIP_CONSTRAINT=/{HOME}/constraints.txt",
     ]
 

@@ -1,4 +1,6 @@
-"""Where an image goes: into an engine, an OCI layout, a bundle for a site without internet, or a registry."""
+"""Where an image goes: into an engine, an OCI layout, a bundle for a site without internet, or a
+registry.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _HOST = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Output:
-    """One of KINDS with its place: `name` is the image's name and tag, `path` the folder or file."""
+    """One of KINDS with its place: `name` is the image's name and tag, `path` the folder or
+    file.
+    """
 
     kind: str
     name: str
@@ -56,14 +60,18 @@ def parse(text: str, distribution: str, accelerator: str) -> Output:
 
 
 def require_folder_above(path: Path, where: str) -> None:
-    """Raise FatalError where `path` can't be made, because a file stands in place of a folder above it."""
+    """Raise FatalError where `path` can't be made, because a file stands in place of a folder above
+    it.
+    """
     above = next((folder for folder in path.parents if os.path.lexists(folder)), path)
     if not above.is_dir():
         raise FatalError(f"{str(above)!r} is not a folder", where, "give a path below a folder")
 
 
 def platforms(text: str, offered: Sequence[str], kind: str) -> tuple[str, ...]:
-    """The architectures that --platform asks for; without it all that are offered, for `image` this machine's own."""
+    """The architectures that --platform asks for; without it all that are offered, for `image` this
+    machine's own.
+    """
     if not text:
         own = _HOST.get(platform.machine(), platform.machine())
         return (own,) if kind == "image" and own in offered else tuple(offered)

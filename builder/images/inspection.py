@@ -27,7 +27,10 @@ _LOCK = f"{image_settings.HOME}/lock.json"
 
 @dataclass(frozen=True)
 class Found:
-    """An image: its platforms and how to read a layer. `digest` is that of its index; empty where an engine keeps none."""
+    """An image: its platforms and how to read a layer.
+
+    `digest` is that of its index; empty where an engine keeps none.
+    """
 
     images: tuple[Image, ...]
     digest: str
@@ -54,7 +57,9 @@ class Found:
         )
 
     def read(self, image: Image, path: str) -> bytes:
-        """Return a file of the highest layer, which holds what describes the image; nothing where that lacks it."""
+        """Return a file of the highest layer, which holds what describes the image; nothing where
+        that lacks it.
+        """
         return self._read_layer(image, image.layers[-1], path)
 
     def _read_layer(self, image: Image, one: Layer, path: str) -> bytes:
@@ -72,7 +77,10 @@ class Found:
 
 @contextlib.contextmanager
 def find(text: str, engine: str, scratch: Path) -> Iterator[Found]:
-    """The image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine. What has to be copied goes into `scratch`."""
+    """The image that `text` names: oci:PATH, registry:HOST/NAME:TAG, or a name in the engine.
+
+    What has to be copied goes into `scratch`.
+    """
     kind, _, rest = text.partition(":")
     if kind in ("oci", "registry") and rest:
         folder = Path(rest).absolute()

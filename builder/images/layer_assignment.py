@@ -1,4 +1,6 @@
-"""Which file of an environment lies in which layer: what changes seldom lies low, and distributions share what their locks have in common."""
+"""Which file of an environment lies in which layer: what changes seldom lies low, and distributions
+share what their locks have in common.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ _PYC = re.compile(r"(.*/)?__pycache__/([^/]+)\.cpython-\d+\.pyc")
 
 
 def groups(wanted: Packages) -> dict[str, str]:
-    """Project -> the layer it lies in. `own` holds what another distribution of the line does not have, or has otherwise.
+    """Project -> the layer it lies in. `own` holds what another distribution of the line does not
+    have, or has otherwise.
 
-    What Transformer Engine brings lies with it, so that all other layers are the same with it and without.
+    What Transformer Engine brings lies with it, so that all other layers are the same with it and
+    without.
     """
     shared, extra = _shared(wanted), set(wanted.extra) - set(lock_file.read(wanted.lock))
     found = {}
@@ -65,7 +69,9 @@ def _shared(wanted: Packages) -> set[lock_file.Pin]:
 
 
 def keys(wanted: Packages) -> dict[str, str]:
-    """Layer -> the key of its content, for the layers that are not empty: nothing that another layer or distribution has enters it."""
+    """Layer -> the key of its content, for the layers that are not empty: nothing that another
+    layer or distribution has enters it.
+    """
     where, inputs = groups(wanted), wanted.inputs()
     general = {
         name: inputs[name] for name in ("python", "architecture", "sdists", "strip", "build")

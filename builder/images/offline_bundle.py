@@ -1,7 +1,9 @@
-"""An image for a site without internet: a folder with an OCI layout, the sums of all its files, and the script that takes it in there.
+"""An image for a site without internet: a folder with an OCI layout, the sums of all its files, and
+the script that takes it in there.
 
-contracts.md names the shape of the layout; beside it stand bundle.json (for programs), contents.tsv (the same for the script, which has no JSON), SHA256SUMS,
-README.txt and import.sh. The script is a constant: what it is told comes as data.
+contracts.md names the shape of the layout; beside it stand bundle.json (for programs), contents.tsv
+(the same for the script, which has no JSON), SHA256SUMS, README.txt and import.sh. The script is a
+constant: what it is told comes as data.
 """
 
 from __future__ import annotations
@@ -56,10 +58,12 @@ def write(
     records: Mapping[str, Any] | None = None,
     since: Since | None = None,
 ) -> dict[str, Any]:
-    """Write the bundle of an image whose blobs are in the cache; a bundle that is there is replaced, whole or not at all.
+    """Write the bundle of an image whose blobs are in the cache; a bundle that is there is
+    replaced, whole or not at all.
 
-    `records` are the lock.json of each architecture, `since` what the site has. Returns what --json says of it: path, bytes written, layers left out,
-    and what to do next. Raises FatalError, before anything is touched, where something else is there or space is short.
+    `records` are the lock.json of each architecture, `since` what the site has. Returns what --json
+    says of it: path, bytes written, layers left out, and what to do next. Raises FatalError, before
+    anything is touched, where something else is there or space is short.
     """
     if not _NAME.fullmatch(name):
         raise FatalError(
@@ -152,7 +156,10 @@ def refuse(place: Path) -> None:
 
 
 def known(name: str) -> Since:
-    """What a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout. Raises FatalError for anything else."""
+    """What a site has, by a lock.json, a bundle or its bundle.json, or an OCI layout.
+
+    Raises FatalError for anything else.
+    """
     path = Path(name).absolute()
     if path.is_dir() and (path / "index.json").is_file():
         found = layout.read(path, blobs=False)
@@ -318,7 +325,10 @@ def _readme(index: Index, name: str, out: Mapping[str, Layer]) -> str:
             f"  {each.name:<12} {each.size / 1e6:>10,.1f} MB  {each.digest}"
             for each in out.values()
         )
-        left = f"\nLayers that are not here, since the site has them; add --with OLDER to every line below, OLDER\nbeing the bundle or the OCI layout that holds them:\n{listed}\n"
+        left = (
+            "\nLayers that are not here, since the site has them; add --with OLDER to every line "
+            f"below, OLDER\nbeing the bundle or the OCI layout that holds them:\n{listed}\n"
+        )
     values = {
         "NAME": name,
         "INDEX": index.digest,

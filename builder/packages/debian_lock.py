@@ -1,6 +1,8 @@
-"""The locked Debian packages of a base: locks/base-NAME-ARCHITECTURE.json, and a folder that holds exactly these files.
+"""The locked Debian packages of a base: locks/base-NAME-ARCHITECTURE.json, and a folder that holds
+exactly these files.
 
-They are fetched by the machine's own apt, so that its mirror, proxies, certificates and credentials count; each is checked by its sha256.
+They are fetched by the machine's own apt, so that its mirror, proxies, certificates and credentials
+count; each is checked by its sha256.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 ROOT = (
     Path(__file__).resolve().parents[2]
 )  # of the repository: Dockerfile.base and what it runs are ours, whatever manifest is used
-PACKAGES = "docker/packages"  # the OS packages of an image, for people, Dockerfile.base and the locks alike
+# The OS packages of an image, for people, Dockerfile.base and the locks alike.
+PACKAGES = "docker/packages"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _DATE = r"(\d{4}-\d{2}-\d{2})?"
 _HELPER = "/usr/lib/apt/apt-helper"
@@ -46,7 +49,11 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Deb:
-    """One package file. `filename` is its path below a Debian archive, `layer` "base" (what a minimal system has) or "os", `size` in bytes."""
+    """One package file.
+
+    `filename` is its path below a Debian archive, `layer` "base" (what a minimal system has) or
+    "os", `size` in bytes.
+    """
 
     name: str
     version: str
@@ -68,7 +75,9 @@ class SupersededError(FatalError):
 
 @dataclass(frozen=True)
 class BaseLock:
-    """What a base is on one architecture: the registry images whose digests were recorded, and the packages it is made from without a registry."""
+    """What a base is on one architecture: the registry images whose digests were recorded, and the
+    packages it is made from without a registry.
+    """
 
     base: str
     suite: str
@@ -123,7 +132,9 @@ def wanted(root: Path = ROOT) -> tuple[str, ...]:
 
 
 def inputs(manifest: Manifest, base: str, architecture: str) -> str:
-    """The key of what a package list is made from: another list is due where it differs from the lock's."""
+    """The key of what a package list is made from: another list is due where it differs from the
+    lock's.
+    """
     return stage_key(
         "base-lock",
         {
@@ -135,7 +146,10 @@ def inputs(manifest: Manifest, base: str, architecture: str) -> str:
 
 
 def load(manifest: Manifest, base: str, architecture: str, *, current: bool = True) -> BaseLock:
-    """The lock of a base; an empty one where there is no file yet. FatalError where it is no such lock, or (if `current`) no longer that of the manifest."""
+    """The lock of a base; an empty one where there is no file yet.
+
+    FatalError where it is no such lock, or (if `current`) no longer that of the manifest.
+    """
     file, suite = path(manifest, base, architecture), manifest.bases[base].bootstrap
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -196,7 +210,9 @@ def checked(row: Any) -> Deb:
 
 
 def checked_date(date: Any) -> str:
-    """Return the date of a lock, or "" for one without; ValueError or TypeError for anything else."""
+    """Return the date of a lock, or "" for one without; ValueError or TypeError for anything
+    else.
+    """
     if not re.fullmatch(_DATE, date):
         raise ValueError("date")
     return str(date)
@@ -225,7 +241,9 @@ def render(lock: BaseLock) -> str:
 
 
 def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
-    """A folder with the locked package files and a `Packages` index over them: a flat repository, for apt's `deb [trusted=yes] copy:FOLDER ./`."""
+    """A folder with the locked package files and a `Packages` index over them: a flat repository,
+    for apt's `deb [trusted=yes] copy:FOLDER ./`.
+    """
 
     def make(folder: Path) -> None:
         kept = cache.path("debs")
@@ -233,13 +251,17 @@ def fetch(cache: Cache, lock: BaseLock, *, offline: bool = False) -> Path:
             missing = [deb for deb in lock.packages if not _whole(kept / f"{deb.sha256}.deb", deb)]
             if missing and offline:
                 raise FatalError(
-                    f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not in the cache",
+                    (
+                        f"{len(missing)} of {len(lock.packages)} packages of {lock.suite} are not "
+                        "in the cache"
+                    ),
                     str(kept),
                     "run once without --offline",
                 )
             if missing:
                 with log.stage(
-                    f"fetch {len(missing)} Debian packages ({sum(deb.size for deb in missing) / 1e6:.0f} MB)"
+                    f"fetch {len(missing)} Debian packages "
+                    f"({sum(deb.size for deb in missing) / 1e6:.0f} MB)"
                 ):
                     _download(missing, kept, lock.date)
         index = []
@@ -262,7 +284,8 @@ def _whole(file: Path, deb: Deb) -> bool:
 
 
 def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
-    """Fetch package files from the mirrors, and what these no longer have from the snapshot service.
+    """Fetch package files from the mirrors, and what these no longer have from the snapshot
+    service.
 
     What arrives whole is kept, even if another file fails.
 
@@ -291,22 +314,32 @@ def _download(missing: Sequence[Deb], kept: Path, date: str) -> None:
         raise FatalError(
             f"{_count_packages([deb for deb, _ in unreachable])} cannot be fetched ({message})",
             redact(mirror_url(urls, deb.filename)),
-            f"check the network and apt's settings, or set {MIRROR}, then run again: what was fetched is kept",
+            (
+                f"check the network and apt's settings, or set {MIRROR}, then run again: what was "
+                "fetched is kept"
+            ),
         )
     gone = list(failed)
     snapshot_message = _fetch_from_snapshot(gone, kept, date) if date else "the lock has no date"
     if snapshot_message:
         raise SupersededError(
-            f"the Debian mirror no longer has {_count_packages(gone)}, and the snapshot service does not give it ({snapshot_message})",
+            (
+                f"the Debian mirror no longer has {_count_packages(gone)}, and the snapshot "
+                f"service does not give it ({snapshot_message})"
+            ),
             failed[gone[0]],
-            f"lock what the mirror has now (python build.py lock --base), or set {MIRROR} to a mirror that keeps old files",
+            (
+                f"lock what the mirror has now (python build.py lock --base), or set {MIRROR} to "
+                "a mirror that keeps old files"
+            ),
         )
 
 
 def _fetch_from_snapshot(gone: Sequence[Deb], kept: Path, date: str) -> str:
     """Fetch superseded packages as of the lock's day. Returns why this failed, or ""."""
     log.info(
-        f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot service of {date}"
+        f"the Debian mirror no longer has {_count_packages(gone)}: asking the snapshot "
+        f"service of {date}"
     )
     # One file first: where the service cannot be reached, the others need not wait for it too.
     for part in (gone[:1], gone[1:]):
@@ -319,7 +352,10 @@ def _fetch_from_snapshot(gone: Sequence[Deb], kept: Path, date: str) -> str:
 
 
 def _fetch_files(urls: dict[Deb, str], kept: Path, *, patient: bool = True) -> dict[Deb, str]:
-    """Fetch package files by one run of apt's own downloader. Returns those that failed, and why."""
+    """Fetch package files by one run of apt's own downloader.
+
+    Returns those that failed, and why.
+    """
     if not urls:
         return {}
     new = kept / ".tmp-new"
@@ -367,7 +403,11 @@ def _count_packages(packages: Sequence[Deb]) -> str:
 
 
 def _stanza(file: Path, deb: Deb) -> str:
-    """A package's entry in the index. What belongs to the minimal system is marked required, whatever the archive's editors say of it today."""
+    """A package's entry in the index.
+
+    What belongs to the minimal system is marked required, whatever the archive's editors say of it
+    today.
+    """
     done = subprocess.run(
         ["dpkg-deb", "-f", str(file)],
         capture_output=True,
@@ -384,4 +424,7 @@ def _stanza(file: Path, deb: Deb) -> str:
         raise FatalError(
             f"is not {deb.name} {deb.version}", deb.filename, "python build.py lock --base"
         )
-    return f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+    return (
+        f"{fields}Priority: {'required' if deb.layer == 'base' else 'optional'}\nFilename: "
+        f"./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+    )

@@ -43,7 +43,10 @@ def find_mirrors() -> dict[str, str]:
         raise FatalError(
             "no Debian mirror is known here: apt's sources name none that answers",
             MIRROR,
-            "set it to the address of the folder that holds dists/ and pool/, and install apt (or give --base IMAGE)",
+            (
+                "set it to the address of the folder that holds dists/ and pool/, and install apt "
+                "(or give --base IMAGE)"
+            ),
         )
     return urls
 

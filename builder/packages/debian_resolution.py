@@ -1,4 +1,6 @@
-"""Make the package list of a base with apt: a private root, the Debian mirror of this machine, signatures checked."""
+"""Make the package list of a base with apt: a private root, the Debian mirror of this machine,
+signatures checked.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _KEYRINGS = (
 
 
 def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> BaseLock:
-    """The packages that a minimal system of the base's Debian release and docker/packages need today. `scratch` is an empty folder."""
+    """The packages that a minimal system of the base's Debian release and docker/packages need
+    today. `scratch` is an empty folder.
+    """
     suite = manifest.bases[base].bootstrap
     with log.stage(f"choose the Debian packages of {suite} for {architecture}"):
         env = _apt(scratch, suite, architecture)
@@ -47,7 +51,10 @@ def lock(manifest: Manifest, base: str, architecture: str, scratch: Path) -> Bas
         everything = _chosen(env, [*essential, *debian_lock.wanted()])
     if changed := set(minimal) - set(everything):
         raise FatalError(
-            f"the packages of {debian_lock.PACKAGES} do not go with {' '.join(sorted(name for name, *_ in changed))}",
+            (
+                f"the packages of {debian_lock.PACKAGES} do not go with "
+                f"{' '.join(sorted(name for name, *_ in changed))}"
+            ),
             suite,
             f"change {debian_lock.PACKAGES}",
         )
@@ -125,7 +132,9 @@ def resolve_current(
 
 
 def refuse_older(package: Replacement, where: str) -> None:
-    """Raise FatalError if the mirror has an older version than the lock: it is out of date, or lacks security updates."""
+    """Raise FatalError if the mirror has an older version than the lock: it is out of date, or
+    lacks security updates.
+    """
     if not (package.locked and package.taken):
         return
     if (
@@ -135,14 +144,20 @@ def refuse_older(package: Replacement, where: str) -> None:
         == 0
     ):
         raise FatalError(
-            f"the Debian mirror has {package.name} {package.taken}, which is older than the locked {package.locked}",
+            (
+                f"the Debian mirror has {package.name} {package.taken}, which is older than the "
+                f"locked {package.locked}"
+            ),
             where,
             f"set {debian_mirrors.MIRROR} and {debian_mirrors.SECURITY} to current mirrors",
         )
 
 
 def newest(suite: str, architecture: str, name: str, scratch: Path) -> Deb | None:
-    """The package `name` that `suite` has today; None where it has none. `scratch` is an empty folder."""
+    """The package `name` that `suite` has today; None where it has none.
+
+    `scratch` is an empty folder.
+    """
     with log.stage(f"look {name} up in {suite} for {architecture}"):
         env = _apt(scratch, suite, architecture)
         candidate = (
@@ -231,7 +246,9 @@ def relock(manifest: Manifest, lines: Sequence[str], *, offline: bool) -> dict[s
 
 
 def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
-    """What is wrong with the locks of the bases of these lines, as far as it can be told without asking anyone."""
+    """What is wrong with the locks of the bases of these lines, as far as it can be told without
+    asking anyone.
+    """
     found = []
     for base, architecture in of_lines(manifest, lines):
         try:
@@ -241,13 +258,17 @@ def problems(manifest: Manifest, lines: Sequence[str]) -> list[str]:
         else:
             if not known.packages and not known.images:
                 found.append(
-                    f"locks/{debian_lock.path(manifest, base, architecture).name}: is missing -> python build.py lock --base"
+                    f"locks/{debian_lock.path(manifest, base, architecture).name}: is missing "
+                    "-> python build.py lock --base"
                 )
     return found
 
 
 def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
-    """The environment of an apt with an empty system of its own, after an update. Of the machine's settings it has those of how to fetch."""
+    """The environment of an apt with an empty system of its own, after an update.
+
+    Of the machine's settings it has those of how to fetch.
+    """
     keyring = next((path for path in _KEYRINGS if Path(path).is_file()), "")
     if not keyring:
         raise FatalError(
@@ -264,7 +285,8 @@ def _apt(scratch: Path, suite: str, architecture: str) -> dict[str, str]:
         lines.append(f"deb [signed-by={keyring}] {known['security']} {suite}-security main")
     else:
         log.warn(
-            f"no mirror of Debian's security updates is known here (set {debian_mirrors.SECURITY}): the list is made without them"
+            "no mirror of Debian's security updates is known here (set "
+            f"{debian_mirrors.SECURITY}): the list is made without them"
         )
     for folder in ("lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
@@ -336,7 +358,10 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
     for stanza in text.split("\n\n"):
         if fields := dict(
             re.findall(
-                r"(?m)^(Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256): (.+)$",
+                (
+                    r"(?m)^(Package|Version|Architecture|Essential|Priority|Filename|Size|SHA256): "
+                    r"(.+)$"
+                ),
                 stanza,
             )
         ):
@@ -344,7 +369,9 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
 
 
 def _chosen(env: dict[str, str], names: Sequence[str]) -> set[tuple[str, str, str]]:
-    """Name, version and architecture of all that apt would install for these names on an empty system."""
+    """Name, version and architecture of all that apt would install for these names on an empty
+    system.
+    """
     shown = _run(
         env, "apt-get", "install", "--simulate", "--yes", "--no-install-recommends", "--", *names
     )

@@ -1,4 +1,6 @@
-"""The declared requirements of the manifest's sources, and the record of them for machines that cannot reach a source."""
+"""The declared requirements of the manifest's sources, and the record of them for machines that
+cannot reach a source.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ RECORD = "locks/declared.json"
 
 @dataclass(frozen=True)
 class Found:
-    """What the sources declare, by source; how each was patched, where it was at hand; and those taken from the record."""
+    """What the sources declare, by source; how each was patched, where it was at hand; and those
+    taken from the record.
+    """
 
     declared: dict[str, Declared]
     states: tuple[PatchedSource, ...] = ()
@@ -40,7 +44,8 @@ class Found:
 def read(
     manifest: Manifest, access: Access, names: Iterable[str], known: Mapping[str, Any]
 ) -> Found:
-    """What each source declares after its patches; from `known`, the record, where the source cannot be had.
+    """What each source declares after its patches; from `known`, the record, where the source
+    cannot be had.
 
     Raises:
         FatalError: a source can neither be had nor is its record of the present pin and patches.
@@ -100,7 +105,9 @@ def _of_patched(entry: GitSource | WheelSource, pinned: Pinned, own: set[str]) -
 
 
 def load(file: Path) -> dict[str, Any]:
-    """The record; empty where there is none (or none that can be read: it is machine-owned and made anew)."""
+    """The record; empty where there is none (or none that can be read: it is machine-owned and made
+    anew).
+    """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         return dict(found["sources"])
@@ -109,7 +116,9 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def dump(manifest: Manifest, known: Mapping[str, Any], found: Mapping[str, Declared]) -> str:
-    """The record's text: what is known, brought up to date with what was found; sources that are gone drop out."""
+    """The record's text: what is known, brought up to date with what was found; sources that are
+    gone drop out.
+    """
     fresh = {
         name: {
             "key": key(manifest.source(name)),

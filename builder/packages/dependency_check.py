@@ -1,4 +1,6 @@
-"""What `pip check` would say of an environment, and whether the manifest's overrides say why it is so."""
+"""What `pip check` would say of an environment, and whether the manifest's overrides say why it is
+so.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def _judge(
 def explain(
     found: Sequence[Finding], manifest: Manifest, line: str
 ) -> tuple[dict[Finding, str], list[Finding]]:
-    """The reason that an override of `line` gives for each finding, and the findings that none explains.
+    """The reason that an override of `line` gives for each finding, and the findings that none
+    explains.
 
     A dropped project explains that it is missing; a pinned one that the pinned version is there.
     """
@@ -109,7 +112,8 @@ def _explains(override: Override, finding: Finding) -> bool:
 
 
 def require_explained(python: Path, manifest: Manifest, line: str) -> dict[Finding, str]:
-    """The findings of a finished environment with their reasons; FatalError if there is one without.
+    """The findings of a finished environment with their reasons; FatalError if there is one
+    without.
 
     Args:
         python: the environment's own program, ENV/bin/python.
@@ -138,6 +142,9 @@ def require(found: Sequence[Finding], manifest: Manifest, line: str) -> dict[Fin
     reasons, unexplained = explain(found, manifest, line)
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
-        do = "mend the requirement by a patch or locks/*.in, or say why it may stay so in an override"
+        do = (
+            "mend the requirement by a patch or locks/*.in, or say why it may stay so in an "
+            "override"
+        )
         raise FatalError(f"{unexplained[0]}{more}", f"line {line}", do)
     return reasons

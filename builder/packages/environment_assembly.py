@@ -1,7 +1,9 @@
-"""Put the finished parts together into a bare environment: a folder that runs where it stands and may be moved as a whole.
+"""Put the finished parts together into a bare environment: a folder that runs where it stands and
+may be moved as a whole.
 
-The folder is written beside its final place and renamed, or, where it exists, part by part: each part is prepared under `.rosetta/`,
-and the state file has the part without a key from before the swap until after it, so that a killed run is finished by the next one.
+The folder is written beside its final place and renamed, or, where it exists, part by part: each
+part is prepared under `.rosetta/`, and the state file has the part without a key from before the
+swap until after it, so that a killed run is finished by the next one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ STATE = ".rosetta/state.json"
 
 @dataclass(frozen=True)
 class Part:
-    """A path below the output, the key of what belongs there, and how it is made in an empty place."""
+    """A path below the output, the key of what belongs there, and how it is made in an empty
+    place.
+    """
 
     path: str
     key: str
@@ -53,7 +57,9 @@ def output_of(new: Path) -> Path:
 
 
 def refuse(output: Path, distribution: str) -> None:
-    """FatalError, before anything is made, where `output` is not ours to write: another's files, or another distribution's environment."""
+    """FatalError, before anything is made, where `output` is not ours to write: another's files, or
+    another distribution's environment.
+    """
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise FatalError("is not a folder", str(output), "give another --output env:DIR")
     _refuse_foreign(output)
@@ -109,7 +115,9 @@ def _refuse_foreign(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(output: Path) -> Iterator[Path]:
-    """One build at a time below the folder that holds `output`, whichever name and cache each uses; yields the output's own name."""
+    """One build at a time below the folder that holds `output`, whichever name and cache each uses;
+    yields the output's own name.
+    """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -131,7 +139,9 @@ def locked(output: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def exchanged(place: Path) -> Iterator[Path]:
-    """Yields a free path beside `place`; what is made there, a file or a folder, takes the place of what is at `place` if all went well."""
+    """Yields a free path beside `place`; what is made there, a file or a folder, takes the place of
+    what is at `place` if all went well.
+    """
     new, old = (place.with_name(f".{place.name}.rosetta-{which}") for which in ("new", "old"))
     remove(new)
     remove(old)
@@ -164,7 +174,9 @@ def _bring(where: Path, parts: list[Part]) -> list[str]:
         new.parent.mkdir(exist_ok=True)
         part.make(new)
         keys[part.path] = (
-            ""  # known, and not current: a kill between here and the end leaves nothing that no one knows of
+            # Known, and not current: a kill between here and the end leaves nothing that no one
+            # knows of.
+            ""
         )
         _save(where, keys)
         final.parent.mkdir(parents=True, exist_ok=True)

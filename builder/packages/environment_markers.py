@@ -1,4 +1,6 @@
-"""Environment markers over the few environments that a line is locked for, and the wheel that each of them takes."""
+"""Environment markers over the few environments that a line is locked for, and the wheel that each
+of them takes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
-GLIBC = 28  # 2.28: wheels that need a newer one would not load on all the systems that a bare environment is made for
+# 2.28: wheels that need a newer one would not load on all the systems that a bare environment is
+# made for.
+GLIBC = 28
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _LAST_MICRO = 99
 
@@ -57,7 +61,10 @@ def bounds(environments: Sequence[Environment]) -> str:
     minors = [environment.minor for environment in environments]
     machines = sorted({environment.machine for environment in environments})
     either = " or ".join(f"platform_machine == '{machine}'" for machine in machines)
-    return f"sys_platform == 'linux' and python_full_version >= '3.{min(minors)}' and python_full_version < '3.{max(minors) + 1}' and ({either})"
+    return (
+        f"sys_platform == 'linux' and python_full_version >= '3.{min(minors)}' and "
+        f"python_full_version < '3.{max(minors) + 1}' and ({either})"
+    )
 
 
 def holds(marker: str, environment: Environment, micro: int = 0) -> bool:
@@ -74,7 +81,9 @@ def _parsed(marker: str) -> Marker:
 
 
 def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environment] | None:
-    """The environments in which `marker` holds; None where that depends on more than Python's minor version and architecture."""
+    """The environments in which `marker` holds; None where that depends on more than Python's minor
+    version and architecture.
+    """
     found = frozenset(each for each in environments if holds(marker, each))
     return (
         found
@@ -84,7 +93,9 @@ def where(marker: str, environments: Sequence[Environment]) -> frozenset[Environ
 
 
 def simplest(marker: str, environments: Sequence[Environment]) -> str | None:
-    """The shortest marker that says the same of these environments: empty for all, None for none of them."""
+    """The shortest marker that says the same of these environments: empty for all, None for none of
+    them.
+    """
     found = where(marker, environments)
     if found is None:
         return marker
@@ -145,7 +156,9 @@ def _tags(environment: Environment) -> dict[Tag, int]:
 
 
 def best_wheel(names: Iterable[str], environment: Environment) -> str | None:
-    """The wheel, by file name, that an installer takes in this environment; None where none works."""
+    """The wheel, by file name, that an installer takes in this environment; None where none
+    works.
+    """
     known, found = _tags(environment), []
     for name in names:
         try:

@@ -1,4 +1,6 @@
-"""The parts of a distribution that are ours: the package rosetta, its programs, and the record of what was built."""
+"""The parts of a distribution that are ours: the package rosetta, its programs, and the record of
+what was built.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Tree:
-    """A patched source: its name, its place below opt/, what its content hangs on, and how to come by it."""
+    """A patched source: its name, its place below opt/, what its content hangs on, and how to come
+    by it.
+    """
 
     name: str
     folder: str
@@ -44,7 +48,9 @@ class Tree:
 def trees(
     manifest: Manifest, sources: Mapping[str, PatchedSource], access: Access, python: Interpreter
 ) -> list[Tree]:
-    """The patched sources of a distribution, in their order, each exported when its path is asked for."""
+    """The patched sources of a distribution, in their order, each exported when its path is asked
+    for.
+    """
 
     def one(name: str, state: PatchedSource) -> Tree:
         return Tree(
@@ -58,7 +64,9 @@ def trees(
 
 
 def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
-    """FatalError where a locked package ships a module that would be imported instead of a patched source or of rosetta."""
+    """FatalError where a locked package ships a module that would be imported instead of a patched
+    source or of rosetta.
+    """
     modules = {
         path.parent.name: "the patched source"
         for each in trees
@@ -74,7 +82,9 @@ def refuse_hidden(site: Path, trees: Sequence[Tree], lock: str) -> None:
 
 
 def pth(folders: list[str]) -> str:
-    """The .pth that puts the patched trees and rosetta on sys.path, relative to site-packages, and gives users without a name one."""
+    """The .pth that puts the patched trees and rosetta on sys.path, relative to site-packages, and
+    gives users without a name one.
+    """
     up = "../../../../.."  # opt/rosetta/env/lib/python3.X/site-packages -> opt
     return (
         "".join(f"{up}/{folder}\n" for folder in folders)
@@ -172,10 +182,13 @@ def lock_text(record: dict[str, Any]) -> str:
 def constraints_text(
     pins: Sequence[Pin], transformer_engine: Mapping[str, Any] | None = None
 ) -> str:
-    """The locked versions as pip's constraints; the first line's third word names this set of packages."""
+    """The locked versions as pip's constraints; the first line's third word names this set of
+    packages.
+    """
     body = "".join(f"{pin.name}=={pin.version}\n" for pin in pins)
     if transformer_engine:
-        body += f"transformer-engine-jax=={transformer_engine['version']}\n"  # the one wheel of ours that no lock has
+        # The one wheel of ours that no lock has.
+        body += f"transformer-engine-jax=={transformer_engine['version']}\n"
     return f"# packages {hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
@@ -186,9 +199,11 @@ def of_record(
     site: Callable[[Path], Path],
     trees: Sequence[Tree],
 ) -> list[Part]:
-    """lock.json, the patches with their outcomes, constraints for `pip install` on top, the known issues, and the licences.
+    """lock.json, the patches with their outcomes, constraints for `pip install` on top, the known
+    issues, and the licences.
 
-    `site` gives the site-packages folder that was made of `pins`, by the place where the part is made.
+    `site` gives the site-packages folder that was made of `pins`, by the place where the part is
+    made.
     """
     lock, constraints, issues = (
         lock_text(record),

@@ -1,4 +1,6 @@
-"""Which of rosetta/known_issues.yaml hold for what is being built: decided once, here, so that nothing has to be worked out in an image."""
+"""Which of rosetta/known_issues.yaml hold for what is being built: decided once, here, so that
+nothing has to be worked out in an image.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,10 @@ def _problem(issue: Any, seen: set[str]) -> str:
         and all(isinstance(value, str) for value in variables.values())
     )
     if not sound or not isinstance(issue.get("one_process_per_gpu", True), bool):
-        return "capabilities lists whole numbers, variables gives texts, one_process_per_gpu is true or false"
+        return (
+            "capabilities lists whole numbers, variables gives texts, one_process_per_gpu is true "
+            "or false"
+        )
     try:
         for specifier in dict(issue.get("when") or {}).values():
             SpecifierSet(str(specifier))
@@ -75,7 +80,9 @@ def _problem(issue: Any, seen: set[str]) -> str:
 def applying(
     issues: list[dict[str, Any]], record: Mapping[str, Any], versions: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Those that hold for the build that `record` (lock.json) describes, with `versions` of its packages."""
+    """Those that hold for the build that `record` (lock.json) describes, with `versions` of its
+    packages.
+    """
     here = {
         "distributions": record["distribution"],
         "accelerators": record["accelerator"],

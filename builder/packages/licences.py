@@ -1,4 +1,6 @@
-"""The licence texts of everything that is shipped: rosetta, the upstream sources, every installed package, with an index of them."""
+"""The licence texts of everything that is shipped: rosetta, the upstream sources, every installed
+package, with an index of them.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ _LONG = 120  # a License field beyond that is a text, not a name
 
 
 def write(into: Path, site: Path, trees: Mapping[str, Path]) -> None:
-    """Fill `into` with rosetta's licence, a folder per source and per package, index.json and index.txt.
+    """Fill `into` with rosetta's licence, a folder per source and per package, index.json and
+    index.txt.
 
-    `site` is a site-packages folder, `trees` are the patched trees by source. The same content gives the same files.
+    `site` is a site-packages folder, `trees` are the patched trees by source. The same content
+    gives the same files.
     """
     into.mkdir()
     shutil.copyfile(ROOT / "LICENSE", into / "rosetta")
@@ -73,7 +77,9 @@ def metadata(info: Path) -> Any:
 
 
 def declared(head: Any) -> str:
-    """The licence that a package declares: its expression, its License field, or its classifiers; "" where it declares none."""
+    """The licence that a package declares: its expression, its License field, or its classifiers;
+    "" where it declares none.
+    """
     expression = str(head["License-Expression"] or "").strip()
     field = str(head["License"] or "").strip()
     named = [
@@ -115,7 +121,9 @@ def _in_tree(tree: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _of_package(site: Path, info: Path) -> Iterator[tuple[Path, str]]:
-    """The texts that RECORD lists, with the name each gets: those of the project itself, and those of what it has taken in."""
+    """The texts that RECORD lists, with the name each gets: those of the project itself, and those
+    of what it has taken in.
+    """
     licences = f"{info.name}/licenses/"
     for line in sorted((info / "RECORD").read_text(encoding="utf-8").splitlines()):
         inside = line.rsplit(",", 2)[0].strip('"')

@@ -1,4 +1,7 @@
-"""Are the locks those of the manifest? What can be told without the network, and which overrides do nothing."""
+"""Are the locks those of the manifest?
+
+What can be told without the network, and which overrides do nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,16 @@ if TYPE_CHECKING:
 
 
 def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -> list[str]:
-    """Every problem of the lock files themselves: missing, stale, malformed, at odds with each other, of nothing."""
+    """Every problem of the lock files themselves: missing, stale, malformed, at odds with each
+    other, of nothing.
+    """
     problems = []
     locked: set[str] = set()
     for path, recorded in records.items():
         if _text(loaded.root / path) != recorded:
             problems.append(
-                f"{path}: stale: a source, its patches or its overlay are not those it was made from"
+                f"{path}: stale: a source, its patches or its overlay are not those it was "
+                "made from"
             )
     for plan in plans:
         pins: dict[str, list[Pin]] = {}
@@ -41,7 +47,8 @@ def files(loaded: Manifest, plans: Sequence[Plan], records: Mapping[str, str]) -
             stated = re.search(r"(?m)^# inputs: ([0-9a-f]{64})$", text)
             if not stated or stated[1] != wanted.key:
                 problems.append(
-                    f"{wanted.path}: stale: made from other requirements, overrides, Pythons or architectures"
+                    f"{wanted.path}: stale: made from other requirements, overrides, Pythons "
+                    "or architectures"
                 )
             problems += _form(wanted.path, text)
             try:
@@ -78,7 +85,8 @@ def idle_overrides(loaded: Manifest, plan: Plan) -> list[str]:
                 other = set()  # nothing resolves without it: it is needed
             if other == kept:
                 result.append(
-                    f"override of {override.project}: changes nothing in line {plan.line}; remove it"
+                    f"override of {override.project}: changes nothing in line {plan.line}; "
+                    "remove it"
                 )
             advance(1)
     return result
@@ -105,7 +113,9 @@ def _form(path: str, text: str) -> list[str]:
 
 
 def _at_odds(pins: dict[str, list[Pin]], environments: Sequence[Environment]) -> list[str]:
-    """Projects that two locks of a line, or one lock twice, hold in different versions for the same environment."""
+    """Projects that two locks of a line, or one lock twice, hold in different versions for the same
+    environment.
+    """
     problems = []
     for environment in environments:
         versions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

@@ -43,7 +43,9 @@ class Pin:
 
 
 def read(path: Path) -> list[Pin]:
-    """All pins of a lock; FatalError with the line for anything that is not `name==version` with sha256 hashes."""
+    """All pins of a lock; FatalError with the line for anything that is not `name==version` with
+    sha256 hashes.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +76,9 @@ def read(path: Path) -> list[Pin]:
 
 
 def _check_digest(text: str, path: Path) -> None:
-    """The head of a lock holds the sha256 of what follows it: a line lost or changed is not taken for the lock."""
+    """The head of a lock holds the sha256 of what follows it: a line lost or changed is not taken
+    for the lock.
+    """
     head = re.search(r"(?m)^# pins: ([0-9a-f]{64})\n", text)
     if head and hashlib.sha256(text[head.end() :].encode()).hexdigest() != head[1]:
         raise FatalError(
@@ -130,7 +134,10 @@ def _pin(text: str, where: str) -> Pin:
 
 
 def environment_of(python: str, full: str, architecture: str) -> dict[str, str]:
-    """PEP 508's variables for a Linux of ours. `python`: "3.11", `full`: "3.11.2", `architecture`: amd64 or arm64."""
+    """PEP 508's variables for a Linux of ours.
+
+    `python`: "3.11", `full`: "3.11.2", `architecture`: amd64 or arm64.
+    """
     return {
         "python_version": python,
         "python_full_version": full,

@@ -1,4 +1,6 @@
-"""The wheel for login nodes: the package `rosetta` without JAX, for whatever Python from 3.9 on, with the one program `rosetta` and PyYAML as its one need."""
+"""The wheel for login nodes: the package `rosetta` without JAX, for whatever Python from 3.9 on,
+with the one program `rosetta` and PyYAML as its one need.
+"""
 
 from __future__ import annotations
 

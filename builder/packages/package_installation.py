@@ -1,4 +1,6 @@
-"""The stage that turns a lock into an environment: installed by hash, with bytecode, checked, and kept under its key."""
+"""The stage that turns a lock into an environment: installed by hash, with bytecode, checked, and
+kept under its key.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Packages:
-    """What is to be installed: one distribution's lock, for one accelerator, on one Python of this machine."""
+    """What is to be installed: one distribution's lock, for one accelerator, on one Python of this
+    machine.
+    """
 
     distribution: str
     line: str
@@ -80,7 +84,9 @@ class Packages:
 
 
 def environment(cache: Cache, packages: Packages, *, offline: bool) -> Path:
-    """Return an environment in the cache, for programs of the builder; made if the cache lacks it."""
+    """Return an environment in the cache, for programs of the builder; made if the cache lacks
+    it.
+    """
     return cache.folder(
         "env",
         packages.key,
@@ -138,7 +144,9 @@ def install(
     builder: Interpreter,
     offline: bool,
 ) -> None:
-    """Put all packages into `folder`, the place that uv's arguments `target` name; sdists are built by the Python `builder`, which runs here."""
+    """Put all packages into `folder`, the place that uv's arguments `target` name; sdists are built
+    by the Python `builder`, which runs here.
+    """
     pins = packages.pins()
     if not pins:
         raise FatalError(
@@ -186,7 +194,8 @@ def install(
         ]
         built += [path for path, _ in packages.wheels]
         if built:
-            # By name and --find-links, so that no path of this machine ends in the packages' metadata.
+            # By name and --find-links, so that no path of this machine ends in the packages'
+            # metadata.
             links = [part for wheel in built for part in ("--find-links", str(wheel.parent))]
             names = ["==".join(wheel.name.split("-")[:2]) for wheel in built]
             uv.run(
@@ -215,9 +224,11 @@ def _replace_edited(
     offline: bool,
     where: str,
 ) -> None:
-    """Compare every installed file with its wheel's RECORD; what uv's cache has in an edited form is fetched again.
+    """Compare every installed file with its wheel's RECORD; what uv's cache has in an edited form
+    is fetched again.
 
-    Other environments may be hard links into uv's cache, so that a file edited in one of them is edited there.
+    Other environments may be hard links into uv's cache, so that a file edited in one of them is
+    edited there.
     """
     edited = wheel_record.edited(site)
     if not edited:
@@ -226,7 +237,8 @@ def _replace_edited(
     if offline or len(lines) < len(edited):
         wheel_record.require(site, where)
     log.warn(
-        f"uv's cache holds files that were edited: {wheel_record.describe(edited)}; fetched again past that cache, to mend it: {wheel_record.remedy(edited)}"
+        f"uv's cache holds files that were edited: {wheel_record.describe(edited)}; fetched "
+        f"again past that cache, to mend it: {wheel_record.remedy(edited)}"
     )
     requirements.write_text("".join(lines), encoding="utf-8")
     options = (

@@ -1,4 +1,6 @@
-"""The programs in opt/rosetta/bin: thin doors that find their own environment, so that it may be moved and linked to."""
+"""The programs in opt/rosetta/bin: thin doors that find their own environment, so that it may be
+moved and linked to.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,23 @@ if TYPE_CHECKING:
 
 SCRIPTS = "contrib/gpu/scripts_gpu"  # below an upstream package: what people call by name
 
-# Shell that gives any user, on any file system, a home that can be written and a name: NLTK stops without the one, absl and
-# etils without the other. Nothing is touched where both are there already. Used by the doors and by an image's entrypoint.
-# A folder in /tmp is taken up again only if it is our own and no one else could have put it there: what pip installed is still found.
+# Shell that gives any user, on any file system, a home that can be written and a name: NLTK stops
+# without the one, absl and etils without the other. Nothing is touched where both are there
+# already. Used by the doors and by an image's entrypoint. A folder in /tmp is taken up again only
+# if it is our own and no one else could have put it there: what pip installed is still found.
 HOME = """\
 # shellcheck disable=SC3065,SC3067 # a shell without -O or -k goes on to mktemp
 rosetta_own() {
   mkdir -m 700 -- "$1" 2>/dev/null ||
-    { [ ! -L "$1" ] && [ -d "$1" ] && [ -O "$1" ] && [ -k "${1%/*}" ] && chmod 700 -- "$1" 2>/dev/null && [ -w "$1" ]; }
+    { [ ! -L "$1" ] && [ -d "$1" ] && [ -O "$1" ] && [ -k "${1%/*}" ] && \
+chmod 700 -- "$1" 2>/dev/null && [ -w "$1" ]; }
 }
 if [ "${HOME:-/}" = / ] || ! [ -w "$HOME" ]; then
   if [ -z "${ROSETTA_HOME:-}" ]; then
     for rosetta_tmp in "${TMPDIR:-/tmp}" /var/tmp /dev/shm; do
       ROSETTA_HOME=$rosetta_tmp/rosetta-$(id -u)
-      rosetta_own "$ROSETTA_HOME" || ROSETTA_HOME=$(mktemp -d -- "$rosetta_tmp/rosetta-XXXXXXXXXX" 2>/dev/null) || continue
+      rosetta_own "$ROSETTA_HOME" \
+|| ROSETTA_HOME=$(mktemp -d -- "$rosetta_tmp/rosetta-XXXXXXXXXX" 2>/dev/null) || continue
       [ "$rosetta_tmp" = "${TMPDIR:-/tmp}" ] || export TMPDIR="$ROSETTA_HOME"
       break
     done
@@ -32,7 +37,8 @@ if [ "${HOME:-/}" = / ] || ! [ -w "$HOME" ]; then
     if [ "${HOME:-/}" = / ] || ! [ -x "$HOME" ]; then
       export HOME="$ROSETTA_HOME"
     else
-      export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$ROSETTA_HOME/cache}" MPLCONFIGDIR="${MPLCONFIGDIR:-$ROSETTA_HOME/matplotlib}"
+      export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$ROSETTA_HOME/cache}" \
+MPLCONFIGDIR="${MPLCONFIGDIR:-$ROSETTA_HOME/matplotlib}"
     fi
   fi
 fi
@@ -41,8 +47,9 @@ if [ -z "${LOGNAME:-}${USER:-}" ] && ! id -un >/dev/null 2>&1; then
   export LOGNAME USER="$LOGNAME"
 fi
 """
-# Where pip puts what it installs when the environment itself cannot be written: a folder per set of locked packages, so that
-# another release does not meet it. PYTHONPATH, since the image hides the user's own site-packages from Python, with good reason.
+# Where pip puts what it installs when the environment itself cannot be written: a folder per set of
+# locked packages, so that another release does not meet it. PYTHONPATH, since the image hides the
+# user's own site-packages from Python, with good reason.
 _ON_TOP = """\
 key=
 read -r _ _ key 2>/dev/null <"$here/../constraints.txt" || :
@@ -81,7 +88,8 @@ exec "$here/../env/bin/python" -m pip "$@"
 )
 PROGRAMS = {"python": _PYTHON, "python3": _PYTHON, "pip": _PIP, "pip3": _PIP, "rosetta": _ROSETTA}
 
-# bash, since people type `bash NAME`: bash looks for NAME here and then on PATH, and BASH_SOURCE says where it was.
+# bash, since people type `bash NAME`: bash looks for NAME here and then on PATH, and BASH_SOURCE
+# says where it was.
 _SCRIPT = """\
 #!/bin/bash
 # {name} of the patched source.
@@ -93,7 +101,8 @@ case ${{ENABLE_TE:-0}} in
 esac
 exec bash "$here/../../{path}" "$@"
 """
-# Read by sh up to its third line, and by Python, for which that line is a string. Run by its path: importing its package takes seconds.
+# Read by sh up to its third line, and by Python, for which that line is a string. Run by its path:
+# importing its package takes seconds.
 _MODULE = """\
 #!/bin/sh
 # {name} of the patched source.
@@ -101,7 +110,8 @@ _MODULE = """\
 import os
 import runpy
 
-runpy.run_path(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_name="__main__")
+runpy.run_path(\
+os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../{path}"), run_name="__main__")
 """
 TEXTS = {
     **PROGRAMS,
@@ -111,7 +121,9 @@ TEXTS = {
 
 
 def of_tree(tree: Path, folder: str) -> dict[str, str]:
-    """Name -> text of a door for every script that the patched tree has for people; `folder` is the tree's place below opt/."""
+    """Name -> text of a door for every script that the patched tree has for people; `folder` is the
+    tree's place below opt/.
+    """
     found = {}
     for path in sorted(tree.glob(f"*/{SCRIPTS}/*")):
         inside = path.relative_to(tree)

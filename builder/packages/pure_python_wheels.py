@@ -1,4 +1,6 @@
-"""A wheel without its compiled parts, for an architecture its publisher has none for: what is pure Python in it works there all the same."""
+"""A wheel without its compiled parts, for an architecture its publisher has none for: what is pure
+Python in it works there all the same.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def wheel(cache: Cache, pin: Pin, python: Interpreter, *, offline: bool) -> Path
 
 
 def strip(source: Path, target: Path) -> None:
-    """Write `target`, a py3-none-any wheel of `source` without compiled files; the same bytes for the same source."""
+    """Write `target`, a py3-none-any wheel of `source` without compiled files; the same bytes for
+    the same source.
+    """
     with zipfile.ZipFile(source) as archive:
         names = sorted(
             name

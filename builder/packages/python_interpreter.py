@@ -17,7 +17,10 @@ from builder.errors import FatalError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ASK = "import sys, platform; print('%d.%d' % sys.version_info[:2], platform.python_version(), sys.implementation.cache_tag, sep='\\n')"
+_ASK = (
+    "import sys, platform; print('%d.%d' % sys.version_info[:2], platform.python_version(), "
+    "sys.implementation.cache_tag, sep='\\n')"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,10 @@ def find(pythons: Sequence[str], preferred: str, asked: str = "") -> Interpreter
     raise FatalError(
         f"no Python {need} at hand",
         "PATH",
-        "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), or give --python PATH",
+        (
+            "install one (apt-get install python3 gives 3.11 on Debian 12 and 3.13 on Debian 13), "
+            "or give --python PATH"
+        ),
     )
 
 

@@ -1,4 +1,6 @@
-"""Resolution with uv: one joint one for a line, then each lock as a part of it, with the hash of every file that will be installed."""
+"""Resolution with uv: one joint one for a line, then each lock as a part of it, with the hash of
+every file that will be installed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the manifest lays down for a line: whole drops, replaced requirements, projects that may be built from source.
+    """What the manifest lays down for a line: whole drops, replaced requirements, projects that may
+    be built from source.
 
     `strips` are (project, architecture): there its amd64 wheel is used, without the compiled parts.
     """
@@ -57,7 +60,10 @@ def rules(manifest: Manifest, line: str, *, without: Override | None = None) -> 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be resolved: PEP 508 lines, under rules, for some environments. `where` names it in messages."""
+    """What is to be resolved: PEP 508 lines, under rules, for some environments.
+
+    `where` names it in messages.
+    """
 
     requirements: tuple[str, ...]
     rules: Rules
@@ -88,7 +94,10 @@ def joint(
     constraints: Sequence[str] = (),
     offline: bool = False,
 ) -> list[str]:
-    """One version of everything: lines `name==version ; marker`. Versions in `preferred` are kept where they still fit, `constraints` in any case."""
+    """One version of everything: lines `name==version ; marker`.
+
+    Versions in `preferred` are kept where they still fit, `constraints` in any case.
+    """
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "joint.txt")
         out.write_text("".join(f"{pin.text}\n" for pin in preferred), encoding="utf-8")
@@ -100,10 +109,12 @@ def joint(
 
 
 def locked(request: Request, constraints: Sequence[str], *, offline: bool = False) -> list[Pin]:
-    """The packages of `request`, in the versions that `constraints` name, each with the hashes of the files that are used.
+    """The packages of `request`, in the versions that `constraints` name, each with the hashes of
+    the files that are used.
 
     Raises:
-        FatalError: it does not resolve, or a package has no file for one of the environments (all such are named).
+        FatalError: it does not resolve, or a package has no file for one of the environments (all
+          such are named).
     """
     with tempfile.TemporaryDirectory(prefix="rosetta-lock-") as scratch:
         out = Path(scratch, "pylock.toml")
@@ -117,7 +128,10 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
         raise FatalError(
             "; ".join(missing),
             request.where,
-            "drop it there by an override with `unless`, pin another version, or list it under `sdists:` in the manifest",
+            (
+                "drop it there by an override with `unless`, pin another version, or list it "
+                "under `sdists:` in the manifest"
+            ),
         )
     for environment in request.environments:
         names = [pin.name for pin in pins if environment_markers.holds(pin.marker, environment)]
@@ -131,10 +145,11 @@ def locked(request: Request, constraints: Sequence[str], *, offline: bool = Fals
 def _compile(
     request: Request, scratch: Path, out: Path, constraints: Sequence[str], *, offline: bool
 ) -> None:
-    # A marker on each requirement keeps the resolution to our systems: uv's own setting for that needs its configuration
-    # files, which are shut out since the user's would be read as well.
+    # A marker on each requirement keeps the resolution to our systems: uv's own setting for that
+    # needs its configuration files, which are shut out since the user's would be read as well.
     bounds = environment_markers.bounds(request.environments)
-    # A conditional drop stands for what others ask of the project, not for what is asked here: that binds as a constraint.
+    # A conditional drop stands for what others ask of the project, not for what is asked here: that
+    # binds as a constraint.
     conditional = {
         canonicalize_name(each.name)
         for each in map(Requirement, request.rules.overrides)
@@ -198,7 +213,9 @@ def _bounded(line: str, bounds: str) -> str:
 
 
 def _pin(package: dict[str, Any], request: Request, missing: list[str]) -> Pin | None:
-    """A package of uv's answer as a pin with only the hashes of files that some environment installs; gaps are added to `missing`."""
+    """A package of uv's answer as a pin with only the hashes of files that some environment
+    installs; gaps are added to `missing`.
+    """
     name, version = package["name"], package["version"]
     found = environment_markers.where(package.get("marker", ""), request.environments)
     chosen = request.environments if found is None else tuple(sorted(found))

@@ -38,14 +38,16 @@ def explain_no_solution(stderr: str) -> tuple[str, str] | None:
     if sources := sorted(set(re.findall(r"Wheels are required for `([^`]+)`", plain))):
         names = ", ".join(sources)
         do = (
-            f"list {names} under `sdists:` in the manifest (pure Python only), pin another version, "
+            f"list {names} under `sdists:` in the manifest (pure Python only), pin another "
+            "version, "
             "or drop it by an override"
         )
         return f"{names} has no usable wheel, only an sdist: {reason}", do
     for kind, pattern in _ABSENT:
         if absent := re.search(pattern, cause):
             do = (
-                "correct the name or the version where it is asked for (a locks/*.in or an override), "
+                "correct the name or the version where it is asked for (a locks/*.in or an "
+                "override), "
                 "or check the index settings"
             )
             return f"the package index has no {kind} '{absent[1]}': {reason}", do

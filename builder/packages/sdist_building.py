@@ -1,4 +1,6 @@
-"""Wheels for the few projects that have none: each built once, from the locked sdist, without network, with locked build tools."""
+"""Wheels for the few projects that have none: each built once, from the locked sdist, without
+network, with locked build tools.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ def _tools(
 
 @functools.cache
 def cut_off() -> tuple[str, ...]:
-    """How to start a program without network here; nothing where the machine does not let us (uv is still told --offline)."""
+    """How to start a program without network here; nothing where the machine does not let us (uv is
+    still told --offline).
+    """
     if unshare := shutil.which("unshare"):
         for argv in ((unshare, "-n"), (unshare, "-rn")):
             if os.geteuid() == 0 or "r" in argv[1]:

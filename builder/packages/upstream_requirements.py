@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Declared:
-    """The requirements of one source as its file `origin` states them, sorted and normalised; our own sources are left out."""
+    """The requirements of one source as its file `origin` states them, sorted and normalised; our
+    own sources are left out.
+    """
 
     source: str
     origin: str
@@ -29,7 +31,8 @@ class Declared:
 def declared(
     source: str, paths: Collection[str], read: Callable[[str], bytes], own: Collection[str]
 ) -> Declared:
-    """Read requirements.in, else setup.py, else a wheel's METADATA, whichever of `paths` is there first.
+    """Read requirements.in, else setup.py, else a wheel's METADATA, whichever of `paths` is there
+    first.
 
     Args:
         source: its name, for messages.
@@ -38,7 +41,8 @@ def declared(
         own: normalised names of projects that are sources themselves.
 
     Raises:
-        FatalError: nothing declares anything, or a requirement cannot be read or is by URL; names source, file and line.
+        FatalError: nothing declares anything, or a requirement cannot be read or is by URL; names
+          source, file and line.
     """
     metadata = [path for path in paths if re.fullmatch(r"[^/]+\.dist-info/METADATA", path)]
     for origin, parse in (
@@ -73,7 +77,9 @@ def declared(
 
 
 def normal(text: str, where: str, source: str) -> Requirement | None:
-    """One requirement with its project's name normalised; None for one of an extra that nobody asked for."""
+    """One requirement with its project's name normalised; None for one of an extra that nobody
+    asked for.
+    """
     mend = f"by a patch in patches/{source}" if source else "there"
     try:
         found = Requirement(text)

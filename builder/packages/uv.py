@@ -1,4 +1,6 @@
-"""uv as a subroutine: the pinned program beside our Python, the machine's index settings, errors in one line."""
+"""uv as a subroutine: the pinned program beside our Python, the machine's index settings, errors in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from builder.errors import FatalError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Of uv's settings only those that say where from and how to fetch; none that could change what is installed.
+# Of uv's settings only those that say where from and how to fetch; none that could change what is
+# installed.
 _TAKEN = re.compile(
     r"UV_(CACHE_DIR|DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_\w+_(USERNAME|PASSWORD)|HTTP_\w+|REQUEST_TIMEOUT|NATIVE_TLS|SYSTEM_CERTS|"
     r"INSECURE_HOST|KEYRING_PROVIDER|CONCURRENT_\w+|LOCK_TIMEOUT)"
 )
-_LONGEST = 1000  # characters of uv's message that an error shows: its reason stands at the beginning, its hints at the end
+# Characters of uv's message that an error shows: its reason stands at the beginning, its hints at
+# the end.
+_LONGEST = 1000
 
 
 def program() -> str:
@@ -53,8 +58,9 @@ def environment(*, offline: bool = False, extra: Mapping[str, str] | None = None
         "UV_PYTHON_DOWNLOADS": "never",
         "UV_NO_INSTALLER_METADATA": "1",
     }
-    # Never hard links, which "clone" falls back to as well: uv's cache serves other environments, whose files people edit.
-    # "copy" makes reflinks where the file system can (Rust's fs::copy calls copy_file_range).
+    # Never hard links, which "clone" falls back to as well: uv's cache serves other environments,
+    # whose files people edit. "copy" makes reflinks where the file system can (Rust's fs::copy
+    # calls copy_file_range).
     env["UV_LINK_MODE"] = "copy"
     if not any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")) and (
         url := package_index.configured()
@@ -76,7 +82,9 @@ def run(
     check: bool = True,
     binary: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a FatalError with the cause that uv names."""
+    """Run `uv *args` (the program `binary`, else ours); with `check`, a failure is a FatalError
+    with the cause that uv names.
+    """
     done = subprocess.run(
         [binary or program(), *args],
         capture_output=True,
@@ -116,7 +124,10 @@ def explain(stderr: str, *, offline: bool) -> tuple[str, str]:
     ):
         return f"a locked package is not in the cache: {text}", "run once without --offline"
     if re.search(
-        r"dns error|connect error|connection|timed? ?out|network|sending request|unreachable|failed to fetch",
+        (
+            r"dns error|connect error|connection|timed? ?out|network|sending "
+            r"request|unreachable|failed to fetch"
+        ),
         text,
         re.IGNORECASE,
     ):
@@ -133,7 +144,10 @@ def explain_refusal(stderr: str) -> tuple[str, str] | None:
     uv reads a refusal as a package that does not exist, and names it in a hint only.
     """
     found = re.search(
-        r"lack of valid authentication credentials|401 Unauthorized|403 Forbidden|407 Proxy Authentication",
+        (
+            r"lack of valid authentication credentials|401 Unauthorized|403 Forbidden|407 Proxy "
+            r"Authentication"
+        ),
         stderr,
     )
     if not found:

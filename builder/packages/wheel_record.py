@@ -1,4 +1,6 @@
-"""Installed files compared with what their wheels say of them: the sha256 that each RECORD lists."""
+"""Installed files compared with what their wheels say of them: the sha256 that each RECORD
+lists.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _SHA256 = "sha256="
 
 
 def edited(site: Path) -> dict[str, str]:
-    """Return the projects below a site-packages folder that have a file which is not as RECORD lists it, each with such a file.
+    """Return the projects below a site-packages folder that have a file which is not as RECORD
+    lists it, each with such a file.
 
     A file that two wheels bring may be as either of them says. Rows without a hash say nothing.
     """

@@ -1,4 +1,6 @@
-"""The build verb's image side: its options, what it refuses, where the finished image goes, and what is said about it."""
+"""The build verb's image side: its options, what it refuses, where the finished image goes, and
+what is said about it.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--platform",
         metavar="LIST",
         default="",
-        help="linux/amd64,linux/arm64 (default: all of the distribution's; for `image` this machine's)",
+        help=(
+            "linux/amd64,linux/arm64 (default: all of the distribution's; for `image` this "
+            "machine's)"
+        ),
     )
     group.add_argument(
         "--base",
         metavar="IMAGE",
         default="",
-        help="what the image stands on: `bootstrap`, an image of a registry or the engine, or oci:DIR (default: as locked)",
+        help=(
+            "what the image stands on: `bootstrap`, an image of a registry or the engine, or "
+            "oci:DIR (default: as locked)"
+        ),
     )
     group.add_argument(
         "--engine",
@@ -62,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--locked",
         action="store_true",
-        help="image and oci: fail where a locked Debian package is gone, and take no newer version (all other outputs always do)",
+        help=(
+            "image and oci: fail where a locked Debian package is gone, and take no newer version "
+            "(all other outputs always do)"
+        ),
     )
 
 
@@ -164,12 +175,18 @@ def report(built: Built) -> dict[str, Any]:
 def text(data: dict[str, Any]) -> str:
     """The same for people."""
     lines = [
-        f"{data['distribution']} ({data['accelerator']}) is in {data['output']}, index {data['digest']}"
+        (
+            f"{data['distribution']} ({data['accelerator']}) is in {data['output']}, index "
+            f"{data['digest']}"
+        )
     ]
     for image in data["images"]:
         lines.append(f"  {image['platform']}  {image['size'] / 1e6:,.1f} MB  {image['digest']}")
         lines += [
-            f"    {each['name']:<12}{each['size'] / 1e6:>10,.1f} MB{each['unpacked'] / 1e6:>10,.1f} MB unpacked"
+            (
+                f"    {each['name']:<12}{each['size'] / 1e6:>10,.1f} "
+                f"MB{each['unpacked'] / 1e6:>10,.1f} MB unpacked"
+            )
             for each in image["layers"]
         ]
     return "\n".join([*lines, *data.get("next", [])])

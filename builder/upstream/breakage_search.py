@@ -92,9 +92,11 @@ def versions(git: Git, commit: str, path: str) -> Iterator[Version]:
 def broke(
     git: Git, commit: str, path: str, wanted: Sequence[Hunk], earlier: Sequence[Sequence[Hunk]]
 ) -> tuple[Cause, bool] | None:
-    """The commit after which `wanted` no longer fits `path`, and whether that commit made the very same change.
+    """The commit after which `wanted` no longer fits `path`, and whether that commit made the very
+    same change.
 
-    `earlier` are the hunks that our own stack puts into the file before. None: the newest version takes it, or none does.
+    `earlier` are the hunks that our own stack puts into the file before. None: the newest version
+    takes it, or none does.
     """
     newer: Version | None = None
     for version in versions(git, commit, path):

@@ -1,4 +1,6 @@
-"""git as a pure function: no config, hook, attribute, replacement or protocol of the user, the machine or a mirror."""
+"""git as a pure function: no config, hook, attribute, replacement or protocol of the user, the
+machine or a mirror.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# What of the caller's environment reaches git: how to find programs, how to reach a server. Nothing that decides content.
+# What of the caller's environment reaches git: how to find programs, how to reach a server. Nothing
+# that decides content.
 _PASSED = (
     "PATH",
     "HOME",
@@ -90,8 +93,9 @@ _SERIOUS = ("fatal:", "error:", "remote:")  # how the lines begin in which git s
 class Git:
     """A bare repository of ours, and how git is run on it.
 
-    `alternates` are object directories of mirrors, joined for this process only: their refs, config and hooks play no part.
-    `protocols` is git's colon-separated list of transports allowed; empty means that nothing may be fetched at all.
+    `alternates` are object directories of mirrors, joined for this process only: their refs, config
+    and hooks play no part. `protocols` is git's colon-separated list of transports allowed; empty
+    means that nothing may be fetched at all.
     """
 
     git_dir: Path
@@ -113,7 +117,9 @@ class Git:
         return {**env, **self.extra}
 
     def init(self) -> None:
-        """Make the repository: bare, nothing of a template in it; an existing one stays as it is."""
+        """Make the repository: bare, nothing of a template in it; an existing one stays as it
+        is.
+        """
         self.run("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
 
     def run(
@@ -124,7 +130,9 @@ class Git:
         check: bool = True,
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run `git *args`; with `check`, a failure is a FatalError that carries git's own last words."""
+        """Run `git *args`; with `check`, a failure is a FatalError that carries git's own last
+        words.
+        """
         argv = command(*args)
         try:
             done = subprocess.run(

@@ -1,4 +1,6 @@
-"""A git index in a file of its own: trees changed by plumbing alone, with no work tree that a link or a filter could play with."""
+"""A git index in a file of its own: trees changed by plumbing alone, with no work tree that a link
+or a filter could play with.
+"""
 
 from __future__ import annotations
 

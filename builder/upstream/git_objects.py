@@ -1,4 +1,6 @@
-"""git objects by their content: read with our own hash check, written atomically, trees walked and built."""
+"""git objects by their content: read with our own hash check, written atomically, trees walked and
+built.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class MissingObjectError(FatalError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a tree: `path` from its root, `mode` as git writes it (100644, 100755 or 120000), `sha` of its blob."""
+    """A file of a tree: `path` from its root, `mode` as git writes it (100644, 100755 or 120000),
+    `sha` of its blob.
+    """
 
     path: str
     mode: str
@@ -44,7 +48,9 @@ class Entry:
 
 
 class _Answers:
-    """What a process says, taken by line or by length; one that falls silent half-way (git does, on a mangled blob) ends it."""
+    """What a process says, taken by line or by length; one that falls silent half-way (git does, on
+    a mangled blob) ends it.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._held = pipe, bytearray()
@@ -76,10 +82,11 @@ class _Answers:
 
 
 class Reader:
-    """Objects of one repository through one `git cat-file --batch`; each was hashed by us before it is returned.
+    """Objects of one repository through one `git cat-file --batch`; each was hashed by us before it
+    is returned.
 
-    `where` names a repository that is not our cache in errors. `kept`, where given, collects what was read, by name:
-    (kind, content).
+    `where` names a repository that is not our cache in errors. `kept`, where given, collects what
+    was read, by name: (kind, content).
     """
 
     def __init__(
@@ -119,7 +126,8 @@ class Reader:
 
         Raises:
             MissingObjectError: it is not there.
-            FatalError: it is of another kind, too large, cannot be read, or its content does not have this hash.
+            FatalError: it is of another kind, too large, cannot be read, or its content does not
+              have this hash.
         """
         requests, answers = self._started()
         place = f"{self.where}, object {sha}"
@@ -160,7 +168,8 @@ class Reader:
 
     def _started(self) -> tuple[IO[bytes], _Answers]:
         if self._running is None:
-            # git allocates what an object's header claims: bounded, so that a lie in it is an error and not the machine's end
+            # git allocates what an object's header claims: bounded, so that a lie in it is an error
+            # and not the machine's end
             env = self._git.environment() | {"GIT_ALLOC_LIMIT": str(2 * LARGEST_OBJECT)}
             stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
             try:
@@ -235,7 +244,9 @@ def write(git_dir: Path, kind: str, data: bytes) -> str:
 
 
 def walk(reader: Reader, tree_sha: str) -> list[Entry]:
-    """Every file below a tree, sorted by path; a submodule or a hostile name is a FatalError, and so are duplicates."""
+    """Every file below a tree, sorted by path; a submodule or a hostile name is a FatalError, and
+    so are duplicates.
+    """
     found: list[Entry] = []
     _walk(reader, tree_sha, "", found)
     return sorted(found, key=lambda entry: entry.path)
@@ -286,7 +297,9 @@ def _parsed(data: bytes, where: str) -> Iterator[tuple[str, bytes, str]]:
 
 
 def tree_of(git_dir: Path, entries: Iterable[Entry]) -> str:
-    """Write the tree objects that hold `entries` (their blobs need not exist); returns the root's name."""
+    """Write the tree objects that hold `entries` (their blobs need not exist); returns the root's
+    name.
+    """
     root: dict[str, object] = {}
     for entry in entries:
         *folders, filename = check_path(entry.path, str(git_dir)).split("/")

@@ -22,7 +22,9 @@ class UnreachableError(FatalError):
 
 
 def check_url(url: str, protocols: Iterable[str], where: str) -> str:
-    """`url` as it came, if it may be asked: a scheme of `protocols`, a host, no credentials, nothing git takes for an option."""
+    """`url` as it came, if it may be asked: a scheme of `protocols`, a host, no credentials,
+    nothing git takes for an option.
+    """
     shown = redact(url)
     match = re.fullmatch(r"([a-z][a-z0-9+.-]*)://([^/]*)(/.*)", url)
     if url.startswith("-"):
@@ -57,7 +59,9 @@ def check_url(url: str, protocols: Iterable[str], where: str) -> str:
 
 
 def check_ref(name: str, where: str) -> str:
-    """A branch or tag by its short name, or a full ref, as it came; a FatalError if git could take it for anything else."""
+    """A branch or tag by its short name, or a full ref, as it came; a FatalError if git could take
+    it for anything else.
+    """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/+-]*", name) or re.search(
         r"\.\.|//|/\.|\.lock(/|$)|[/.]$", name
     ):
@@ -71,7 +75,9 @@ def refs_for(name: str) -> tuple[str, ...]:
 
 
 def tip(git: Git, url: str, name: str, where: str) -> str | None:
-    """Where a branch or tag of the server stands; None if it has no such ref, UnreachableError if it cannot be asked."""
+    """Where a branch or tag of the server stands; None if it has no such ref, UnreachableError if
+    it cannot be asked.
+    """
     found = _refs(git, url, where, *(ref + peel for ref in refs_for(name) for peel in ("", "^{}")))
     for ref in refs_for(name):
         if stands := found.get(ref + "^{}") or found.get(ref):
@@ -110,9 +116,11 @@ def _refs(git: Git, url: str, where: str, *patterns: str) -> dict[str, str]:
 def fetch(
     into: Path, url: str, commit: str, track: str, *, protocols: Iterable[str], where: str
 ) -> Git:
-    """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses that, with its branch.
+    """Fetch `commit` into the new bare repository `into`: by its name, or, where the server refuses
+    that, with its branch.
 
-    Raises a FatalError that says which of it is: the server unreachable, the branch lost, the commit gone.
+    Raises a FatalError that says which of it is: the server unreachable, the branch lost, the
+    commit gone.
     """
     git = Git(into, protocols=":".join(protocols))
     git.init()
@@ -122,14 +130,20 @@ def fetch(
         refused = last_words(by_name.stderr)
         if stands is None:
             raise FatalError(
-                f"commit {commit} cannot be fetched ({refused}), and the branch {track} is gone from {redact(url)}",
+                (
+                    f"commit {commit} cannot be fetched ({refused}), and the branch {track} is "
+                    f"gone from {redact(url)}"
+                ),
                 where,
                 "move the pin and its branch",
             )
         fetch_branch(git, url, stands, where=where)
         if not holds(git, stands, commit):
             raise FatalError(
-                f"commit {commit} is gone from {redact(url)}: the branch {track} stands at {stands} and does not hold it (force-pushed?)",
+                (
+                    f"commit {commit} is gone from {redact(url)}: the branch {track} stands at "
+                    f"{stands} and does not hold it (force-pushed?)"
+                ),
                 where,
                 "move the pin, or use a --mirror that still has it",
             )
@@ -139,7 +153,9 @@ def fetch(
 def fetch_branch(
     git: Git, url: str, stands: str, *, where: str, without_trees: bool = False
 ) -> None:
-    """Fetch the commit at which a branch stands and all before it; the server may leave the trees away if asked to."""
+    """Fetch the commit at which a branch stands and all before it; the server may leave the trees
+    away if asked to.
+    """
     done = git.run(
         *_FETCH,
         *(("--filter=tree:0",) if without_trees else ()),
@@ -157,5 +173,7 @@ def fetch_branch(
 
 
 def holds(git: Git, stands: str, commit: str) -> bool:
-    """Whether `commit` is `stands` or one of its ancestors, as far as the repository's history reaches."""
+    """Whether `commit` is `stands` or one of its ancestors, as far as the repository's history
+    reaches.
+    """
     return git.run("merge-base", "--is-ancestor", commit, stands, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""Clones on a local disk (`--mirror DIR`): found, vetted and read by hand; git never runs in one."""
+"""Clones on a local disk (`--mirror DIR`): found, vetted and read by hand; git never runs in
+one.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,21 @@ _DO = "give a --mirror that holds plain clones"
 
 @dataclass(frozen=True)
 class Mirror:
-    """A clone below a mirror folder. `objects` is what git may read of it; its config, hooks and refs play no part."""
+    """A clone below a mirror folder.
+
+    `objects` is what git may read of it; its config, hooks and refs play no part.
+    """
 
     path: Path
     objects: Path
 
 
 def mirrors(root: Path, word: str) -> Iterator[Mirror]:
-    """The vetted clones at `root` or up to three levels below, those first whose path names `word` (a repository's name).
+    """The vetted clones at `root` or up to three levels below, those first whose path names `word`
+    (a repository's name).
 
-    Links to folders are not followed. A clone whose objects lie elsewhere, or are no plain files, is a FatalError.
+    Links to folders are not followed. A clone whose objects lie elsewhere, or are no plain files,
+    is a FatalError.
     """
     if not root.is_dir():
         raise FatalError("is not a folder", str(root), "give --mirror a folder with clones")
@@ -105,7 +112,9 @@ def _vetted(objects: Path, root: Path, clone: Path, depth: int = 0) -> Path:
 
 
 def ref(mirror: Mirror, name: str) -> str | None:
-    """The object that a ref of the mirror (`refs/heads/main`) names, read by hand; None where it has no such ref."""
+    """The object that a ref of the mirror (`refs/heads/main`) names, read by hand; None where it
+    has no such ref.
+    """
     loose = mirror.path / name
     if loose.is_file() and loose.resolve().is_relative_to(mirror.path.resolve()):
         text = loose.read_text("ascii", "replace").strip()

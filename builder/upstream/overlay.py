@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OverlayFile:
-    """One file; `replaces` is the upstream blob it was written against, None where upstream has no such file."""
+    """One file; `replaces` is the upstream blob it was written against, None where upstream has no
+    such file.
+    """
 
     path: str
     mode: str
@@ -118,7 +120,9 @@ def _present(folder: Path) -> dict[str, Path]:
 def judge(
     pinned: Pinned, file: OverlayFile, entries: Mapping[str, tuple[str, str]]
 ) -> OverlayResult:
-    """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode, blob)."""
+    """Whether one file may be laid over the pinned tree, whose `entries` are path -> (mode,
+    blob).
+    """
     for parent in patch_path_rules.parents(file.path):
         if parent in entries:
             return OverlayResult(

@@ -1,4 +1,6 @@
-"""What happens to one patch on one tree, and why: the outcome, and a line that a person can act on."""
+"""What happens to one patch on one tree, and why: the outcome, and a line that a person can act
+on.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class PatchResult:
 
 @dataclass(frozen=True)
 class State:
-    """The tree that a patch meets: `upstream` are the pinned tree's entries, `entries` those with the patches `earlier` in it."""
+    """The tree that a patch meets: `upstream` are the pinned tree's entries, `entries` those with
+    the patches `earlier` in it.
+    """
 
     pinned: Pinned
     index: Index
@@ -64,7 +68,9 @@ def text_of(reader: Reader, blob: str) -> list[bytes]:
 
 
 def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
-    """Put `patch` into the state's index if it fits beyond doubt; with `merge`, also where a three-way merge takes it."""
+    """Put `patch` into the state's index if it fits beyond doubt; with `merge`, also where a
+    three-way merge takes it.
+    """
 
     def result(
         outcome: Outcome, detail: str = "", by: Cause | None = None, *, sound: bool = False
@@ -112,7 +118,10 @@ def attempt(patch: Patch, state: State, *, merge: bool) -> PatchResult:
 
 
 def _doubt(patch: Patch, state: State) -> str | None:
-    """Why it is a guess where the patch belongs. There is no doubt about the very blob that it was made for."""
+    """Why it is a guess where the patch belongs.
+
+    There is no doubt about the very blob that it was made for.
+    """
     both = []
     for file in patch.files:
         if state.entries[file.path][1] == file.old:
@@ -122,7 +131,10 @@ def _doubt(patch: Patch, state: State) -> str | None:
         _, fits = patch_hunks.fit(text, file.hunks)
         for hunk, fit in zip(file.hunks, fits, strict=True):
             if fit.doubtful:
-                return f"the hunk at line {hunk.line} fits {fit.places} places of {file.path}, none at its own line"
+                return (
+                    f"the hunk at line {hunk.line} fits {fit.places} places of {file.path}, none "
+                    "at its own line"
+                )
         both.append(
             all(fit.at is not None for fit in fits) and not patch_hunks.takes(text, file.hunks)
         )
@@ -149,8 +161,11 @@ def _there(patch: Patch, entries: Mapping[str, tuple[str, str]], state: State) -
 
 
 def _merged(patch: Patch, state: State) -> str | None:
-    """Merge the patch into the state's index three ways; the tree, or None where that conflicts or lacks the old blobs."""
-    # Older versions are in mirrors and full clones only. Without them git would quietly fall back to plain applying.
+    """Merge the patch into the state's index three ways; the tree, or None where that conflicts or
+    lacks the old blobs.
+    """
+    # Older versions are in mirrors and full clones only. Without them git would quietly fall back
+    # to plain applying.
     trial = replace(state.index, git=state.pinned.git)
     if not all(
         trial.git.run("cat-file", "-e", file.old, check=False).returncode == 0

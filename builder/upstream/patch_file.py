@@ -1,7 +1,9 @@
-"""One patch file: read strictly, so that what a reviewer reads is what git does; written in one way only.
+"""One patch file: read strictly, so that what a reviewer reads is what git does; written in one way
+only.
 
-`From: NAME <MAIL>`, `Subject: [PATCH] ...`, an empty line, the fields (`Why`, `Upstream-Status`, `Drop-When`, perhaps `Origin`;
-lines that continue a field start with a space), an empty line, `---`, and the diff as `git diff -U1 --full-index` writes it.
+`From: NAME <MAIL>`, `Subject: [PATCH] ...`, an empty line, the fields (`Why`, `Upstream-Status`,
+`Drop-When`, perhaps `Origin`; lines that continue a field start with a space), an empty line,
+`---`, and the diff as `git diff -U1 --full-index` writes it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ _SPECIAL = {
 
 @dataclass(frozen=True)
 class FilePatch:
-    """What a patch does to one file: `old` and `new` are the blobs before and after, as the patch file claims."""
+    """What a patch does to one file: `old` and `new` are the blobs before and after, as the patch
+    file claims.
+    """
 
     path: str
     old: str
@@ -156,7 +160,9 @@ class _Lines:
         raise FatalError(what, f"{self.file}:{self.at + 1 - back}", do)
 
     def refuse_hidden(self) -> None:
-        """Fail at a character above the current line that is not visible: it would control the terminals that show the head."""
+        """Fail at a character above the current line that is not visible: it would control the
+        terminals that show the head.
+        """
         end = self.at
         for number, line in enumerate(self.lines[:end]):
             if hidden := next(
@@ -232,7 +238,10 @@ def status_problem(value: str) -> str | None:
     """What is wrong with an Upstream-Status."""
     found = _STATUS.fullmatch(value)
     if not found:
-        return f"Upstream-Status is one of {', '.join(STATUSES)}, then perhaps a [reason]; not {value!r}"
+        return (
+            f"Upstream-Status is one of {', '.join(STATUSES)}, then perhaps a [reason]; not "
+            f"{value!r}"
+        )
     if found["status"] in {"Denied", "Inappropriate"} and not found["reason"]:
         return f"Upstream-Status {found['status']} needs its [reason]"
     return None

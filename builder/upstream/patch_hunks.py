@@ -1,4 +1,6 @@
-"""Where a hunk fits in a text, by the rules of `git apply` without fuzz: for saying why a patch fails, and since when."""
+"""Where a hunk fits in a text, by the rules of `git apply` without fuzz: for saying why a patch
+fails, and since when.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class Hunk:
-    """One `@@` part. `body` holds (" " | "-" | "+", line with its newline); `line` is where it stands in the patch file."""
+    """One `@@` part.
+
+    `body` holds (" " | "-" | "+", line with its newline); `line` is where it stands in the patch
+    file.
+    """
 
     line: int
     old_start: int
@@ -47,7 +53,9 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Fit:
-    """How one hunk meets a text: the 0-based line it goes to (None: nowhere), where it expected to go, in how many places it fits."""
+    """How one hunk meets a text: the 0-based line it goes to (None: nowhere), where it expected to
+    go, in how many places it fits.
+    """
 
     at: int | None
     expected: int
@@ -55,7 +63,9 @@ class Fit:
 
     @property
     def doubtful(self) -> bool:
-        """It fits in several places, and none of them is its own line: which one is meant is a guess."""
+        """It fits in several places, and none of them is its own line: which one is meant is a
+        guess.
+        """
         return self.places > 1 and self.at != self.expected
 
 
@@ -120,8 +130,8 @@ def holds(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
 def takes(text: Sequence[bytes], hunks: Sequence[Hunk]) -> bool:
     """Whether all hunks fit beyond doubt.
 
-    Lines inserted before an empty one fit a second time behind themselves: what fits, but not at its own line, and is
-    there already, is in doubt too.
+    Lines inserted before an empty one fit a second time behind themselves: what fits, but not at
+    its own line, and is there already, is in doubt too.
     """
     _, fits = fit(text, hunks)
     if any(one.at is None or one.doubtful for one in fits):

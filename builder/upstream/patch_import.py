@@ -56,7 +56,9 @@ def joined(pinned: Pinned, repo: Path | None) -> tuple[Pinned, local_mirror.Mirr
 
 
 def resolve(git: Git, clone: local_mirror.Mirror | None, text: str) -> str:
-    """The commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag; then perhaps ~N or ^."""
+    """The commit that `text` names: hex digits, or with a clone HEAD, a branch or a tag; then
+    perhaps ~N or ^.
+    """
     found = _REF.fullmatch(text)
     if not found:
         raise FatalError(
@@ -130,12 +132,14 @@ def adopt(
     fields: dict[str, str],
     replaces: bool = False,
 ) -> Adoption:
-    """The files for `commit` as a patch at the end of the series, or, with `replaces`, in the place of the patch `name`.
+    """The files for `commit` as a patch at the end of the series, or, with `replaces`, in the place
+    of the patch `name`.
 
     A broken patch can be replaced while others are broken too: they are mended one after the other.
 
     Raises:
-        FatalError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a patch. Nothing is written.
+        FatalError: the commit is a merge or empty, breaks a rule, does not apply, or breaks a
+          patch. Nothing is written.
     """
     git = pinned.git
     parent, author, found_subject = head_of(git, commit)
@@ -192,10 +196,11 @@ def adopt(
 def _refresh_from(
     pinned: Pinned, wanted: Sequence[Patch], at: int
 ) -> tuple[list[Patch], patched_source.Survey]:
-    """Return the series with the patches from `at` on as they must be to apply plainly, and what a build makes of it.
+    """Return the series with the patches from `at` on as they must be to apply plainly, and what a
+    build makes of it.
 
-    A patch behind one that fails keeps its bytes: they would be written without the failing one. The patch at `at` is the
-    new one, and is always written.
+    A patch behind one that fails keeps its bytes: they would be written without the failing one.
+    The patch at `at` is the new one, and is always written.
     """
     merged = patched_source.survey(pinned, wanted, (), merge=True)
     fresh = patch_refresh.fresh(pinned, merged)
@@ -211,7 +216,8 @@ def _refresh_from(
 def _check_effect(
     before: patched_source.Survey, after: patched_source.Survey, new: Patch, *, replaces: bool
 ) -> tuple[PatchResult, ...]:
-    """Refuse a change that does not apply or that breaks a patch; return what a build still refuses.
+    """Refuse a change that does not apply or that breaks a patch; return what a build still
+    refuses.
 
     Args:
         before: What a build makes of the series as it stands.
@@ -238,7 +244,8 @@ def _check_effect(
                 "import",
                 "mend that patch first (docs/patches.md says how)",
             )
-        # While a broken patch is left out, those behind it are judged without it. What its mended form breaks is next to mend.
+        # While a broken patch is left out, those behind it are judged without it. What its mended
+        # form breaks is next to mend.
         if result.name not in was_failing and new.name not in was_failing:
             raise FatalError(
                 f"with it, {result.name} is {result.outcome}: {result.detail}",

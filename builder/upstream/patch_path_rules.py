@@ -1,4 +1,6 @@
-"""Which paths a patch or an overlay may name: plainer ones than an upstream may have, so that git never quotes them."""
+"""Which paths a patch or an overlay may name: plainer ones than an upstream may have, so that git
+never quotes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The bytes that each patch should have: the diff between the trees around it, in the one form that git writes everywhere."""
+"""The bytes that each patch should have: the diff between the trees around it, in the one form that
+git writes everywhere.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ def name_problem(name: str) -> str | None:
     """Why `name` is no name of a patch."""
     if _NAME.fullmatch(name) and ".." not in name and not name.endswith(".patch"):
         return None
-    return f"{name!r} is no patch name (a letter first, then letters, digits and _.+-; without .patch; the order stands in series)"
+    return (
+        f"{name!r} is no patch name (a letter first, then letters, digits and _.+-; without "
+        ".patch; the order stands in series)"
+    )
 
 
 def names(folder: Path) -> list[str]:
@@ -49,7 +52,10 @@ def names(folder: Path) -> list[str]:
 
 
 def load(folder: Path, *, tolerated: Collection[str] = ()) -> tuple[Patch, ...]:
-    """All patches, read and linted. A file that is not in `series` is an error unless its name is among `tolerated`."""
+    """All patches, read and linted.
+
+    A file that is not in `series` is an error unless its name is among `tolerated`.
+    """
     listed = [f"{name}.patch" for name in names(folder)]
     present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".tmp-")} - {
         "series"

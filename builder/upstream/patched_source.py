@@ -1,7 +1,8 @@
-"""The patched source: the pinned commit, one commit a patch, one for the overlay; the same SHAs on every machine.
+"""The patched source: the pinned commit, one commit a patch, one for the overlay; the same SHAs on
+every machine.
 
-What a build takes is decided by the pinned tree and our files alone. History, which only some machines have, and
-three-way merges, which need it, serve to explain and to refresh.
+What a build takes is decided by the pinned tree and our files alone. History, which only some
+machines have, and three-way merges, which need it, serve to explain and to refresh.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _FEW_LINES = 40  # a file's lines that a patch may take away before the half-of-
 
 @dataclass(frozen=True)
 class Patched:
-    """A source as it is shipped. `exported_tree` is `tree` without the paths that are never exported; `overlay` is (path, blob)."""
+    """A source as it is shipped.
+
+    `exported_tree` is `tree` without the paths that are never exported; `overlay` is (path, blob).
+    """
 
     pinned: Pinned
     commit: str
@@ -52,7 +56,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Survey:
-    """What became of every patch and every overlaid file, and of the source where all that failed is left out."""
+    """What became of every patch and every overlaid file, and of the source where all that failed
+    is left out.
+    """
 
     results: tuple[PatchResult, ...]
     overlaid: tuple[OverlayResult, ...]
@@ -63,7 +69,9 @@ class Survey:
 
 
 def inputs(source: GitSource | WheelSource) -> dict[str, Any]:
-    """All that decides a patched source, beside the pinned commit's content: ready for a stage key."""
+    """All that decides a patched source, beside the pinned commit's content: ready for a stage
+    key.
+    """
     return {
         "commit": getattr(source, "commit", ""),
         "wheel": getattr(source, "sha256", ""),
@@ -79,10 +87,12 @@ def inputs(source: GitSource | WheelSource) -> dict[str, Any]:
 def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     """Build the patched source.
 
-    A patch that upstream has word for word is left out with a warning: the tree is the same as with it.
+    A patch that upstream has word for word is left out with a warning: the tree is the same as with
+    it.
 
     Raises:
-        FatalError: a patch or an overlaid file does not fit (naming it, its outcome and the upstream commit that caused it),
+        FatalError: a patch or an overlaid file does not fit (naming it, its outcome and the
+          upstream commit that caused it),
             or a file breaks a rule.
     """
     found = survey(pinned, patch_series.load(source.patches), overlay.load(source.overlay))
@@ -106,7 +116,8 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
     for result in found.results:
         if result.outcome == "upstream":
             log.warn(f"{source.name}: {result.name}: {result.detail}")
-    # For people who want to look at it; nothing of ours reads it, so a failure to write it does no harm.
+    # For people who want to look at it; nothing of ours reads it, so a failure to write it does no
+    # harm.
     pinned.git.run("update-ref", f"refs/rosetta/{source.name}", found.commit, check=False)
     laid_over = tuple((laid.path, laid.blob) for laid in found.overlaid)
     return Patched(pinned, found.commit, found.tree, found.exported_tree, found.results, laid_over)
@@ -115,8 +126,12 @@ def apply(pinned: Pinned, source: GitSource | WheelSource) -> Patched:
 def survey(
     pinned: Pinned, patches: Sequence[Patch], files: Sequence[OverlayFile], *, merge: bool = False
 ) -> Survey:
-    """Try every patch and every overlaid file on the pinned tree. With `merge`, a three-way merge counts as applied."""
-    # A build goes without the mirrors: else git would leave out of our repository what a mirror happens to have.
+    """Try every patch and every overlaid file on the pinned tree.
+
+    With `merge`, a three-way merge counts as applied.
+    """
+    # A build goes without the mirrors: else git would leave out of our repository what a mirror
+    # happens to have.
     git = pinned.git if merge else replace(pinned.git, alternates=())
     with tempfile.TemporaryDirectory(prefix="rosetta-") as folder, Reader(git) as reader:
         index = Index(git, Path(folder, "index"))
@@ -177,7 +192,9 @@ def _overlay_message(files: Sequence[OverlayFile]) -> str:
 def _check_targets(
     patch: Patch, entries: dict[str, tuple[str, str]], pinned: Pinned, reader: Reader
 ) -> None:
-    """Refuse a patch that writes through a link, touches what is never exported, or takes most of a file away."""
+    """Refuse a patch that writes through a link, touches what is never exported, or takes most of a
+    file away.
+    """
     for file in patch.files:
         where = f"{patch.file}:{file.hunks[0].line}"
         for path in (*patch_path_rules.parents(file.path), file.path):

@@ -1,4 +1,6 @@
-"""Which paths an upstream, a patch or a wheel may have: what no file system, git or shell takes for anything else."""
+"""Which paths an upstream, a patch or a wheel may have: what no file system, git or shell takes for
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def check_name(name: str, where: str) -> str:
 
 
 def check_path(path: str, where: str) -> str:
-    """A relative path with `/` between its components, returned as it came; a FatalError at `where` if it is hostile."""
+    """A relative path with `/` between its components, returned as it came; a FatalError at `where`
+    if it is hostile.
+    """
     if path.startswith("/"):
         raise FatalError(f"holds the absolute path {path!r}", where, _DO)
     if len(path.encode("utf-8", "surrogateescape")) > _LONGEST:

@@ -1,4 +1,6 @@
-"""What a pinned commit needs, read whole: the commit, its trees and the content of every file that is not absent."""
+"""What a pinned commit needs, read whole: the commit, its trees and the content of every file that
+is not absent.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Commit:
 
 
 def read_commit(reader: Reader, sha: str) -> Commit:
-    """The header of the commit `sha`; FatalError if it is missing (MissingObjectError), corrupt or malformed."""
+    """The header of the commit `sha`; FatalError if it is missing (MissingObjectError), corrupt or
+    malformed.
+    """
     header = reader.read(sha, "commit").partition(b"\n\n")[0].decode("utf-8", "replace")
     tree = re.match(r"tree ([0-9a-f]{40})\n", header)
     date = re.search(r"^committer .* ([0-9]{1,12}) [+-][0-9]{4}$", header, re.MULTILINE)
@@ -42,7 +46,9 @@ def read_commit(reader: Reader, sha: str) -> Commit:
 
 
 def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> None:
-    """FatalError if the manifest lists a path as absent from source `name` that the source does not have at all."""
+    """FatalError if the manifest lists a path as absent from source `name` that the source does not
+    have at all.
+    """
     for path in absent:
         if path not in paths:
             raise FatalError(
@@ -53,7 +59,9 @@ def check_absent(absent: Iterable[str], paths: Collection[str], name: str) -> No
 
 
 def verify(reader: Reader, sha: str, absent: tuple[str, ...], name: str) -> None:
-    """Read all that the commit `sha` of source `name` needs; the reader hashes it, and what is hostile is refused."""
+    """Read all that the commit `sha` of source `name` needs; the reader hashes it, and what is
+    hostile is refused.
+    """
     entries = walk(reader, read_commit(reader, sha).tree)
     check_absent(absent, {entry.path for entry in entries}, name)
     links: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Render the Slurm files of scripts/ from scripts/slurm: one template, and a table of the jobs.
 
-A batch script has to hold everything that it needs, since Slurm copies the one file only. And people
-submit the files of a clone by their names, so that they stand in the repository as they are run.
+A batch script has to hold everything that it needs, since Slurm copies the one file only. And
+people submit the files of a clone by their names, so that they stand in the repository as they are
+run.
 """
 
 from __future__ import annotations

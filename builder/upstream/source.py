@@ -1,7 +1,9 @@
-"""From a pin to verified objects in the cache: what was verified before, a mirror, the git server, a wheel.
+"""From a pin to verified objects in the cache: what was verified before, a mirror, the git server,
+a wheel.
 
-Whatever serves a source, its objects are read, hashed by us and copied into `git/<name>.git`, one file each, the commit
-last. So a mirror or a server plays no part afterwards, and a kill leaves nothing that a rerun could take for the whole.
+Whatever serves a source, its objects are read, hashed by us and copied into `git/<name>.git`, one
+file each, the commit last. So a mirror or a server plays no part afterwards, and a kill leaves
+nothing that a rerun could take for the whole.
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ if TYPE_CHECKING:
 class Pinned:
     """A source whose pinned commit lies in our cache, every object verified.
 
-    `date` is the committer's, in seconds since 1970. Where `history` is true, `git` also sees the commits before the pin, through the
-    mirror in `git.alternates`: those objects were not verified by us and are good for explanations only. `transport` is what
-    served it now: cache, mirror, git or wheel.
+    `date` is the committer's, in seconds since 1970. Where `history` is true, `git` also sees the
+    commits before the pin, through the mirror in `git.alternates`: those objects were not verified
+    by us and are good for explanations only. `transport` is what served it now: cache, mirror, git
+    or wheel.
     """
 
     name: str
@@ -57,7 +60,10 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Access:
-    """Where sources may be had from. `release_lines` names, for a source, a distribution that does with its wheel."""
+    """Where sources may be had from.
+
+    `release_lines` names, for a source, a distribution that does with its wheel.
+    """
 
     cache: Cache
     offline: bool = False
@@ -67,7 +73,9 @@ class Access:
 
 
 def access(context: Context, manifest: Manifest) -> Access:
-    """Where a verb's sources may be had from; a source whose project is also shipped as a wheel has that as a way out."""
+    """Where a verb's sources may be had from; a source whose project is also shipped as a wheel has
+    that as a way out.
+    """
     wheels = {
         entry.wheel.partition("==")[0]: name
         for name, entry in manifest.sources.items()
@@ -89,10 +97,11 @@ def access(context: Context, manifest: Manifest) -> Access:
 
 
 def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
-    """The source at its pin: from the cache if it was verified there before, else from the first that has it.
+    """The source at its pin: from the cache if it was verified there before, else from the first
+    that has it.
 
-    Raises FatalError naming the source for what cannot be had (with the ways out), is corrupt or is hostile; nothing
-    of it is kept then.
+    Raises FatalError naming the source for what cannot be had (with the ways out), is corrupt or is
+    hostile; nothing of it is kept then.
     """
     check(source, access)
     try:
@@ -111,7 +120,9 @@ def acquire(source: GitSource | WheelSource, access: Access) -> Pinned:
 
 
 def check(source: GitSource | WheelSource, access: Access) -> None:
-    """FatalError if the source's name, URL, ref or pin is not what it says it is, whatever the manifest's loader let through."""
+    """FatalError if the source's name, URL, ref or pin is not what it says it is, whatever the
+    manifest's loader let through.
+    """
     where = f"source {source.name!r}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", source.name):
         raise FatalError(
@@ -149,7 +160,9 @@ def _stamp(source: GitSource | WheelSource, access: Access) -> Path:
 
 
 def _remembered(source: GitSource | WheelSource, access: Access) -> Pinned | None:
-    """What the stamp says, if there is one and its commit is there: no git process, nothing read again."""
+    """What the stamp says, if there is one and its commit is there: no git process, nothing read
+    again.
+    """
     stamp = _stamp(source, access)
     repository = stamp.parent.parent
     try:
@@ -234,7 +247,9 @@ def _take_commit(source: GitSource, access: Access, repository: Path) -> str:
 
 
 def _copy(source: GitSource, view: Git, where: str, repository: Path) -> bool:
-    """Verify the whole pin in `view`, then write it to our repository; False if `view` does not have the commit."""
+    """Verify the whole pin in `view`, then write it to our repository; False if `view` does not
+    have the commit.
+    """
     kept: dict[str, tuple[str, bytes]] = {}
     with Reader(view, where, kept) as reader:
         try:
@@ -308,7 +323,9 @@ def _reaches_back(pinned: Pinned, mirror: Mirror) -> bool:
 
 @contextlib.contextmanager
 def _scratch(access: Access, name: str) -> Iterator[Path]:
-    """A folder for a repository that lives for one step; what killed runs left is thrown away, as far as no child of theirs still writes."""
+    """A folder for a repository that lives for one step; what killed runs left is thrown away, as
+    far as no child of theirs still writes.
+    """
     for left in access.cache.path("git").glob(f".tmp-scratch-{name}-*"):
         with contextlib.suppress(OSError):
             caching.remove(left)

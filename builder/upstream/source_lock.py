@@ -1,4 +1,6 @@
-"""locks/sources.json: what each source must become after patches and overlay, so that every machine can see that it got the same."""
+"""locks/sources.json: what each source must become after patches and overlay, so that every machine
+can see that it got the same.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def load(manifest: Manifest) -> dict[str, Any]:
 
 
 def check(manifest: Manifest, state: PatchedSource) -> None:
-    """FatalError if the same pin, patches and overlay gave something else here than where the lock was made."""
+    """FatalError if the same pin, patches and overlay gave something else here than where the lock
+    was made.
+    """
     known, found = load(manifest).get(state.name), entry(state)
     if known is None:
         return

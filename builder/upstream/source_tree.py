@@ -1,4 +1,6 @@
-"""The stages between a pin and a folder: patched once per set of inputs, exported once per tree, with bytecode."""
+"""The stages between a pin and a folder: patched once per set of inputs, exported once per tree,
+with bytecode.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def resolve_ref(source: GitSource, access: Access) -> str:
-    """The commit at which the branch or tag that the source tracks stands now: in a mirror of it, else on its server.
+    """The commit at which the branch or tag that the source tracks stands now: in a mirror of it,
+    else on its server.
 
     Raises FatalError naming the ref if it was lost, or if nobody can be asked.
     """
@@ -28,7 +29,9 @@ def resolve_ref(source: GitSource, access: Access) -> str:
 
 
 def check_on_branch(source: GitSource, access: Access) -> None:
-    """FatalError unless the pin lies on the branch that the source tracks, as it stands now; UnreachableError where nobody can be asked."""
+    """FatalError unless the pin lies on the branch that the source tracks, as it stands now;
+    UnreachableError where nobody can be asked.
+    """
     tip, mirror = stands(source, access)
     if tip == source.commit:
         return
@@ -43,7 +46,10 @@ def check_on_branch(source: GitSource, access: Access) -> None:
             )
         if git_server.holds(git, tip, source.commit):
             return
-    what = f"commit {source.commit} does not lie on {source.track}, which stands at {tip} (force-pushed?)"
+    what = (
+        f"commit {source.commit} does not lie on {source.track}, which stands at {tip} "
+        "(force-pushed?)"
+    )
     raise FatalError(
         what, f"source {source.name}", "move the pin, or correct `track` in the manifest"
     )
@@ -63,7 +69,10 @@ def stands(source: GitSource, access: Access) -> tuple[str, Mirror | None]:
                     if sha := mirror_ref(mirror, name):
                         return _peeled(mirror, sha), mirror
     if access.offline:
-        what = f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch {source.track}{'' if seen else ' stands'}"
+        what = (
+            f"{'its mirrors do not have' if seen else 'no mirror of it can say where'} the branch "
+            f"{source.track}{'' if seen else ' stands'}"
+        )
         raise git_server.UnreachableError(
             f"{what}, and --offline forbids asking {source.git}",
             where,

@@ -1,4 +1,6 @@
-"""From a tree to a folder: the blobs' bytes as they are, whatever git's attributes, the umask or the locale say."""
+"""From a tree to a folder: the blobs' bytes as they are, whatever git's attributes, the umask or
+the locale say.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ def exported_entries(entries: Iterable[Entry], absent: Iterable[str]) -> list[En
 
 
 def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
-    """Write `entries` below the folder `into`: files 0644 or 0755, folders 0755, symbolic links only if they stay inside.
+    """Write `entries` below the folder `into`: files 0644 or 0755, folders 0755, symbolic links
+    only if they stay inside.
 
-    Raises FatalError before anything is written if a link climbs out or a path lies below a link or a file.
+    Raises FatalError before anything is written if a link climbs out or a path lies below a link or
+    a file.
     """
     wanted = sorted(entries, key=lambda entry: entry.path)
     links = {entry.path: _target(reader, entry) for entry in wanted if entry.mode == LINK}
@@ -59,7 +63,9 @@ def write_tree(reader: Reader, entries: Iterable[Entry], into: Path) -> None:
 
 
 def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str) -> set[str]:
-    """The folders that `entries` need; a FatalError where two entries collide or one of `links` (path: target) leads out."""
+    """The folders that `entries` need; a FatalError where two entries collide or one of `links`
+    (path: target) leads out.
+    """
     paths: set[str] = set()
     folders: set[str] = set()
     for entry in entries:
@@ -76,7 +82,9 @@ def check_layout(entries: Iterable[Entry], links: Mapping[str, str], where: str)
 
 
 def _check_link(path: str, links: Mapping[str, str], where: str) -> None:
-    """Follow a link as a file system would, every link on the way included: what climbs out anywhere is refused."""
+    """Follow a link as a file system would, every link on the way included: what climbs out
+    anywhere is refused.
+    """
     target = links[path]
     refused = FatalError(
         f"holds the link {path!r} to {target!r}, which leads out of the tree", where, _DO

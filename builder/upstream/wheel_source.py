@@ -23,10 +23,12 @@ _DO = "take no wheel that holds it"
 
 
 def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
-    """Every file of a wheel as the zip has it: {path: (mode, content)}, all with mode 100644, sorted by path.
+    """Every file of a wheel as the zip has it: {path: (mode, content)}, all with mode 100644,
+    sorted by path.
 
-    Raises FatalError for what is no zip, for names that climb out or are git's own, for links, for duplicates and for
-    files that are larger than they say or than 64 MiB (512 MiB together). Nothing is written.
+    Raises FatalError for what is no zip, for names that climb out or are git's own, for links, for
+    duplicates and for files that are larger than they say or than 64 MiB (512 MiB together).
+    Nothing is written.
     """
     where = wheel.name
     found: dict[str, tuple[str, bytes]] = {}
@@ -56,7 +58,10 @@ def entries_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
         UnicodeDecodeError,
     ) as error:
         raise FatalError(
-            f"is not a sound zip file ({str(error).splitlines()[0] if str(error) else 'it ends early'})",
+            (
+                "is not a sound zip file "
+                f"({str(error).splitlines()[0] if str(error) else 'it ends early'})"
+            ),
             where,
             "get it anew",
         ) from error
@@ -89,7 +94,9 @@ def _checked(info: zipfile.ZipInfo, where: str) -> bool:
 
 
 def commit_of(tree: str, requirement: str, sha256: str) -> bytes:
-    """The content of the root commit that holds a wheel's files; it depends on nothing but its arguments."""
+    """The content of the root commit that holds a wheel's files; it depends on nothing but its
+    arguments.
+    """
     person = f"rosetta <rosetta@localhost> {DATE} +0000"
     message = f"{requirement}\n\nThe files of its wheel (sha256 {sha256})\n"
     return f"tree {tree}\nauthor {person}\ncommitter {person}\n\n{message}".encode()

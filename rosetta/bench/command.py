@@ -31,13 +31,19 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "t5",
         parents=[common],
         help="T5 1.1 on synthetic tokens, modes taking turns",
-        description="The ratio is to the first mode, the median over turns; MFU is defined in rosetta/launch/peaks.py.",
+        description=(
+            "The ratio is to the first mode, the median over turns; MFU is defined in "
+            "rosetta/launch/peaks.py."
+        ),
     )
     arguments.shape(t5, size="small", sizes=", ".join(modes.sizes()))
     words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
     t5.add_argument(
         "--modes",
-        help=f"separated by commas, each of words joined by +: {words} (default: {','.join(modes.DEFAULT)})",
+        help=(
+            f"separated by commas, each of words joined by +: {words} (default: "
+            f"{','.join(modes.DEFAULT)})"
+        ),
     )
     t5.add_argument(
         "--batch",
@@ -109,23 +115,30 @@ def table(result: dict[str, Any]) -> str:
     """Return the result as text."""
     task = result["task"]
     head = (
-        f"T5 1.1 {task['size']}, {task['batch']} x {task['inputs']}/{task['targets']} tokens, dropout {task['dropout']}, "
+        f"T5 1.1 {task['size']}, {task['batch']} x {task['inputs']}/{task['targets']} tokens, "
+        f"dropout {task['dropout']}, "
         f"{result['devices']} x {result['card']}, {result['flops'] / 1e12:.3g} TFLOP a step"
     )
     lines = [
         head,
-        f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} {'of':>9} {'GiB':>6} {'compile':>8}",
+        (
+            f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} "
+            f"{'of':>9} {'GiB':>6} {'compile':>8}"
+        ),
     ]
     for row in result["modes"]:
         share = "-" if row["mfu"] is None else f"{row['mfu']:.1%}"
         memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
         lines.append(
-            f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} {row['sequences_per_second']:9.1f} "
-            f"{row['tokens_per_second']:10.0f} {share:>7} {row['peak_of']:>9} {memory:>6} {row['compile_seconds']:6.1f} s"
+            f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} "
+            f"{row['sequences_per_second']:9.1f} "
+            f"{row['tokens_per_second']:10.0f} {share:>7} {row['peak_of']:>9} {memory:>6} "
+            f"{row['compile_seconds']:6.1f} s"
         )
     if _speed_changed(result["modes"]):
         lines.append(
-            "The machine's speed changed between turns: compare by the ratio, which is taken within each turn."
+            "The machine's speed changed between turns: compare by the ratio, which is taken "
+            "within each turn."
         )
     if any(row["mfu"] is None for row in result["modes"]):
         lines.append(f"No MFU: the peak of {result['card']} is not known.")

@@ -1,4 +1,6 @@
-"""What `rosetta bench t5` can compare: words joined by "+", such as fp8+fused+cudnn, and the sizes of models as the gin files give them."""
+"""What `rosetta bench t5` can compare: words joined by "+", such as fp8+fused+cudnn, and the sizes
+of models as the gin files give them.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def parse(name: str) -> Mode:
 def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     """Say why a device cannot run a mode, or nothing if it can.
 
-    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability, such as (9, 0).
+    platform: "gpu" or "cpu", where XLA imitates FP8; capability: the GPU's compute capability, such
+    as (9, 0).
     """
     if mode.cudnn and platform != "gpu":
         return "cuDNN needs a GPU"
@@ -90,7 +93,10 @@ def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
         (mode.fp8, "FP8", card.FP8),
     ):
         if uses and capability < oldest:
-            return f"{what} needs compute capability {_dotted(oldest)}, this card has {_dotted(capability)}"
+            return (
+                f"{what} needs compute capability {_dotted(oldest)}, this card has "
+                f"{_dotted(capability)}"
+            )
     return ""
 
 
@@ -110,7 +116,9 @@ def _file(size: str) -> Path:
 
 
 def size(name: str) -> dict[str, Any]:
-    """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all of them."""
+    """Return the fields of T5Config that make a T5 1.1 of one size; the vocabulary is T5's for all
+    of them.
+    """
     if name not in sizes():
         raise UserError(
             f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}"

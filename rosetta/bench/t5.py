@@ -1,7 +1,8 @@
-"""A training step of rosetta's T5 on synthetic tokens, without T5X: what its network costs in each mode, the modes taking turns.
+"""A training step of rosetta's T5 on synthetic tokens, without T5X: what its network costs in each
+mode, the modes taking turns.
 
-All modes train one and the same state, since the tree of the parameters does not depend on them: memory is that of one model, and FP8's own
-state is small.
+All modes train one and the same state, since the tree of the parameters does not depend on them:
+memory is that of one model, and FP8's own state is small.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Z_LOSS = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is measured: `size` names a T5 1.1; batch is of all devices together; lengths are tokens of inputs and targets."""
+    """What is measured: `size` names a T5 1.1; batch is of all devices together; lengths are tokens
+    of inputs and targets.
+    """
 
     size: str
     batch: int
@@ -91,7 +94,9 @@ def optimizer() -> Any:
 
 
 def step(config: T5Config, state: Any, own: Any, batch: Any, key: Any) -> tuple[Any, Any, Any]:
-    """Do one step: state (params, optimizer's) and a mode's own collections to the next ones, and the loss."""
+    """Do one step: state (params, optimizer's) and a mode's own collections to the next ones, and
+    the loss.
+    """
     params, moments = state
     value, (gradients, seen) = jax.value_and_grad(
         lambda both: mean_loss(config, {"params": both[0], **both[1]}, batch, key)
@@ -200,10 +205,12 @@ def bench(
       say: takes a line of progress.
 
     Returns:
-      the card, the FLOPs of a step, and for each mode seconds, ratio to the first (below 1 is faster), rates, MFU, peak memory and loss.
+      the card, the FLOPs of a step, and for each mode seconds, ratio to the first (below 1 is
+      faster), rates, MFU, peak memory and loss.
 
     Raises:
-      UserError: a mode or size that does not exist or that this device cannot do, a batch that does not divide, or too little memory.
+      UserError: a mode or size that does not exist or that this device cannot do, a batch that does
+        not divide, or too little memory.
     """
     asked, device = [modes.parse(name) for name in names], jax.devices()[0]
     chosen = []

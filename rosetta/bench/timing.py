@@ -1,4 +1,6 @@
-"""Timings that can be compared: the candidates take turns, and what counts is the ratio to the reference within each turn."""
+"""Timings that can be compared: the candidates take turns, and what counts is the ratio to the
+reference within each turn.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,11 @@ def interleaved(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Samples]:
-    """Run every candidate once a turn, in an order that is reversed every other turn, and return what each took.
+    """Run every candidate once a turn, in an order that is reversed every other turn, and return
+    what each took.
 
-    A candidate returns when its work is done: one that runs on a device has to wait for it. Warm up before.
+    A candidate returns when its work is done: one that runs on a device has to wait for it. Warm up
+    before.
     """
     if turns < 1:
         raise ValueError("at least one turn")

@@ -202,7 +202,10 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if (tokenizer := args.source / TOKENIZER).is_file():
             shutil.copyfile(tokenizer, part / TOKENIZER)
     lines = [
-        f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count(shape):,} parameters, {cast.dtype.name}"
+        (
+            f"{escape(str(args.out), keep='')}: {total} tensors, {llama.count(shape):,} "
+            f"parameters, {cast.dtype.name}"
+        )
     ]
     adapted = getattr(source, "adapted", 0)
     if adapted:
@@ -229,7 +232,8 @@ def convert(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
-    """Read back what was written, and compare it bit by bit with the source's tensors as they are in the new type.
+    """Read back what was written, and compare it bit by bit with the source's tensors as they are
+    in the new type.
 
     Raises:
       UserError: a tensor, or a size of the model, is another.
@@ -240,7 +244,10 @@ def check_written(source: Any, written: Any, dtype: Any, out: Path) -> None:
     advice = READ_BACK_ADVICE
     if written.shape != source.shape:
         raise UserError(
-            f"the model that was written reads back as {written.shape}, where {source.shape} was meant",
+            (
+                f"the model that was written reads back as {written.shape}, where {source.shape} "
+                "was meant"
+            ),
             str(out),
             advice,
         )

@@ -1,9 +1,12 @@
-"""Account for every field of a model's configuration file: config.json of Hugging Face, params.json of Meta.
+"""Account for every field of a model's configuration file: config.json of Hugging Face, params.json
+of Meta.
 
-A field is read by the converter, or must have the one value that LLaMA and LLaMA-2 have, or does not change the model. Any other field
-could change the model, so a configuration that sets it is refused. A field whose value is null is not set.
+A field is read by the converter, or must have the one value that LLaMA and LLaMA-2 have, or does
+not change the model. Any other field could change the model, so a configuration that sets it is
+refused. A field whose value is null is not set.
 
-Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and defaults); llama, llama/model.py.
+Sources: transformers, models/llama/configuration_llama.py and configuration_utils.py (names and
+defaults); llama, llama/model.py.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ HF_READ = frozenset(
         "vocab_size",
     )
 )
-# Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with the value that turns them off.
+# Field -> the values that make the model of LLaMA-2. Fields of other architectures stand here with
+# the value that turns them off.
 HF_FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "architectures": (["LlamaForCausalLM"], ["LLaMAForCausalLM"]),
@@ -67,7 +71,8 @@ HF_FIXED: dict[str, tuple[Any, ...]] = {
 }
 # Fields on tokens and lengths, which a folder of Hugging Face keeps when it is converted to one.
 HF_KEPT = frozenset(("bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings"))
-# pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping, outputs, generation and labels.
+# pretraining_tp splits a product into parts whose sum is the same; the rest are bookkeeping,
+# outputs, generation and labels.
 HF_HARMLESS = HF_KEPT | frozenset(
     (
         "_attn_implementation",
@@ -177,7 +182,10 @@ def check_fields(
         if value is None or name in read or name in harmless:
             continue
         if name not in fixed:
-            advice = "if the field does not change the model, remove it from a copy of the file and convert that"
+            advice = (
+                "if the field does not change the model, remove it from a copy of the file and "
+                "convert that"
+            )
             raise UserError(
                 f"the converter does not know the field {name!r} (its value is {shorten(value)})",
                 where,
@@ -225,7 +233,10 @@ def check_hf_fields(config: Mapping[str, Any], where: str) -> None:
         for key in ("rope_type", "type"):
             if rotary.get(key, "default") != "default":
                 raise UserError(
-                    f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 has 'default'",
+                    (
+                        f"its rotary embedding is of the type {shorten(rotary[key])}, and LLaMA-2 "
+                        "has 'default'"
+                    ),
                     where,
                     "convert a LLaMA or LLaMA-2",
                 )

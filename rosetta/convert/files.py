@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Return a JSON object from a file. UserError where the file holds something else, or names a field twice."""
+    """Return a JSON object from a file.
+
+    UserError where the file holds something else, or names a field twice.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_fields)
         if isinstance(found, dict):
@@ -36,7 +39,9 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a JSON object; ValueError where a name stands there twice, since one of the two would be dropped."""
+    """Return the fields of a JSON object; ValueError where a name stands there twice, since one of
+    the two would be dropped.
+    """
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a name stands there twice")
@@ -49,7 +54,10 @@ def write_document(path: Path, value: Any) -> None:
 
 
 def beside(folder: Path, name: Any) -> Path:
-    """Return the path of a file that a document of the folder names. UserError where it leads elsewhere or is missing."""
+    """Return the path of a file that a document of the folder names.
+
+    UserError where it leads elsewhere or is missing.
+    """
     if not isinstance(name, str) or os.path.basename(name) != name:
         raise UserError(
             f"its index names {name!r}, which is no file of the folder",
@@ -65,10 +73,12 @@ def beside(folder: Path, name: Any) -> Path:
 def made(folder: Path, needed: int) -> Iterator[Path]:
     """Give a folder to write into that becomes `folder` when all is written.
 
-    It lies in a temporary folder of this run, beside `folder`: nothing that another run or the user made is touched.
+    It lies in a temporary folder of this run, beside `folder`: nothing that another run or the user
+    made is touched.
 
     Raises:
-      UserError: `folder` holds something or cannot be made, or there is less room than the `needed` bytes.
+      UserError: `folder` holds something or cannot be made, or there is less room than the `needed`
+        bytes.
     """
     checks.writable(str(folder.parent))
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
@@ -84,7 +94,8 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix="rosetta-part-", dir=target.parent))
     try:
         part = temporary / "out"
-        part.mkdir()  # with the permissions that the user's new folders have; those of `temporary` are narrower
+        # With the permissions that the user's new folders have; those of `temporary` are narrower.
+        part.mkdir()
         free = shutil.disk_usage(part).free
         if free < needed:
             raise UserError(
@@ -99,7 +110,9 @@ def made(folder: Path, needed: int) -> Iterator[Path]:
 
 
 def _move(part: Path, target: Path, folder: Path) -> None:
-    """Give a finished folder its name; an empty folder there is replaced, and anything else is kept."""
+    """Give a finished folder its name; an empty folder there is replaced, and anything else is
+    kept.
+    """
     try:
         part.rename(target)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""LLaMA's weights as Hugging Face has them: config.json, and safetensors (or pytorch_model.bin) in one file or several.
+"""LLaMA's weights as Hugging Face has them: config.json, and safetensors (or pytorch_model.bin) in
+one file or several.
 
-Its rotary embedding turns the two halves of a head where LLaMA's turns neighbours, so the rows of q and k are permuted
-(transformers, models/llama/convert_llama_weights_to_hf.py).
+Its rotary embedding turns the two halves of a head where LLaMA's turns neighbours, so the rows of q
+and k are permuted (transformers, models/llama/convert_llama_weights_to_hf.py).
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def pairs(tensor: Any, heads: int) -> Any:
 
 
 def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
-    """Return the sizes, whether the embedding makes the logits too, and the fields that another config.json keeps."""
+    """Return the sizes, whether the embedding makes the logits too, and the fields that another
+    config.json keeps.
+    """
     path = folder / "config.json"
     config = files.document(path)
     config_fields.check_hf_fields(config, str(path))
@@ -251,7 +254,11 @@ def write(
     dtype: Any,
     extra: dict[str, Any] | None = None,
 ) -> None:
-    """Write a folder of Hugging Face's. `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source has, too."""
+    """Write a folder of Hugging Face's.
+
+    `tensors`: in the order of `sizes`, in `dtype`; `extra`: fields of config.json that the source
+    has, too.
+    """
     groups, all_sizes, source = _files(shape, dtype.itemsize), sizes(shape), iter(tensors)
     index: dict[str, str] = {}
     for number, group in enumerate(groups, 1):

@@ -1,7 +1,8 @@
 """LLaMA's weights: what tensors a model has, by Meta's names, and how Pax stores them.
 
-Every layout is read as, and written from, Meta's tensors: matrices [outputs, inputs], rotary pairs side by side (2i, 2i+1). Pax rotates the
-same pairs, so its weights are these transposed and split by heads; Hugging Face's rotate halves, which permutes the rows of q and k.
+Every layout is read as, and written from, Meta's tensors: matrices [outputs, inputs], rotary pairs
+side by side (2i, 2i+1). Pax rotates the same pairs, so its weights are these transposed and split
+by heads; Hugging Face's rotate halves, which permutes the rows of q and k.
 """
 
 from __future__ import annotations
@@ -84,13 +85,19 @@ class Shape:
                 raise UserError(f"no LLaMA has {name} {value}", where, "name a LLaMA's folder")
         if not (math.isfinite(self.epsilon) and 0 < self.epsilon <= 1):
             raise UserError(
-                f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at most 1 is expected",
+                (
+                    f"the epsilon of the norms is {self.epsilon}, and a number above 0 and at "
+                    "most 1 is expected"
+                ),
                 where,
                 "download or copy it again",
             )
         if self.heads % self.kv_heads or self.head_dim % 2:
             raise UserError(
-                f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make no LLaMA",
+                (
+                    f"{self.heads} heads, {self.kv_heads} for keys, of {self.head_dim} each, make "
+                    "no LLaMA"
+                ),
                 where,
                 "name a LLaMA's folder",
             )
@@ -153,7 +160,9 @@ def stored(shape: Shape) -> dict[str, tuple[str, ...]]:
 
 
 def _heads(path: str, shape: Shape) -> tuple[int, ...]:
-    """Return the dimensions of the heads in a projection of q, k or v; Pax has none for a single one of keys."""
+    """Return the dimensions of the heads in a projection of q, k or v; Pax has none for a single
+    one of keys.
+    """
     number = shape.kv_heads if path.endswith(("key.w", "value.w")) else shape.heads
     return (shape.head_dim,) if number == 1 and number != shape.heads else (number, shape.head_dim)
 
@@ -203,17 +212,23 @@ class Source(Protocol):
     shape: Shape
 
     def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor by Meta's name. UserError where the source does not have it."""
+        """Return the size of a tensor by Meta's name.
+
+        UserError where the source does not have it.
+        """
 
     def read(self, name: str) -> Array:
         """Return a tensor by Meta's name."""
 
     def check_unused(self) -> None:
-        """Raise UserError where the source holds a tensor that is neither one of the model's nor known to be harmless."""
+        """Raise UserError where the source holds a tensor that is neither one of the model's nor
+        known to be harmless.
+        """
 
 
 def check_tensors(source: Source, where: str) -> None:
-    """Check that a source holds each tensor of its model, in the expected size, and no other. No tensor is read.
+    """Check that a source holds each tensor of its model, in the expected size, and no other. No
+    tensor is read.
 
     Raises:
       UserError: it names the tensor.
@@ -230,11 +245,16 @@ def check_tensors(source: Source, where: str) -> None:
 
 
 def check_no_leftover(leftover: Iterable[str], where: str) -> None:
-    """Raise UserError where tensors are left that nothing uses: without them the result would be another model."""
+    """Raise UserError where tensors are left that nothing uses: without them the result would be
+    another model.
+    """
     names = sorted(leftover)
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        advice = "merge adapters into the weights and convert a plain LLaMA or LLaMA-2, with the number of layers that its configuration says"
+        advice = (
+            "merge adapters into the weights and convert a plain LLaMA or LLaMA-2, with the "
+            "number of layers that its configuration says"
+        )
         raise UserError(
             f"it holds {names[0]!r}{more}, which a LLaMA of its configuration does not have",
             where,
@@ -256,12 +276,17 @@ def checked(source: Source, where: str) -> Iterator[tuple[str, Array]]:
 
 
 def rotary_frequencies(head_dim: int) -> Array:
-    """Return the frequencies of LLaMA-2's rotary embedding, which some checkpoints hold as a tensor, too."""
+    """Return the frequencies of LLaMA-2's rotary embedding, which some checkpoints hold as a
+    tensor, too.
+    """
     return 1.0 / ROTARY_BASE ** (np.arange(0, head_dim, 2) / head_dim)
 
 
 def check_rotary(held: Array, shape: Shape, name: str, where: str) -> None:
-    """Raise UserError where stored rotary frequencies are others than LLaMA-2's. They may have been rounded to bfloat16."""
+    """Raise UserError where stored rotary frequencies are others than LLaMA-2's.
+
+    They may have been rounded to bfloat16.
+    """
     expected = rotary_frequencies(shape.head_dim)
     if held.shape != expected.shape or not np.allclose(
         held.astype(np.float64), expected, rtol=1e-2, atol=0

@@ -1,4 +1,6 @@
-"""LLaMA's weights as Meta hands them out: params.json, and consolidated.NN.pth for each GPU that the model was split over."""
+"""LLaMA's weights as Meta hands them out: params.json, and consolidated.NN.pth for each GPU that
+the model was split over.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ _PARTS = {4096: 1, 5120: 2, 8192: 8}  # by the residual stream's width, as LLaMA
 
 
 def _axis(name: str) -> int | None:
-    """Return the axis a tensor is split along, None for one that every part has. An embedding is split along its width (LLaMA 3's is not)."""
+    """Return the axis a tensor is split along, None for one that every part has.
+
+    An embedding is split along its width (LLaMA 3's is not).
+    """
     if name == EMBEDDING:
         return 1
     return 0 if name == OUTPUT else _SPLIT.get(name.split(".", 2)[-1])
@@ -108,7 +113,9 @@ class Source:
         self._check_sizes(params, where)
 
     def _check_number_of_parts(self, params: dict[str, Any]) -> None:
-        """Raise UserError where there are fewer or more parts than the model was split into: each has an equal share of the queries' rows."""
+        """Raise UserError where there are fewer or more parts than the model was split into: each
+        has an equal share of the queries' rows.
+        """
         dim, (rows, *_) = params.get("dim"), self._part_size("layers.0.attention.wq") or (0,)
         if type(dim) is not int or dim < 1 or rows < 1 or dim % rows:
             return  # not a split model's: what is wrong is said of the sizes
@@ -134,7 +141,10 @@ class Source:
         vocab = params.get("vocab_size")
         if vocab not in (None, -1, self.shape.vocab) or isinstance(vocab, bool):
             raise UserError(
-                f"'vocab_size' is {config_fields.shorten(vocab)}, and the embedding has {self.shape.vocab} rows",
+                (
+                    f"'vocab_size' is {config_fields.shorten(vocab)}, and the embedding has "
+                    f"{self.shape.vocab} rows"
+                ),
                 where,
                 "download or copy it again",
             )
@@ -156,7 +166,11 @@ class Source:
         else:
             hidden = -(-int(multiplier * (8 * self.shape.dim // 3)) // multiple) * multiple
         if hidden != self.shape.hidden:
-            what = f"'multiple_of' {config_fields.shorten(multiple)} and 'ffn_dim_multiplier' {config_fields.shorten(multiplier)} do not give the feed-forward width of the tensors, {self.shape.hidden}"
+            what = (
+                f"'multiple_of' {config_fields.shorten(multiple)} and 'ffn_dim_multiplier' "
+                f"{config_fields.shorten(multiplier)} do not give the feed-forward width of the "
+                f"tensors, {self.shape.hidden}"
+            )
             raise UserError(what, where, "download or copy it again")
 
     def _vocab(self, dim: int) -> int:
@@ -167,17 +181,25 @@ class Source:
         return self._held(0, name).size
 
     def _split_axis(self, name: str) -> int | None:
-        """Return the axis along which a tensor is split over the parts, None for one that every part has whole."""
+        """Return the axis along which a tensor is split over the parts, None for one that every
+        part has whole.
+        """
         if name == EMBEDDING and self._part_size(name)[-1] == self.shape.dim:
             return 0
         return _axis(name)
 
     def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a whole tensor. UserError where the parts do not have equal shares of it."""
+        """Return the size of a whole tensor.
+
+        UserError where the parts do not have equal shares of it.
+        """
         held = [self._held(part, name).size for part in range(len(self.parts))]
         if len(set(held)) > 1:
             raise UserError(
-                f"{name}.weight has different sizes in the parts: {list(held[0])} and {list(next(size for size in held if size != held[0]))}",
+                (
+                    f"{name}.weight has different sizes in the parts: {list(held[0])} and "
+                    f"{list(next(size for size in held if size != held[0]))}"
+                ),
                 str(self.folder),
                 "download or copy it again",
             )
@@ -227,7 +249,10 @@ class Source:
 
 
 def _params(shape: Shape) -> dict[str, Any]:
-    """Return params.json. Meta states the hidden width by what 8/3 of the width is multiplied with and rounded up to."""
+    """Return params.json.
+
+    Meta states the hidden width by what 8/3 of the width is multiplied with and rounded up to.
+    """
     plain = 8 * shape.dim // 3
     found: dict[str, Any] = {
         "dim": shape.dim,
@@ -254,11 +279,18 @@ def write(
     *,
     parts: int | None = None,
 ) -> None:
-    """Write a folder of Meta's. `tensors`: in the order of `sizes`, in `dtype`; `parts`: how many files, LLaMA-2's own number by default."""
+    """Write a folder of Meta's.
+
+    `tensors`: in the order of `sizes`, in `dtype`; `parts`: how many files, LLaMA-2's own number by
+    default.
+    """
     number = parts or _PARTS.get(shape.dim, 1)
     if shape.head_dim * shape.heads != shape.dim:
         raise UserError(
-            f"Meta's layout has no {shape.heads} heads of {shape.head_dim} at a width of {shape.dim}",
+            (
+                f"Meta's layout has no {shape.heads} heads of {shape.head_dim} at a width of "
+                f"{shape.dim}"
+            ),
             "--to meta",
             "give --to hf",
         )

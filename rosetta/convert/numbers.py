@@ -46,5 +46,7 @@ class Cast:
 
 
 def as_bits(tensor: Any) -> Any:
-    """Return a tensor's values as whole numbers, so that a comparison finds each changed bit, of NaN and of zeros, too."""
+    """Return a tensor's values as whole numbers, so that a comparison finds each changed bit, of
+    NaN and of zeros, too.
+    """
     return np.ascontiguousarray(tensor).view(f"u{tensor.dtype.itemsize}")

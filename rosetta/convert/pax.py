@@ -1,4 +1,6 @@
-"""LLaMA's weights in a checkpoint of Paxml: a folder for each array (zarr), by its path in the tree, in `checkpoint_N/state`."""
+"""LLaMA's weights in a checkpoint of Paxml: a folder for each array (zarr), by its path in the
+tree, in `checkpoint_N/state`.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ VERSION = 1.1  # paxml/checkpoint_version.py: a folder for each array, shapes in
 
 
 def found(path: Path) -> Path:
-    """Return the checkpoint that a path names: itself, or the newest in the folder or in `checkpoints` below. UserError for none."""
+    """Return the checkpoint that a path names: itself, or the newest in the folder or in
+    `checkpoints` below. UserError for none.
+    """
     if folders.step_of(path.name) is not None:
         return path
     for folder in (path / "checkpoints", path):
@@ -58,7 +62,8 @@ def found(path: Path) -> Path:
 
 
 class Source:
-    """A checkpoint, of layers by themselves or repeated ones. Weights of LoRA are added to those that they adapt.
+    """A checkpoint, of layers by themselves or repeated ones. Weights of LoRA are added to those
+    that they adapt.
 
     Attributes:
       shape: the model's sizes, with this epsilon, which no checkpoint has.
@@ -155,7 +160,10 @@ class Source:
             )
         if kind not in _KINDS:
             raise UserError(
-                f"its numbers are of the type {shorten(kind)}, and one of {', '.join(_KINDS)} is expected",
+                (
+                    f"its numbers are of the type {shorten(kind)}, and one of {', '.join(_KINDS)} "
+                    "is expected"
+                ),
                 str(folder / ".zarray"),
                 "name a checkpoint of a LLaMA",
             )
@@ -189,7 +197,10 @@ class Source:
             ) from None
 
     def _check_chunks(self, name: str) -> None:
-        """Raise UserError where an array lacks the file of a chunk. Neither Paxml nor Orbax nor `write` leaves out a chunk of zeros."""
+        """Raise UserError where an array lacks the file of a chunk.
+
+        Neither Paxml nor Orbax nor `write` leaves out a chunk of zeros.
+        """
         if name in self._complete:
             return
         folder = self.folder / (_ROOT + name)
@@ -222,13 +233,19 @@ class Source:
         try:
             return (value + (down @ up.swapaxes(-1, -2)).reshape(value.shape)).astype(value.dtype)
         except ValueError:
-            what = f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the array of {list(value.shape)} that they adapt"
+            what = (
+                f"lora_a of {list(down.shape)} and lora_b of {list(up.shape)} do not fit the "
+                f"array of {list(value.shape)} that they adapt"
+            )
             raise UserError(
                 what, str(self.folder / (_ROOT + name)), "copy the checkpoint again"
             ) from None
 
     def size(self, name: str) -> tuple[int, ...]:
-        """Return the size of a tensor by Meta's name. UserError where the array that holds it has another size than its model."""
+        """Return the size of a tensor by Meta's name.
+
+        UserError where the array that holds it has another size than its model.
+        """
         layer, path = self._path(name)
         held = self._of(path, layer) if layer is not None else self.sizes[path]
         if held != packed_sizes(self.shape)[path]:
@@ -241,7 +258,10 @@ class Source:
         return sizes(self.shape)[name]
 
     def check_unused(self) -> None:
-        """Raise UserError for an array that a LLaMA does not have. States of the optimizer are not weights, and are left behind."""
+        """Raise UserError for an array that a LLaMA does not have.
+
+        States of the optimizer are not weights, and are left behind.
+        """
         expected = set(TOP)
         for layer in range(1 if self.repeated else self.shape.layers):
             expected |= {self._prefix(layer) + path for path in stored(self.shape)}
@@ -280,7 +300,9 @@ class Source:
 
 
 def _chunks(size: tuple[int, ...], width: int) -> list[int]:
-    """Return a chunk's size: the array's, halved along its largest dimensions until it is small enough."""
+    """Return a chunk's size: the array's, halved along its largest dimensions until it is small
+    enough.
+    """
     chunk = list(size)
     while math.prod(chunk) * width > _CHUNK:
         largest = chunk.index(max(chunk))
@@ -290,7 +312,9 @@ def _chunks(size: tuple[int, ...], width: int) -> list[int]:
 
 @contextlib.contextmanager
 def _name_failed_writes(folder: Path) -> Iterator[None]:
-    """Raise UserError where TensorStore cannot write an array: a full disk, a quota, a limit of files' sizes, permissions."""
+    """Raise UserError where TensorStore cannot write an array: a full disk, a quota, a limit of
+    files' sizes, permissions.
+    """
     try:
         yield
     except OSError:
@@ -355,7 +379,9 @@ def _metadata(shape: Shape, paths: Iterable[str]) -> dict[str, Any]:
 def write(
     folder: Path, shape: Shape, tensors: Iterable[tuple[str, Any]], *, repeated: bool = False
 ) -> None:
-    """Write `checkpoints/checkpoint_00000000` with weights in float32 and nothing else, for CHECKPOINT_RESTORE_PATH. `tensors`: in the order of `sizes`."""
+    """Write `checkpoints/checkpoint_00000000` with weights in float32 and nothing else, for
+    CHECKPOINT_RESTORE_PATH. `tensors`: in the order of `sizes`.
+    """
     checkpoint = folder / "checkpoints" / "checkpoint_00000000"
     state, known, layer_paths = checkpoint / "state", packed_sizes(shape), stored(shape)
     (checkpoint / "metadata").mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Files of tensors in the safetensors layout: a length, a header in JSON, the tensors' bytes.
 
-The `safetensors` package has no bfloat16 for NumPy, and wants all tensors of a file in memory to write it.
+The `safetensors` package has no bfloat16 for NumPy, and wants all tensors of a file in memory to
+write it.
 Layout: https://github.com/huggingface/safetensors (Format).
 """
 
@@ -27,7 +28,10 @@ _LARGEST_HEADER = 100_000_000  # bytes, as the format allows
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """Return a file's tensors by name. UserError where it is no whole such file or holds another type of number."""
+    """Return a file's tensors by name.
+
+    UserError where it is no whole such file or holds another type of number.
+    """
     try:
         with path.open("rb") as file:
             (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
@@ -57,7 +61,8 @@ def read(path: Path) -> dict[str, Tensor]:
             strides = tuple(math.prod(size[place + 1 :]) for place in range(len(size)))
             found[name] = Tensor(str(path), _LENGTH.size + length + start, dtype, 0, size, strides)
             ranges.append((start, end))
-        # The format wants every byte to belong to one tensor: what lies between or behind them would be dropped.
+        # The format wants every byte to belong to one tensor: what lies between or behind them
+        # would be dropped.
         if [start for start, _ in sorted(ranges)] + [held] != [
             0,
             *(end for _, end in sorted(ranges)),

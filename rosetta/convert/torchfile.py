@@ -1,7 +1,9 @@
-"""PyTorch's files of tensors (a zip archive with a pickle and the tensors' bytes), read and written without PyTorch.
+"""PyTorch's files of tensors (a zip archive with a pickle and the tensors' bytes), read and written
+without PyTorch.
 
-Nothing in the pickle is executed: of the names that a pickle may load, only the few that stand for tensors are known. Layout:
-torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py, _rebuild_tensor_v2.
+Nothing in the pickle is executed: of the names that a pickle may load, only the few that stand for
+tensors are known. Layout: torch/serialization.py, class _open_zipfile_writer, and torch/_utils.py,
+_rebuild_tensor_v2.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class Record:
     Attributes:
       path: the file.
       start, length: of the bytes there.
-      checksum: the CRC-32 that the zip's directory states. 0 means none: PyTorch can be told to write none.
+      checksum: the CRC-32 that the zip's directory states. 0 means none: PyTorch can be told to
+        write none.
     """
 
     def __init__(self, path: Path, start: int, length: int, checksum: int) -> None:
@@ -107,7 +110,10 @@ class Record:
                 checksum, left = zlib.crc32(block, checksum), left - len(block)
         if checksum != self.checksum:
             raise UserError(
-                "the checksum (CRC-32) of a tensor's bytes is not the one that the file states, so the file is damaged",
+                (
+                    "the checksum (CRC-32) of a tensor's bytes is not the one that the file "
+                    "states, so the file is damaged"
+                ),
                 str(self.path),
                 "download or copy it again",
             )
@@ -136,11 +142,16 @@ class Tensor:
     record: Record | None = None
 
     def __setstate__(self, state: Any) -> None:
-        """Refuse a state: a pickle must not change the places of a tensor after they were checked."""
+        """Refuse a state: a pickle must not change the places of a tensor after they were
+        checked.
+        """
         raise TypeError("a tensor takes no state")
 
     def __call__(self) -> Any:
-        """Return it, mapped from the file. UserError where its bytes do not have the checksum that the file states."""
+        """Return it, mapped from the file.
+
+        UserError where its bytes do not have the checksum that the file states.
+        """
         if self.record is not None:
             self.record.check()
         last = self.offset + sum(
@@ -202,7 +213,8 @@ def read(path: Path) -> dict[str, Tensor]:
     """Return a file's tensors by name.
 
     Raises:
-      UserError: it is no such file, is cut short, or holds something else than tensors in float32, float16 and bfloat16.
+      UserError: it is no such file, is cut short, or holds something else than tensors in float32,
+        float16 and bfloat16.
     """
     again = "download or copy it again"
     size = path.stat().st_size
@@ -248,7 +260,8 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def check_pickle(body: bytes) -> None:
-    """Check a pickle before it is loaded: loading it takes no more memory than its own size accounts for.
+    """Check a pickle before it is loaded: loading it takes no more memory than its own size
+    accounts for.
 
     An opcode can ask for memory by a number alone, as that of a place in the memo does.
 
@@ -382,6 +395,8 @@ class Writer:
             raise
 
     def _abandon(self) -> None:
-        """Close a file that cannot be written, so that Python does not try once more, and print a traceback, when it frees the archive."""
+        """Close a file that cannot be written, so that Python does not try once more, and print a
+        traceback, when it frees the archive.
+        """
         with contextlib.suppress(OSError):
             self.archive.close()

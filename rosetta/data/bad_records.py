@@ -77,7 +77,10 @@ def stop_or_skip(error: BadRecordError) -> None:
 
 
 def note_skipped(place: str, path: str, what: str) -> None:
-    """Count a record as skipped, once wherever it is met again. The first of them and then round counts are said."""
+    """Count a record as skipped, once wherever it is met again.
+
+    The first of them and then round counts are said.
+    """
     if place in _skipped:
         return
     _skipped.add(place)
@@ -111,9 +114,11 @@ def decode_text(body: bytes, path: str) -> str:
 
 
 def replace_surrogates(text: str, path: str) -> str:
-    """Return the text with each lone surrogate as U+FFFD, as decoders of UTF-8 do. A file with one is said once.
+    """Return the text with each lone surrogate as U+FFFD, as decoders of UTF-8 do. A file with one
+    is said once.
 
-    JSON may hold half of a character, an escape of D800 to DFFF by itself. UTF-8 has no form of it, so no vocabulary takes it.
+    JSON may hold half of a character, an escape of D800 to DFFF by itself. UTF-8 has no form of it,
+    so no vocabulary takes it.
     """
     if text.isascii() or not SURROGATE.search(text):
         return text
@@ -129,7 +134,8 @@ def note_repaired(path: str) -> None:
     _unsent.append(("", path, ""))
     if not _is_worker:
         _say(
-            f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or half of a character); it is read as U+FFFD"
+            f"data: {path} has text that is not valid Unicode (bytes that are not UTF-8, or "
+            "half of a character); it is read as U+FFFD"
         )
 
 

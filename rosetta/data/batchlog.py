@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class BatchLog:
-    """Writes {"step", "hash", "shard", "shards"} for a batch when the next one is asked for, or at the end: a batch that was only read ahead leaves no line.
+    """Writes {"step", "hash", "shard", "shards"} for a batch when the next one is asked for, or at
+    the end: a batch that was only read ahead leaves no line.
 
     Raises:
       UserError: the file that ROSETTA_BATCH_LOG names cannot be written to.

@@ -1,9 +1,10 @@
 """Pre-tokenised data: flat token files with an index, mapped into memory when read.
 
-A folder holds `tokens-NNNNN.bin` (uint16 where the vocabulary has at most 65,536 ids, else uint32, little-endian),
-`ends-NNNNN.bin` (uint64: the token each document ends before, counted from the file's start) and, written last, `meta.json`.
-Of pairs (MNLI, SQuAD) the documents are inputs and targets in turn. A file appears under its name only when it is complete,
-and `progress.json` says how many documents are in the complete ones, so that a stopped run goes on from there.
+A folder holds `tokens-NNNNN.bin` (uint16 where the vocabulary has at most 65,536 ids, else uint32,
+little-endian), `ends-NNNNN.bin` (uint64: the token each document ends before, counted from the
+file's start) and, written last, `meta.json`. Of pairs (MNLI, SQuAD) the documents are inputs and
+targets in turn. A file appears under its name only when it is complete, and `progress.json` says
+how many documents are in the complete ones, so that a stopped run goes on from there.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Recipe:
 
 
 def digest(paths: Sequence[str]) -> str:
-    """Return 16 hex digits that change with the files' names and sizes, and not with the folder they lie in."""
+    """Return 16 hex digits that change with the files' names and sizes, and not with the folder
+    they lie in.
+    """
     return hashlib.sha256(
         repr([(os.path.basename(path), os.path.getsize(path)) for path in paths]).encode()
     ).hexdigest()[:16]
@@ -83,7 +86,9 @@ def _json(path: str, value: Any) -> None:
 
 
 def _read(path: str) -> tuple[dict[str, Any], Recipe]:
-    """Return a meta.json's or progress.json's content and the recipe in it; UserError where it is none of this format."""
+    """Return a meta.json's or progress.json's content and the recipe in it; UserError where it is
+    none of this format.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -107,7 +112,9 @@ def _read(path: str) -> tuple[dict[str, Any], Recipe]:
 
 
 def recorded_vocabulary(folder: str) -> str:
-    """Return the fingerprint of the vocabulary of the cache that a folder holds, whole or not; "" for none."""
+    """Return the fingerprint of the vocabulary of the cache that a folder holds, whole or not; ""
+    for none.
+    """
     for name in ("meta.json", "progress.json"):
         path = os.path.join(folder, name)
         if os.path.isfile(path):
@@ -116,7 +123,8 @@ def recorded_vocabulary(folder: str) -> str:
 
 
 def begin(folder: str, recipe: Recipe) -> dict[str, Any]:
-    """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing: the first complete file makes the folder.
+    """Return how far an earlier run came, {"documents": 0, "shards": []} for none. Leaves nothing:
+    the first complete file makes the folder.
 
     Raises:
       UserError: the folder cannot be written, holds something else, or another recipe's cache.
@@ -162,7 +170,8 @@ def write(
     shard_tokens: int = SHARD_TOKENS,
     report: Callable[[int, int], None] = lambda _documents, _tokens: None,
 ) -> dict[str, Any]:
-    """Tokenise the documents into the folder, going on where an earlier run stopped; return meta.json's content.
+    """Tokenise the documents into the folder, going on where an earlier run stopped; return
+    meta.json's content.
 
     Args:
       folder: where to.
@@ -300,7 +309,9 @@ class Tokens:
         return self.maps[kind, number]
 
     def tokens(self, start: int, stop: int) -> Array:
-        """Return the ids [stop - start], int32; what lies beyond the end begins again at the start."""
+        """Return the ids [stop - start], int32; what lies beyond the end begins again at the
+        start.
+        """
         found = []
         while start < stop:
             begin_at = start % self.size
@@ -321,10 +332,15 @@ class Tokens:
         ].astype(np.int32)
 
     def check(self, fingerprint: str, *, document_ends: bool, pairs: str) -> None:
-        """Raise UserError where the cache was made with another vocabulary or for another kind of objective."""
+        """Raise UserError where the cache was made with another vocabulary or for another kind of
+        objective.
+        """
         if self.recipe.vocabulary != fingerprint:
             raise UserError(
-                f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, {self.recipe.vocab_size} ids)",
+                (
+                    f"the cache was made with another vocabulary ({self.recipe.vocabulary_name}, "
+                    f"{self.recipe.vocab_size} ids)"
+                ),
                 self.folder,
                 "set VOCAB to that one, or make a cache with yours",
             )

@@ -1,4 +1,6 @@
-"""From rows to the arrays that paxml's language models read: names, types and meanings of its LanguageModelFeatures."""
+"""From rows to the arrays that paxml's language models read: names, types and meanings of its
+LanguageModelFeatures.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,18 @@ if TYPE_CHECKING:
 
 
 def documents(tokens: Array, eos: int) -> Array:
-    """Return int32 [n, length]: 1, 2, … for the documents in a row of running text, each with its end token, 0 for padding."""
+    """Return int32 [n, length]: 1, 2, … for the documents in a row of running text, each with its
+    end token, 0 for padding.
+    """
     filled = _filled(tokens)
     ends = ((tokens == eos) & filled).astype(np.int32)
     return ((1 + np.cumsum(ends, axis=1, dtype=np.int32) - ends) * filled).astype(np.int32)
 
 
 def _filled(tokens: Array) -> Array:
-    """Return bool [n, length], False for the zeros at the end: an unknown token, which may be 0 as well, is no padding."""
+    """Return bool [n, length], False for the zeros at the end: an unknown token, which may be 0 as
+    well, is no padding.
+    """
     return np.flip(np.cumsum(np.flip(tokens != 0, axis=1), axis=1), axis=1) > 0
 
 
@@ -30,12 +36,14 @@ def fields(made: Rows, *, pack: bool, bos: int, eos: int) -> dict[str, Array]:
 
     Args:
       made: rows of running text (inputs of length 0) or of prompts and answers.
-      pack: whether documents of running text are segments of their own, which see nothing of each other.
+      pack: whether documents of running text are segments of their own, which see nothing of each
+        other.
       bos: the id that is read where a segment begins.
       eos: the end token's.
 
     Returns:
-      ids, labels, segment_ids, segment_pos: int32; paddings, weights: float32. Of prompts also inputs_indicator (int32): there the
+      ids, labels, segment_ids, segment_pos: int32; paddings, weights: float32. Of prompts also
+        inputs_indicator (int32): there the
       weights are 1 on the answer alone.
     """
     prompts = made.inputs.shape[1] > 0

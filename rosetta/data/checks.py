@@ -1,4 +1,6 @@
-"""What can be known to be wrong with a run's data before anything is loaded, compiled or written."""
+"""What can be known to be wrong with a run's data before anything is loaded, compiled or
+written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SCHEMES = ("gs://", "s3://", "hdfs://", "http://", "https://")
 
 
 def local(path: str, where: str) -> None:
-    """Raise UserError where the path is in an object store: examples are read by position, from mapped files."""
+    """Raise UserError where the path is in an object store: examples are read by position, from
+    mapped files.
+    """
     scheme = next((scheme for scheme in SCHEMES if path.startswith(scheme)), None)
     if scheme:
         tool = {"gs://": "gcloud storage cp -r", "s3://": "aws s3 sync"}.get(scheme, "curl -O")
@@ -31,7 +35,8 @@ def local(path: str, where: str) -> None:
 
 
 def certificates(*, needed: bool = False) -> None:
-    """Raise UserError for a certificate variable that names no file; with `needed`, also where there are none at all.
+    """Raise UserError for a certificate variable that names no file; with `needed`, also where
+    there are none at all.
 
     Seen on Red Hat machines, whose certificates are not where TensorFlow's libcurl looks for them.
     """
@@ -60,10 +65,11 @@ def certificates(*, needed: bool = False) -> None:
 
 
 def remote_path(path: str) -> None:
-    """Check a folder that may be in an object store (MODEL_DIR, a checkpoint): scheme, certificates, credentials' presence.
+    """Check a folder that may be in an object store (MODEL_DIR, a checkpoint): scheme,
+    certificates, credentials' presence.
 
-    T5X reads and writes through TensorFlow's file systems. The one for gs:// is part of TensorFlow; the one for s3:// has not been
-    since 2.7, and no tensorflow-io exists for the TensorFlow here.
+    T5X reads and writes through TensorFlow's file systems. The one for gs:// is part of TensorFlow;
+    the one for s3:// has not been since 2.7, and no tensorflow-io exists for the TensorFlow here.
 
     Raises:
       UserError: what is missing, in one line. Local paths are fine as far as this goes.
@@ -73,7 +79,10 @@ def remote_path(path: str) -> None:
     scheme, _, rest = path.partition("://")
     if scheme == "s3":
         raise UserError(
-            "TensorFlow has no file system for s3:// any more, so T5X can neither read nor write there",
+            (
+                "TensorFlow has no file system for s3:// any more, so T5X can neither read nor "
+                "write there"
+            ),
             path,
             "mount the bucket (mountpoint-s3, rclone mount) and name the folder, or use gs://",
         )
@@ -92,7 +101,10 @@ def remote_path(path: str) -> None:
 
 
 def writable(folder: str) -> None:
-    """Raise UserError where a folder of this machine cannot be written to or made. Leaves nothing."""
+    """Raise UserError where a folder of this machine cannot be written to or made.
+
+    Leaves nothing.
+    """
     existing = os.path.abspath(folder)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
@@ -104,7 +116,8 @@ def writable(folder: str) -> None:
         )
         raise UserError(f"{existing} {what}", folder, "name a folder")
     try:
-        # The superuser's permissions say nothing: a file system may be read-only, or take no folders, as /proc.
+        # The superuser's permissions say nothing: a file system may be read-only, or take no
+        # folders, as /proc.
         os.rmdir(tempfile.mkdtemp(prefix=".rosetta-", dir=existing))
     except OSError as error:
         raise UserError(
@@ -157,7 +170,8 @@ def before_start(
     first: str = "",
     from_variables: bool = True,
 ) -> None:
-    """Raise UserError for anything about the data that a run would stumble over later; reads no more than file names and heads.
+    """Raise UserError for anything about the data that a run would stumble over later; reads no
+    more than file names and heads.
 
     Args:
       data: a spec string or {spec: rate}.
@@ -170,8 +184,10 @@ def before_start(
       extra_ids: as in vocabulary.named.
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
-      first: where JSON lines have their text: the first record of text and JSON lines is read, too; "": it is not.
-      from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name the variable.
+      first: where JSON lines have their text: the first record of text and JSON lines is read, too;
+        "": it is not.
+      from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
+        the variable.
     """
     from rosetta.data import objectives, pipeline, records, spec, vocabulary  # noqa: PLC0415 (they use this module)
 

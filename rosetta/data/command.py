@@ -51,7 +51,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--extra-ids",
             type=_count,
-            help="sentinels to add (default: none to bytes or where the model has its own, else 100)",
+            help=(
+                "sentinels to add (default: none to bytes or where the model has its own, else 100)"
+            ),
         )
         action.add_argument("--objective", choices=spec.OBJECTIVES, default="span_corruption")
         action.add_argument(
@@ -176,13 +178,19 @@ def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     elif bad_records.policy() == "skip":
         lines += [
             *bad.lines,
-            f"{data}: usable for {args.objective}; {bad.total:,} bad records are skipped ({bad_records.VARIABLE}=skip)",
+            (
+                f"{data}: usable for {args.objective}; {bad.total:,} bad records are skipped "
+                f"({bad_records.VARIABLE}=skip)"
+            ),
         ]
     else:
         shown = "" if len(bad.lines) == bad.total else f", of which {len(bad.lines)} are shown"
         lines += [
             *bad.lines,
-            f"{data}: {bad.total:,} bad records{shown}; mend them, or have a run skip them: {bad_records.VARIABLE}=skip",
+            (
+                f"{data}: {bad.total:,} bad records{shown}; mend them, or have a run skip them: "
+                f"{bad_records.VARIABLE}=skip"
+            ),
         ]
     ok = not bad.total or bad_records.policy() == "skip"
     return {
@@ -249,7 +257,9 @@ def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
     digest = pipeline.batch_hash(batch)
     lines.append(
-        f"filled: {', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step {args.step} hash {digest}; data {batches.fingerprint()}"
+        "filled: "
+        f"{', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step "
+        f"{args.step} hash {digest}; data {batches.fingerprint()}"
     )
     return {
         "rows": rows,
@@ -368,7 +378,11 @@ def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         report=report,
     )
     took = time.monotonic() - begun
-    text = f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in {len(meta['shards'])} files, {took:.1f} s; use it with DATA=cache:{os.path.abspath(args.out)}"
+    text = (
+        f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in "
+        f"{len(meta['shards'])} files, {took:.1f} s; use it with "
+        f"DATA=cache:{os.path.abspath(args.out)}"
+    )
     return {"folder": os.path.abspath(args.out), "seconds": round(took, 1), **meta}, text
 
 
@@ -412,7 +426,10 @@ def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         byte_fallback=not args.no_byte_fallback,
     )
     bad_records.say_skipped()
-    text = f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
+    text = (
+        f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with "
+        f"VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
+    )
     return {
         "file": made.name,
         "size": made.size,

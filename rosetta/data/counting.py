@@ -29,7 +29,8 @@ def count_source(
     handle: Handler,
     report: Callable[[int, int], None],
 ) -> dict[str, int]:
-    """Return {"records", "tokens"} of a source; nothing for one without an end, or that others read.
+    """Return {"records", "tokens"} of a source; nothing for one without an end, or that others
+    read.
 
     Args:
       spec: the source.

@@ -1,4 +1,6 @@
-"""What the files of a data set hold, so that a run notices that one was changed while it stood still."""
+"""What the files of a data set hold, so that a run notices that one was changed while it stood
+still.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,11 @@ def find_files(spec: Spec, split: str) -> Sequence[str]:
 
 
 def describe_contents(data: str, split: str) -> dict[str, Any]:
-    """Return name -> [bytes, digest] for the files of a data set, in which a changed file can be found.
+    """Return name -> [bytes, digest] for the files of a data set, in which a changed file can be
+    found.
 
-    The digest is of the whole file where the set has at most WHOLE bytes, else of blocks spread over it. Of very many files
-    one digest is kept for all.
+    The digest is of the whole file where the set has at most WHOLE bytes, else of blocks spread
+    over it. Of very many files one digest is kept for all.
     """
     paths = [path for part in specs.parts(data) for path in find_files(part.spec, split)]
     whole = sum(map(os.path.getsize, paths)) <= WHOLE
@@ -70,9 +73,11 @@ def _digest(path: str, *, whole: bool) -> str:
 
 
 def find_change(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str | None:
-    """Return the name of a file whose content is another than `describe_contents` said before; None for none.
+    """Return the name of a file whose content is another than `describe_contents` said before; None
+    for none.
 
-    Files that came or went are not looked for: the data's fingerprint has names and sizes. An older record has no contents.
+    Files that came or went are not looked for: the data's fingerprint has names and sizes. An older
+    record has no contents.
     """
     return next(
         (name for name, content in (before or {}).items() if name in now and now[name] != content),

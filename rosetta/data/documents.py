@@ -1,4 +1,6 @@
-"""Documents one after another, in a fixed order: for caching, for training a vocabulary, and streamed Hugging Face sets."""
+"""Documents one after another, in a fixed order: for caching, for training a vocabulary, and
+streamed Hugging Face sets.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,16 @@ _FRAMES: dict[str, Callable[[], Any]] = {
 class _Frames(io.RawIOBase):
     """The content of a compressed file, one frame after another.
 
-    EOFError where the file ends within a frame, which the libraries' own readers take for its end, some of them, as they do a
-    damaged one after a whole one.
+    EOFError where the file ends within a frame, which the libraries' own readers take for its end,
+    some of them, as they do a damaged one after a whole one.
     """
 
     def __init__(self, path: str, begin: Callable[[], Any]) -> None:
         self.begin = begin
         self.frame: Any = None  # the one being read
         self.packed = self.left = (
-            b""  # what of the file is read and not decompressed, what of the content is not handed out
+            # What of the file is read and not decompressed, what of the content is not handed out.
+            b""
         )
         self.file = open(path, "rb")  # noqa: SIM115 (closed by close)
 
@@ -83,7 +86,10 @@ class _Frames(io.RawIOBase):
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[io.BufferedReader[Any]]:
-    """Open a file for reading; what windows.COMPRESSED names is decompressed on the way. UserError where it is damaged."""
+    """Open a file for reading; what windows.COMPRESSED names is decompressed on the way.
+
+    UserError where it is damaged.
+    """
     begin = next((begin for ending, begin in _FRAMES.items() if path.endswith(ending)), None)
     damaged: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     if path.endswith(".zst"):

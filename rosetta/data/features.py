@@ -1,4 +1,6 @@
-"""From rows to the arrays a model reads: the names and meanings of SeqIO's feature converters, which T5X's models expect."""
+"""From rows to the arrays a model reads: the names and meanings of SeqIO's feature converters,
+which T5X's models expect.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ ENCODER_DECODER, DECODER = "encoder_decoder", "decoder"
 
 
 def encoder_decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
-    """Return int32 arrays [n, length] for an encoder-decoder; with `pack` also segments and positions."""
+    """Return int32 arrays [n, length] for an encoder-decoder; with `pack` also segments and
+    positions.
+    """
     found = {
         "encoder_input_tokens": rows.inputs,
         "decoder_target_tokens": rows.targets,
@@ -27,12 +31,16 @@ def encoder_decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
 
 
 def _shifted(tokens: Array, segments: Array, *, pack: bool) -> Array:
-    """Return the decoder's input. Unpacked, the end token is read as well, at a place without a target: as SeqIO has it."""
+    """Return the decoder's input.
+
+    Unpacked, the end token is read as well, at a place without a target: as SeqIO has it.
+    """
     return packing.shifted(tokens, segments if pack else np.ones_like(segments))
 
 
 def decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
-    """Return int32 arrays for a decoder: inputs and targets joined, loss on the targets alone, inputs seen from both sides.
+    """Return int32 arrays for a decoder: inputs and targets joined, loss on the targets alone,
+    inputs seen from both sides.
 
     Rows without inputs (lm) have no decoder_causal_attention.
     """
@@ -59,7 +67,9 @@ def decoder(rows: Rows, *, pack: bool) -> dict[str, Array]:
 
 
 def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
-    """Return tokens, segments, attention and loss weights [n, inputs + targets], each segment's inputs before its targets."""
+    """Return tokens, segments, attention and loss weights [n, inputs + targets], each segment's
+    inputs before its targets.
+    """
     shape = (len(rows.inputs), rows.inputs.shape[1] + rows.targets.shape[1])
     tokens, segments, attended, weights = (np.zeros(shape, np.int32) for _ in range(4))
     for row in range(shape[0]):
@@ -79,7 +89,8 @@ def _joined(rows: Rows) -> tuple[Array, Array, Array, Array]:
             middle, end = place + len(first), place + len(first) + len(second)
             tokens[row, place:middle], tokens[row, middle:end] = first, second
             segments[row, place:end] = segment
-            # One place more than the inputs: there the last of them is read and the first target predicted.
+            # One place more than the inputs: there the last of them is read and the first target
+            # predicted.
             attended[row, place : min(middle + 1, end)] = 1
             weights[row, middle:end] = 1
             place = end

@@ -28,7 +28,9 @@ _field_option = "TEXT_FIELD (T5X), fdl.TEXT_FIELD (Pax) or --field (rosetta data
 
 
 def set_field_option(name: str) -> None:
-    """Set what the user names the text's field by: an option or a variable of the command that runs."""
+    """Set what the user names the text's field by: an option or a variable of the command that
+    runs.
+    """
     global _field_option  # noqa: PLW0603 (of the process)
     _field_option = name
 

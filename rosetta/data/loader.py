@@ -1,4 +1,6 @@
-"""Works ahead of the trainer: batches of the coming steps, made by a thread or by processes of their own."""
+"""Works ahead of the trainer: batches of the coming steps, made by a thread or by processes of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ SIZE = struct.Struct("<Q")
 
 
 def workers_for(batches: Batches) -> int:
-    """Return how many processes make batches: none for what costs little or is read in order, else half the cores, at most 8.
+    """Return how many processes make batches: none for what costs little or is read in order, else
+    half the cores, at most 8.
 
     ROSETTA_DATA_WORKERS overrides it.
     """
@@ -69,7 +72,8 @@ class Loader:
     def __next__(self) -> dict[str, Array]:
         """Return the batch of the current step and go on to the next.
 
-        What went wrong while making it is raised here, and ends what works ahead: who asks again begins again at this step.
+        What went wrong while making it is raised here, and ends what works ahead: who asks again
+        begins again at this step.
         """
         begun = time.perf_counter()
         try:
@@ -133,7 +137,9 @@ class _Threaded:
 
 
 class _Processes:
-    """Process k of n makes the steps k, k + n, …: it is told each by number and answers in order."""
+    """Process k of n makes the steps k, k + n, …: it is told each by number and answers in
+    order.
+    """
 
     def __init__(self, batches: Batches, step: int, workers: int, ahead: int) -> None:
         path = os.pathsep.join(
@@ -142,7 +148,8 @@ class _Processes:
                 os.environ.get("PYTHONPATH", ""),
             ]
         )
-        # One thread each: the processes are the parallelism. Not forked: the trainer has threads and a GPU.
+        # One thread each: the processes are the parallelism. Not forked: the trainer has threads
+        # and a GPU.
         env = {
             **os.environ,
             "PYTHONPATH": path.rstrip(os.pathsep),

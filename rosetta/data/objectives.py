@@ -1,7 +1,9 @@
-"""What the model is asked to do with text: span corruption, prefix LM and LM over windows of tokens, MNLI and SQuAD over records.
+"""What the model is asked to do with text: span corruption, prefix LM and LM over windows of
+tokens, MNLI and SQuAD over records.
 
-The objectives are those of Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text transformer"
-(JMLR 2020), sections 3.1.4 and 3.3; every random choice is a function of the row's key.
+The objectives are those of Raffel et al., "Exploring the limits of transfer learning with a unified
+text-to-text transformer" (JMLR 2020), sections 3.1.4 and 3.3; every random choice is a function of
+the row's key.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Objective:
       name: one of spec.OBJECTIVES.
       inputs: length of the encoder's side in tokens, its end token included; 0 for lm.
       targets: length of the decoder's side, its end token included.
-      mean_noise_span_length: tokens a masked span has on average (3 for SentencePiece, 20 for bytes).
+      mean_noise_span_length: tokens a masked span has on average (3 for SentencePiece, 20 for
+        bytes).
       noise_density: share of the tokens that is masked.
     """
 
@@ -69,7 +72,10 @@ class Objective:
         noise, spans = _noise(self.window, self.noise_density, self.mean_noise_span_length)
         if noise + spans + 1 > self.targets:
             raise UserError(
-                f"span corruption of {self.inputs} inputs makes {noise + spans + 1} targets, {self.targets} are allowed",
+                (
+                    f"span corruption of {self.inputs} inputs makes {noise + spans + 1} targets, "
+                    f"{self.targets} are allowed"
+                ),
                 "TASK_FEATURE_LENGTHS",
                 f"set targets to at least {noise + spans + 1}, or shorten the inputs",
             )
@@ -78,7 +84,8 @@ class Objective:
     def apply(
         self, windows: Sequence[Array], keys: Array, vocab: vocabulary.Vocabulary
     ) -> tuple[Array, Array]:
-        """Return inputs [n, inputs] and targets [n, targets], int32 and padded with 0, of windows of tokens.
+        """Return inputs [n, inputs] and targets [n, targets], int32 and padded with 0, of windows
+        of tokens.
 
         Args:
           windows: n int32 arrays of at most `window` tokens.
@@ -118,7 +125,9 @@ def named(
     mean_noise_span_length: float = 3.0,
     noise_density: float = 0.15,
 ) -> Objective:
-    """Return the objective of that name; UserError for an unknown one or for lengths that are missing."""
+    """Return the objective of that name; UserError for an unknown one or for lengths that are
+    missing.
+    """
     if name not in OBJECTIVES:
         raise UserError(
             f"no objective is called {name!r}", "objective", "use one of " + ", ".join(OBJECTIVES)
@@ -147,14 +156,18 @@ def named(
 
 
 def _noise(length: int, density: float, span: float) -> tuple[int, int]:
-    """Return how many tokens are masked and in how many spans; both at least 1, and the rest at least one token a span."""
+    """Return how many tokens are masked and in how many spans; both at least 1, and the rest at
+    least one token a span.
+    """
     noise = min(max(round(length * density), 1), length - 1)
     return noise, min(max(round(noise / span), 1), noise, length - noise)
 
 
 @functools.lru_cache
 def window_length(inputs: int, density: float, span: float) -> int:
-    """Return the most tokens whose corrupted inputs, sentinels and end token included, are no longer than `inputs`."""
+    """Return the most tokens whose corrupted inputs, sentinels and end token included, are no
+    longer than `inputs`.
+    """
 
     def needed(length: int) -> int:
         noise, spans = _noise(length, density, span)
@@ -168,7 +181,9 @@ def window_length(inputs: int, density: float, span: float) -> int:
 
 
 def _segments(items: int, segments: int, keys: Array) -> Array:
-    """Return [n, segments]: each row a way to cut `items` into that many non-empty pieces, all equally likely."""
+    """Return [n, segments]: each row a way to cut `items` into that many non-empty pieces, all
+    equally likely.
+    """
     if segments == 1:
         return np.full((len(keys), 1), items)
     draws = order.bits(keys, items - 1)
@@ -180,7 +195,9 @@ def _segments(items: int, segments: int, keys: Array) -> Array:
 
 
 def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
-    """Return bool [n, length], True where a token is masked: spans alternate and the first one is kept. length >= 2."""
+    """Return bool [n, length], True where a token is masked: spans alternate and the first one is
+    kept. length >= 2.
+    """
     noise, spans = _noise(length, density, span)
     kept = np.cumsum(_segments(length - noise, spans, order.mix(keys + np.uint64(1))), axis=1)
     masked = np.cumsum(_segments(noise, spans, order.mix(keys + np.uint64(2))), axis=1)
@@ -193,7 +210,9 @@ def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
 
 
 def _with_sentinels(tokens: Array, hidden: Array, sentinels: Array) -> Array:
-    """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel, in their order. All rows end equally long."""
+    """Return the tokens [n, L] with each run of hidden ones replaced by one sentinel, in their
+    order. All rows end equally long.
+    """
     first = hidden.copy()
     first[:, 1:] &= ~hidden[:, :-1]
     run = np.maximum(np.cumsum(first, axis=1, dtype=np.int32) - 1, 0)
@@ -209,7 +228,8 @@ def corrupt(
     Args:
       tokens: rows of equally many ids.
       keys: uint64 [n].
-      sentinels: int32, the ids of <extra_id_0>, <extra_id_1>, and so on; at least one for each masked span.
+      sentinels: int32, the ids of <extra_id_0>, <extra_id_1>, and so on; at least one for each
+        masked span.
       density: share of the tokens that is masked.
       span: mean length of a masked span.
     """
@@ -228,7 +248,9 @@ def _put(into: Array, rows: Array, tokens: Array) -> None:
 
 
 def _prefix(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Array) -> None:
-    """Cut each row of tokens [n, L] at a place uniform in [1, L - 1]: what is before is the input, what follows the target."""
+    """Cut each row of tokens [n, L] at a place uniform in [1, L - 1]: what is before is the input,
+    what follows the target.
+    """
     length = tokens.shape[1]
     cuts = np.minimum(1 + order.below(keys, max(length - 1, 1)), length)
     for row, cut, line in zip(rows, cuts, tokens, strict=True):

@@ -1,6 +1,7 @@
 """Order and randomness without a table: keyed bits and keyed permutations of any size.
 
-Everything here is a pure function of integers, so that any host can work out any row of any step by itself.
+Everything here is a pure function of integers, so that any host can work out any row of any step by
+itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ ROUNDS = 6
 
 
 def mix(words: Array) -> Array:
-    """Return the words scrambled by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """Return the words scrambled by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA
+    2014).
 
     Args:
       words: uint64, any shape.
@@ -44,20 +46,26 @@ def key(*words: int) -> int:
 
 
 def keys(base: int, words: Array) -> Array:
-    """Return mix(base + GOLDEN (word + 1)) for each word [n]: uint64 [n], as independent as `key`'s but not the same."""
+    """Return mix(base + GOLDEN (word + 1)) for each word [n]: uint64 [n], as independent as `key`'s
+    but not the same.
+    """
     return mix(
         np.uint64(base) + np.uint64(GOLDEN) * (np.asarray(words).astype(np.uint64) + np.uint64(1))
     )
 
 
 def bits(row_keys: Array, count: int) -> Array:
-    """Return uint64 [n, count]: `count` random words for each row's key [n] (SplitMix64 in counter mode)."""
+    """Return uint64 [n, count]: `count` random words for each row's key [n] (SplitMix64 in counter
+    mode).
+    """
     counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     return mix(np.asarray(row_keys, np.uint64)[:, None] + counters[None, :])
 
 
 def below(row_keys: Array, limit: Array | int) -> Array:
-    """Return int64 [n], each uniform in [0, limit) (limit [n] or a number below 2**32, off by at most 2**-32)."""
+    """Return int64 [n], each uniform in [0, limit) (limit [n] or a number below 2**32, off by at
+    most 2**-32).
+    """
     high = bits(row_keys, 1)[:, 0] >> np.uint64(32)
     return ((high * np.asarray(limit).astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
 
@@ -65,8 +73,9 @@ def below(row_keys: Array, limit: Array | int) -> Array:
 def permute(places: Array, size: int, word: int) -> Array:
     """Return where a permutation of range(size), chosen by the key `word`, sends each of `places`.
 
-    An unbalanced Feistel network over the next power of two; what falls outside walks on until it falls inside (Black and
-    Rogaway, "Ciphers with arbitrary finite domains", 2002): fewer than two turns on average, and no table.
+    An unbalanced Feistel network over the next power of two; what falls outside walks on until it
+    falls inside (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): fewer than two
+    turns on average, and no table.
 
     Args:
       places: int64, any shape, each in [0, size).
@@ -100,7 +109,9 @@ def permute(places: Array, size: int, word: int) -> Array:
 
 
 def epochs(examples: Array, size: int, seed: int, *, shuffle: bool = True) -> tuple[Array, Array]:
-    """Return (epoch, index) of each running example number [n]: every index once an epoch, in another order each time."""
+    """Return (epoch, index) of each running example number [n]: every index once an epoch, in
+    another order each time.
+    """
     examples = np.asarray(examples, np.int64)
     epoch, place = np.divmod(examples, size)
     if not shuffle:

@@ -1,4 +1,7 @@
-"""Which short examples share a row. Bundles are made once, so that any row of any epoch is found without counting."""
+"""Which short examples share a row.
+
+Bundles are made once, so that any row of any epoch is found without counting.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ OPEN = 64  # rows being filled at once: more fills a little better and searches 
 
 
 def bundles(sizes: Array, drawn: Array, limits: Sequence[int]) -> list[list[int]]:
-    """Return lists of examples that fit a row together: first fit over a bounded number of open rows.
+    """Return lists of examples that fit a row together: first fit over a bounded number of open
+    rows.
 
     Args:
       sizes: int [n, 2]: tokens of inputs and targets; none above its limit.
@@ -51,7 +55,9 @@ def positions(segments: Array) -> Array:
 
 
 def shifted(tokens: Array, segments: Array) -> Array:
-    """Return the tokens one place later, 0 where a segment begins: what a decoder reads to predict `tokens`."""
+    """Return the tokens one place later, 0 where a segment begins: what a decoder reads to predict
+    `tokens`.
+    """
     found = np.zeros_like(tokens)
     found[:, 1:] = np.where(segments[:, 1:] == segments[:, :-1], tokens[:, :-1], 0)
     return found

@@ -1,4 +1,6 @@
-"""Batches by step: what a run's data, objective, vocabulary, lengths, seed and batch size make of step s."""
+"""Batches by step: what a run's data, objective, vocabulary, lengths, seed and batch size make of
+step s.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ class Recipe:
 
 
 def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str = "train") -> None:
-    """Raise UserError where a source is missing or cannot serve the objective; reads file names and heads only."""
+    """Raise UserError where a source is missing or cannot serve the objective; reads file names and
+    heads only.
+    """
     if spec.kind in ("task", "synthetic"):
         return
     rule.check(vocab)
@@ -109,7 +113,8 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     elif spec.kind == "cache":
         tokens = Tokens(spec.value)
         kept = tokens.recipe.vocabulary
-        # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size, since nothing is tokenised.
+        # A cache's tokens have no added sentinels; ids:SIZE stands for any vocabulary of that size,
+        # since nothing is tokenised.
         same = (
             vocabulary.same_tokens(vocab, kept) or vocab.name == f"ids:{tokens.recipe.vocab_size}"
         )
@@ -177,7 +182,8 @@ def sources(recipe: Recipe) -> rows.Source:
     parts = specs.parts(recipe.data)
     if len(parts) == 1:
         return source(parts[0].spec, recipe)
-    # Each source has a seed of its own, or two with equally many examples would be drawn in the same order.
+    # Each source has a seed of its own, or two with equally many examples would be drawn in the
+    # same order.
     made = [
         source(part.spec, dataclasses.replace(recipe, seed=recipe.seed + 1_000_003 * number))
         for number, part in enumerate(parts)
@@ -189,7 +195,9 @@ def sources(recipe: Recipe) -> rows.Source:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """From which step on which running example number counts: (0, 0) unless a batch size was changed or a stream was begun later."""
+    """From which step on which running example number counts: (0, 0) unless a batch size was
+    changed or a stream was begun later.
+    """
 
     step: int = 0
     example: int = 0
@@ -201,7 +209,8 @@ class Batches:
     Attributes:
       recipe: what the rows are.
       batch: rows of a global batch.
-      shard, shards: this host's number and how many there are; its rows are one contiguous part of the batch.
+      shard, shards: this host's number and how many there are; its rows are one contiguous part of
+        the batch.
       kind: features.ENCODER_DECODER or features.DECODER.
     """
 
@@ -252,7 +261,9 @@ class Batches:
         return self.origin.example + (step - self.origin.step) * self.batch
 
     def at(self, step: int) -> dict[str, Array]:
-        """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch / shards, length]."""
+        """Return this host's rows of step `step` (the first step is 0): feature -> int32 [batch /
+        shards, length].
+        """
         return self.arrays(self.source.rows(self.examples(step)))
 
     def examples(self, step: int) -> Array:
@@ -261,7 +272,9 @@ class Batches:
         return self.first(step) + self.shard * own + np.arange(own, dtype=np.int64)
 
     def told(self, step: int) -> dict[str, Any] | None:
-        """Return what names this host's rows of a step: their hash and the running numbers of their examples. None for a stream's, which cannot be read again."""
+        """Return what names this host's rows of a step: their hash and the running numbers of their
+        examples. None for a stream's, which cannot be read again.
+        """
         if self.streams:
             return None
         examples = self.examples(step)
@@ -292,7 +305,9 @@ class Batches:
         return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:16]
 
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with the rows: the same on every host and for every batch size."""
+        """Return 16 hex digits that change with the rows: the same on every host and for every
+        batch size.
+        """
         return self._fingerprint
 
     def _told(self) -> dict[str, Any]:
@@ -311,7 +326,8 @@ class Batches:
         }
         return {
             **told,
-            "vocabulary": f"{os.path.basename(self.recipe.vocab)} ({self.recipe.vocabulary.fingerprint()})",
+            "vocabulary": f"{os.path.basename(self.recipe.vocab)} "
+            f"({self.recipe.vocabulary.fingerprint()})",
         }
 
     def state(self, step: int) -> dict[str, Any]:
@@ -331,7 +347,9 @@ class Batches:
         }
 
     def same(self, kept: Mapping[str, Any]) -> None:
-        """Raise UserError where the seed or the data is another than `state` kept: examples would be repeated and left out."""
+        """Raise UserError where the seed or the data is another than `state` kept: examples would
+        be repeated and left out.
+        """
         if kept["seed"] != self.recipe.seed:
             raise UserError(
                 f"the run began with data seed {kept['seed']}, now it is {self.recipe.seed}",
@@ -349,7 +367,10 @@ class Batches:
             )
 
     def _find_change(self, kept: Mapping[str, Any]) -> str | None:
-        """Return what of the files changed since `state` kept it; None for nothing. The windows stay as they were cut, where they can."""
+        """Return what of the files changed since `state` kept it; None for nothing.
+
+        The windows stay as they were cut, where they can.
+        """
         if kept.get("grid") and kept["grid"] != rows.get_grid(self.source):
             rows.set_grid(self.source, kept["grid"])
             self.__dict__.pop("_fingerprint", None)
@@ -368,7 +389,9 @@ class Batches:
         return data_files.describe_contents(self.recipe.data, self.recipe.split)
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
-        """Go on at `step` from what `state` kept; return a line to print where the batch size changed, which a run may do."""
+        """Go on at `step` from what `state` kept; return a line to print where the batch size
+        changed, which a run may do.
+        """
         self.same(kept)
         origin = Origin(**kept["origin"])
         line = None
@@ -377,14 +400,20 @@ class Batches:
             again = (
                 "in the same order"
                 if kept.get("grid") and rows.get_grid(self.source) == kept["grid"]
-                else "in a new order, so until this pass ends some rows may come twice and others not"
+                else (
+                    "in a new order, so until this pass ends some rows may come twice and others "
+                    "not"
+                )
             )
-            line = f"data: the run began with {change}; {ACCEPT}=accept: from step {step} on with example {origin.example + (step - origin.step) * kept['batch']}, {again}"
+            line = (
+                f"data: the run began with {change}; {ACCEPT}=accept: from step {step} on with "
+                f"example {origin.example + (step - origin.step) * kept['batch']}, {again}"
+            )
         if kept["batch"] != self.batch:
             example = origin.example + (step - origin.step) * kept["batch"]
-            line = (
-                (f"{line}\n" if line else "")
-                + f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on with example {example}, none repeated or left out"
+            line = (f"{line}\n" if line else "") + (
+                f"data: the batch was {kept['batch']}, now {self.batch}: from step {step} on "
+                f"with example {example}, none repeated or left out"
             )
             origin = Origin(step, example)
         self.origin = origin
@@ -420,13 +449,18 @@ def _began(what: str, data: str, more: str = "") -> UserError:
 def _moved(data: str) -> str:
     """Return the data without folders: a data set that lies elsewhere is the same one."""
     return " ".join(
-        f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} {part.rate}"
+        (
+            f"{part.spec.kind}:{os.path.basename(part.spec.value.rstrip('/'))}#{part.spec.split} "
+            f"{part.rate}"
+        )
         for part in specs.parts(data)
     )
 
 
 def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:
-    """Return 128 bits a row, of its number in the global batch, its features' names and its values."""
+    """Return 128 bits a row, of its number in the global batch, its features' names and its
+    values.
+    """
     count = len(next(iter(batch.values())))
     found = []
     for row in range(count):
@@ -440,7 +474,10 @@ def row_hashes(batch: Mapping[str, Array], first: int = 0) -> list[int]:
 
 
 def batch_hash(batch: Mapping[str, Array], first: int = 0) -> str:
-    """Return 32 hex digits of the rows of a batch. The sum of hosts' hashes (`add_hashes`) is the global batch's."""
+    """Return 32 hex digits of the rows of a batch.
+
+    The sum of hosts' hashes (`add_hashes`) is the global batch's.
+    """
     return f"{sum(row_hashes(batch, first)) % (1 << 128):032x}"
 
 

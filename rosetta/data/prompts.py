@@ -1,7 +1,8 @@
-"""Records as prompts that a causal language model goes on with: LAMBADA (Paperno et al., ACL 2016) and BoolQ (Clark et al., NAACL 2019).
+"""Records as prompts that a causal language model goes on with: LAMBADA (Paperno et al., ACL 2016)
+and BoolQ (Clark et al., NAACL 2019).
 
-The wording is that of paxml's GPU tasks (https://github.com/google/paxml, commit b397693, paxml/contrib/gpu/scripts_gpu), whose published
-numbers rest on it.
+The wording is that of paxml's GPU tasks (https://github.com/google/paxml, commit b397693,
+paxml/contrib/gpu/scripts_gpu), whose published numbers rest on it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ _QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": 
 
 
 def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a LAMBADA record: the target is the last word, with a space before it. None for a single word.
+    """Return {"inputs", "targets", "idx"} of a LAMBADA record: the target is the last word, with a
+    space before it. None for a single word.
 
-    Takes a passage ("text"; curly quotes become straight ones), or what paxml's TFDS copy holds, which is parted already.
+    Takes a passage ("text"; curly quotes become straight ones), or what paxml's TFDS copy holds,
+    which is parted already.
     """
     inputs, targets, passage = record.get("inputs"), record.get("targets"), record.get("text")
     if isinstance(inputs, str) and isinstance(targets, str):
@@ -33,9 +36,11 @@ def lambada(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def boolq(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a BoolQ record, None where it has no label (SuperGLUE's test split).
+    """Return {"inputs", "targets", "idx"} of a BoolQ record, None where it has no label
+    (SuperGLUE's test split).
 
-    Takes SuperGLUE's field `label` (1, 0 or -1, or true and false) and the corpus's own `answer`, also as a table has them: as text.
+    Takes SuperGLUE's field `label` (1, 0 or -1, or true and false) and the corpus's own `answer`,
+    also as a table has them: as text.
     """
     passage, question = record.get("passage"), record.get("question")
     label = record.get("label", record.get("answer"))

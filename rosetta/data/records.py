@@ -1,4 +1,6 @@
-"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and SQuAD; and any task's that are worded already."""
+"""Records of finetuning tasks, worded as T5 words them (Raffel et al., 2020, appendix D): MNLI and
+SQuAD; and any task's that are worded already.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _SPACE = re.compile(r"[\t\n\f\r ]+")
 
 
 def spaced(text: str) -> str:
-    """Return the text with a space on both sides of each ASCII punctuation mark, runs of white space made one space."""
+    """Return the text with a space on both sides of each ASCII punctuation mark, runs of white
+    space made one space.
+    """
     return _SPACE.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
@@ -42,8 +46,9 @@ def _first(record: Mapping[str, Any], *names: str) -> Any:
 def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
     """Return {"inputs", "targets", "idx"} of an MNLI record, None where it has no label.
 
-    Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the corpus's own files (sentence1,
-    sentence2, gold_label). Without `answered`, the target of a record without a label is "".
+    Takes the field names of GLUE (premise, hypothesis, label as a number or name) and of the
+    corpus's own files (sentence1, sentence2, gold_label). Without `answered`, the target of a
+    record without a label is "".
     """
     premise, hypothesis = (
         _first(record, "premise", "sentence1"),
@@ -67,7 +72,8 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
         label = ""
     elif label not in MNLI_LABELS:
         raise ValueError(
-            f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of {', '.join(MNLI_LABELS)}"
+            f"its label is {json.dumps(label, default=str)}, not 0, 1, 2 or one of "
+            f"{', '.join(MNLI_LABELS)}"
         )
     return {
         "inputs": f"mnli hypothesis: {hypothesis} premise: {premise}",
@@ -77,10 +83,11 @@ def mnli(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] 
 
 
 def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no answer.
+    """Return {"inputs", "targets", "id", "answers"} of a SQuAD 1.1 record, None where it has no
+    answer.
 
-    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}. Without `answered`, a
-    record may lack them: its target is "".
+    Takes answers as {"text": […]}, as TFDS stores them ("answers/text") and as a list of {"text"}.
+    Without `answered`, a record may lack them: its target is "".
     """
     question, context = record.get("question"), record.get("context")
     answers = _first(record, "answers", "answers/text")
@@ -112,7 +119,8 @@ def squad(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any]
 
 
 def text_to_text(record: Mapping[str, Any], *, answered: bool = True) -> dict[str, Any] | None:
-    """Return {"inputs", "targets", "idx"} of a record that is worded already, None where it has no targets.
+    """Return {"inputs", "targets", "idx"} of a record that is worded already, None where it has no
+    targets.
 
     Without `answered`, the target of a record without one is "".
     """
@@ -138,7 +146,8 @@ WORDING = {
 def name_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the field by which a record is known, with its value: {} where it has none.
 
-    Text and whole numbers come first. Without those it is the first field with any other value, such as an object.
+    Text and whole numbers come first. Without those it is the first field with any other value,
+    such as an object.
     """
     names = [name for name in NAMES if record.get(name) is not None]
     names.sort(key=lambda name: not isinstance(record[name], (str, int)))
@@ -161,15 +170,16 @@ def worded(
 ) -> Iterator[dict[str, Any]]:
     """Yield the worded examples of a source, in its own order.
 
-    Records that have no label or answer are left out, which is said with their number. Without `answered` they are yielded,
-    too, and each example has "name", see name_record.
+    Records that have no label or answer are left out, which is said with their number. Without
+    `answered` they are yielded, too, and each example has "name", see name_record.
 
     Args:
       spec: text (but LAMBADA's lines) and synthetic hold no records.
       objective: one of spec.PAIRS.
       split: which split of a hf or tfds set, unless the spec names one.
       handle: is given each record that is not one of the objective's.
-      answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD and text_to_text.
+      answered: whether the answers are needed, as they are to train and to evaluate; of MNLI, SQuAD
+        and text_to_text.
 
     Raises:
       UserError: what `handle` raises; no record has an answer.
@@ -237,7 +247,9 @@ def _replace_surrogates(value: Any, path: str) -> Any:
 def texts(
     spec: Spec, objective: str, field: str, split: str, handle: Handler = bad_records.stop_or_skip
 ) -> Iterator[str]:
-    """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn; see worded and documents.documents."""
+    """Yield a source's documents, of an objective that needs pairs its inputs and targets in turn;
+    see worded and documents.documents.
+    """
     if objective not in specs.PAIRS:
         yield from documents.documents(spec, field, split, handle)
         return
@@ -247,13 +259,17 @@ def texts(
 
 
 def begin(spec: Spec, objective: str, field: str, split: str) -> None:
-    """Read a source's first record: UserError where it is none, has no such field, or there is no text at all. Arguments are those of texts."""
+    """Read a source's first record: UserError where it is none, has no such field, or there is no
+    text at all. Arguments are those of texts.
+    """
     if next(texts(spec, objective, field, split), None) is None:
         raise UserError("there is no text in the data", str(spec), "name files with text in them")
 
 
 class Encoded(Sequence[tuple[Array, Array]]):
-    """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading all of them."""
+    """Pairs of texts as pairs of ids, each made when it is asked for: a run starts without reading
+    all of them.
+    """
 
     def __init__(self, texts: list[tuple[str, str]], vocab: Vocabulary) -> None:
         self.texts, self.vocab = texts, vocab

@@ -1,7 +1,9 @@
-"""Sources of rows: each gives any of its examples, by running number, as inputs and targets of fixed length.
+"""Sources of rows: each gives any of its examples, by running number, as inputs and targets of
+fixed length.
 
-Running number e means the e-th example drawn from this source since the run began: epoch e // count, and within the epoch a
-place in a keyed permutation. So a row depends on (seed, source, e) alone.
+Running number e means the e-th example drawn from this source since the run began: epoch e //
+count, and within the epoch a place in a keyed permutation. So a row depends on (seed, source, e)
+alone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Rows:
     Attributes:
       inputs: int32 [n, inputs length] (length 0 for lm).
       targets: int32 [n, targets length].
-      input_segments, target_segments: int32 of the same shapes: 1, 2, … for the examples packed into a row, 0 for padding.
+      input_segments, target_segments: int32 of the same shapes: 1, 2, … for the examples packed
+        into a row, 0 for padding.
     """
 
     inputs: Array
@@ -108,7 +111,8 @@ def encoded(texts: Sequence[str], objective: Objective, vocab: vocabulary.Vocabu
 
 
 def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) -> int:
-    """Return how much of a corpus makes a window, from samples spread over it: the same for the same corpus and vocabulary.
+    """Return how much of a corpus makes a window, from samples spread over it: the same for the
+    same corpus and vocabulary.
 
     Raises:
       UserError: the samples hold no text.
@@ -142,7 +146,10 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
 
 
 class Windows:
-    """Windows of a corpus of text, tokenised when asked for. The grid moves with the epoch, so no word is always left out."""
+    """Windows of a corpus of text, tokenised when asked for.
+
+    The grid moves with the epoch, so no word is always left out.
+    """
 
     def __init__(
         self,
@@ -219,7 +226,9 @@ class CachedWindows:
 
 
 class Pairs:
-    """Inputs and targets of records, tokenised when asked for; packed into fixed bundles where asked."""
+    """Inputs and targets of records, tokenised when asked for; packed into fixed bundles where
+    asked.
+    """
 
     def __init__(
         self,
@@ -287,12 +296,16 @@ def _cut(ids: Array, length: int) -> Array:
 
 
 def _kept(ids: Array, length: int, *, last: bool) -> Array:
-    """Return at most `length` of the ids as they are: the last of them of a prompt, whose question stands at its end, else the first."""
+    """Return at most `length` of the ids as they are: the last of them of a prompt, whose question
+    stands at its end, else the first.
+    """
     return ids[max(len(ids) - length, 0) :] if last else ids[:length]
 
 
 class Mixture:
-    """Several sources drawn at fixed rates: of every BLOCK examples each gives its share, in an order keyed by the block."""
+    """Several sources drawn at fixed rates: of every BLOCK examples each gives its share, in an
+    order keyed by the block.
+    """
 
     BLOCK = 4096
 
@@ -314,7 +327,9 @@ class Mixture:
         self.bounds = np.cumsum(counts)
 
     def drawn(self, examples: Array) -> tuple[Array, Array]:
-        """Return, for running numbers [n], which source each is drawn from and its running number there."""
+        """Return, for running numbers [n], which source each is drawn from and its running number
+        there.
+        """
         block, place = np.divmod(np.asarray(examples, np.int64), self.BLOCK)
         rank = np.empty_like(place)
         for turn in np.unique(block):
@@ -344,7 +359,9 @@ class Mixture:
 
 
 def get_grid(source: Source) -> list[Any]:
-    """Return how each corpus inside a source is cut into windows: [stretch, count], [] of other sources."""
+    """Return how each corpus inside a source is cut into windows: [stretch, count], [] of other
+    sources.
+    """
     if isinstance(source, Mixture):
         return [get_grid(inner) for inner in source.sources]
     return [source.stretch, source.count] if isinstance(source, Windows) else []
@@ -370,7 +387,9 @@ def set_grid(source: Source, kept: Sequence[Any]) -> bool:
 
 
 def state(source: Source, example: int) -> list[Any]:
-    """Return the marks of the streams inside a source, for whoever goes on at this running example number."""
+    """Return the marks of the streams inside a source, for whoever goes on at this running example
+    number.
+    """
     if isinstance(source, Mixture):
         found = []
         for number, inner in enumerate(source.sources):

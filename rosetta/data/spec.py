@@ -1,4 +1,6 @@
-"""What a user types for data: `text:/data/*.txt`, `hf:owner/name`, `{"text:a": 0.7, "jsonl:b": 0.3}`."""
+"""What a user types for data: `text:/data/*.txt`, `hf:owner/name`, `{"text:a": 0.7, "jsonl:b":
+0.3}`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ KINDS = {
     "tfrecord": "TFRecord files of tf.train.Example: tfrecord:GLOB",
     "cache": "what `rosetta data cache` wrote: cache:FOLDER",
     "hf": "a Hugging Face data set, streamed: hf:OWNER/NAME[/CONFIG], or hf:FOLDER",
-    "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: tfds:NAME[/CONFIG][:VERSION]",
+    "tfds": "a prepared TensorFlow Datasets folder under TFDS_DATA_DIR: "
+    "tfds:NAME[/CONFIG][:VERSION]",
     "task": "a registered SeqIO task or mixture: task:NAME",
 }
 ANSWERS = ("lambada", "boolq")  # a prompt that a causal language model goes on with: Pax's
@@ -90,13 +93,18 @@ def _refuse_repeated(names: list[str]) -> None:
 
 
 def _make_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the mapping of a JSON object's pairs. JSON itself allows a key twice, and Python takes the last one."""
+    """Return the mapping of a JSON object's pairs.
+
+    JSON itself allows a key twice, and Python takes the last one.
+    """
     _refuse_repeated([name for name, _ in pairs])
     return dict(pairs)
 
 
 def parts(data: str | Mapping[str, float]) -> tuple[Part, ...]:
-    """Return the sources of a spec string, of a mapping {spec: rate}, or of such a mapping written as JSON."""
+    """Return the sources of a spec string, of a mapping {spec: rate}, or of such a mapping written
+    as JSON.
+    """
     if isinstance(data, str) and data.lstrip().startswith("{"):
         try:
             data = json.loads(data, object_pairs_hook=_make_mapping)
@@ -169,7 +177,10 @@ def _none(spec: Spec, pattern: str) -> UserError:
 
 
 def match_files(pattern: str) -> list[str]:
-    """Return the files that a pattern matches. A name of a file with brackets in it is that file's, not a pattern."""
+    """Return the files that a pattern matches.
+
+    A name of a file with brackets in it is that file's, not a pattern.
+    """
     path = os.path.expanduser(pattern)
     if os.path.isfile(path) and not set("*?") & set(path):
         return [path]
@@ -177,7 +188,8 @@ def match_files(pattern: str) -> list[str]:
 
 
 def files(spec: Spec) -> tuple[str, ...]:
-    """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are separated by commas.
+    """Return the files of a text, jsonl or tfrecord spec, sorted by name: several patterns are
+    separated by commas.
 
     Raises:
       UserError: none matches, one cannot be read, or the path is in an object store.

@@ -1,8 +1,9 @@
 """Sets that can only be read from their beginning on: shuffled by blocks, with marks to go on from.
 
-The stream is cut into blocks of about BLOCK letters. Inside a block rows are drawn by position as from any corpus, in an order
-keyed by the block. A mark says where a block begins, in the stream and in example numbers; with one, going on costs one block.
-The last two blocks stay in memory: a mixture draws its rows in another order, which goes to and fro over a block's end.
+The stream is cut into blocks of about BLOCK letters. Inside a block rows are drawn by position as
+from any corpus, in an order keyed by the block. A mark says where a block begins, in the stream and
+in example numbers; with one, going on costs one block. The last two blocks stay in memory: a
+mixture draws its rows in another order, which goes to and fro over a block's end.
 """
 
 from __future__ import annotations

@@ -18,10 +18,12 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 
 
 def read_options(builder: Any) -> dict[str, Any]:
-    """Return the options that the datasets package shall read a folder with; nothing where it reads no tables there.
+    """Return the options that the datasets package shall read a folder with; nothing where it reads
+    no tables there.
 
     Args:
-      builder: what datasets.load_dataset_builder returns for the folder. It knows which of the files are read.
+      builder: what datasets.load_dataset_builder returns for the folder. It knows which of the
+        files are read.
 
     Raises:
       UserError: see check_files.
@@ -39,7 +41,8 @@ def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
     Every field is read as text: no word means a missing value, and digits are not a number.
 
     Raises:
-      UserError: a quote in a .csv file swallows rows; a row is wider or narrower than the header; there are both kinds of tables.
+      UserError: a quote in a .csv file swallows rows; a row is wider or narrower than the header;
+        there are both kinds of tables.
     """
     endings = {_find_ending(path) for path in paths}
     if len(endings) > 1:
@@ -51,7 +54,8 @@ def check_files(paths: tuple[str, ...], separator: str) -> dict[str, Any]:
     # A TSV has no quotes (IANA text/tab-separated-values): a quote is a letter like others.
     quoting: Literal[0, 3] = csv.QUOTE_NONE if ".tsv" in endings else csv.QUOTE_MINIMAL
     width = max((_check_rows(path, separator, quoting) for path in paths), default=0)
-    # Without index_col=False, pandas takes the first column for an index where rows are wider than the header.
+    # Without index_col=False, pandas takes the first column for an index where rows are wider than
+    # the header.
     return {
         "quoting": quoting,
         "index_col": False,
@@ -110,7 +114,10 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                 if not blank and len(row) != width:
                     raise _describe_width(f"{path}, line {before + 1:,}", len(row), width, quoting)
                 if after_return and row and not row[0]:
-                    what = "the line before ends in a carriage return alone, and the empty first field would be lost"
+                    what = (
+                        "the line before ends in a carriage return alone, and the empty first "
+                        "field would be lost"
+                    )
                     raise UserError(
                         what,
                         f"{path}, line {before + 1:,}",
@@ -119,7 +126,10 @@ def _check_rows(path: str, separator: str, quoting: Literal[0, 3]) -> int:
                 after_return = line.endswith("\r")
                 before = rows.line_num
         except csv.Error as error:
-            do = 'write the field as "..." and each quote in it twice, or save the table as .tsv, where quotes are letters'
+            do = (
+                'write the field as "..." and each quote in it twice, or save the table as .tsv, '
+                "where quotes are letters"
+            )
             raise UserError(
                 f"a quote is not closed as CSV wants it ({error}), and rows would be lost",
                 f"{path}, line {before + 1:,}",

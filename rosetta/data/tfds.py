@@ -1,4 +1,6 @@
-"""Prepared TensorFlow Datasets folders (C4, the Pile, GLUE, SQuAD), read as the TFRecord files they are."""
+"""Prepared TensorFlow Datasets folders (C4, the Pile, GLUE, SQuAD), read as the TFRecord files they
+are.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def root() -> str:
 
 
 def folder(name: str) -> str:
-    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named, of the only config where there is one.
+    """Return the folder of `NAME[/CONFIG][:VERSION]`: of the newest version where none is named, of
+    the only config where there is one.
 
     Raises:
       UserError: there is none, or several configs to choose from; the folder is in an object store.
@@ -89,7 +92,9 @@ def _versions(place: str) -> list[str]:
 
 
 def splits(place: str) -> dict[str, dict[str, Any]]:
-    """Return split -> {"shards": [examples a shard], "bytes"} as dataset_info.json has it; UserError where that is missing."""
+    """Return split -> {"shards": [examples a shard], "bytes"} as dataset_info.json has it;
+    UserError where that is missing.
+    """
     path = os.path.join(place, "dataset_info.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -143,7 +148,10 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
     missing = [number for number in range(max(expected, count)) if number not in found]
     if missing or not found:
         raise UserError(
-            f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the first is number {missing[0] if missing else 0}",
+            (
+                f"{len(missing) or 'all'} of {expected} files of split {wanted} are missing, the "
+                f"first is number {missing[0] if missing else 0}"
+            ),
             place,
             "copy the rest of the set",
         )
@@ -151,8 +159,8 @@ def shards(spec: Spec, split: str = "train") -> tuple[str, ...]:
 
 
 def check(spec: Spec, split: str) -> dict[str, Any]:
-    """Look a prepared set over: every file there, none cut short at its head, as many bytes (of small sets: records) as dataset_info.json
-    says.
+    """Look a prepared set over: every file there, none cut short at its head, as many bytes (of
+    small sets: records) as dataset_info.json says.
 
     Returns:
       {"folder", "files", "bytes", "examples"}.

@@ -1,8 +1,8 @@
 """TFRecord files and tf.train.Example records read without TensorFlow.
 
 A record is: length (uint64), masked CRC of it, the bytes, masked CRC of them, all little-endian
-(tensorflow/core/lib/io/record_writer.h). An Example is a protocol buffer: features.feature is a map from name to a list of
-bytes, floats or integers (tensorflow/core/example/{example,feature}.proto).
+(tensorflow/core/lib/io/record_writer.h). An Example is a protocol buffer: features.feature is a map
+from name to a list of bytes, floats or integers (tensorflow/core/example/{example,feature}.proto).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def masked_crc(body: bytes) -> int:
 def offsets(path: str) -> Array:
     """Return int64 [n, 2]: where each record's bytes begin and how many they are.
 
-    Reads heads only. UserError where the file is cut short or is no TFRecord file: every length's own checksum is looked at.
+    Reads heads only. UserError where the file is cut short or is no TFRecord file: every length's
+    own checksum is looked at.
     """
     found = []
     size = os.path.getsize(path)
@@ -207,7 +208,9 @@ def _values(body: bytes) -> list[Any]:
 
 
 def example(body: bytes) -> dict[str, list[Any]]:
-    """Return feature name -> values of a serialised tf.train.Example; ValueError where it is none."""
+    """Return feature name -> values of a serialised tf.train.Example; ValueError where it is
+    none.
+    """
     found: dict[str, list[Any]] = {}
     try:
         for number, _, features in _fields(body):

@@ -21,7 +21,9 @@ LONGEST = 4192  # SentencePiece leaves out longer sentences: documents are cut t
 
 
 def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
-    """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by rate, `limit` in all."""
+    """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by
+    rate, `limit` in all.
+    """
     readers = [documents.documents(part.spec, field) for part in parts]
     drawn = [0.0] * len(parts)
     count = 0
@@ -61,7 +63,8 @@ def train(
       model_type: "unigram" or "bpe".
       field: where JSON lines and Example records have their text.
       limit: pieces of documents to learn from, at most.
-      coverage: share of the letters that get an id of their own; the rest are bytes, or unknown without byte_fallback.
+      coverage: share of the letters that get an id of their own; the rest are bytes, or unknown
+        without byte_fallback.
       byte_fallback: whether letters without an id are written as bytes.
 
     Raises:

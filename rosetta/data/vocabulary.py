@@ -1,4 +1,6 @@
-"""Vocabularies as the input pipeline needs them: text to ids with SentencePiece or bytes, without TensorFlow."""
+"""Vocabularies as the input pipeline needs them: text to ids with SentencePiece or bytes, without
+TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNK = 0, 1, 2
 BYTE_SPECIALS = 3  # pad, end, unknown: byte b is id b + 3 (Xue et al., "ByT5", 2022)
-EXTRA_IDS = 100  # sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020)
+# Sentinels of span corruption, from the top of the vocabulary downwards (Raffel et al., 2020).
+EXTRA_IDS = 100
 MOST_EXTRA_IDS = 1024  # that a checkpoint's record is searched for
 SENTINEL = re.compile(
     "\u2581?<extra_id_([0-9]{1,6})>"
@@ -57,16 +60,18 @@ class Vocabulary:
 
     @property
     def sentinel_ids(self) -> tuple[int, ...]:
-        """Ids of the sentinels <extra_id_0>, <extra_id_1>, and so on, in the order of their numbers."""
+        """Ids of the sentinels <extra_id_0>, <extra_id_1>, and so on, in the order of their
+        numbers.
+        """
         return tuple(self.numbered_sentinels.values())
 
     @property
     def numbered_sentinels(self) -> dict[int, int]:
         """The id of each sentinel <extra_id_N> by N, whoever added it.
 
-        Added ones are the top ids, downwards. Without added ones, a SentencePiece model's own pieces `<extra_id_N>` are
-        the sentinels, by N. Bytes without added ones share their last 100 ids with the sentinels, as the public byT5
-        weights do.
+        Added ones are the top ids, downwards. Without added ones, a SentencePiece model's own
+        pieces `<extra_id_N>` are the sentinels, by N. Bytes without added ones share their last 100
+        ids with the sentinels, as the public byT5 weights do.
         """
         if self.extra_ids or self.name == "byte":
             return {number: self.size - 1 - number for number in range(self.extra_ids or EXTRA_IDS)}
@@ -79,7 +84,10 @@ class Vocabulary:
 
     @property
     def text_size(self) -> int:
-        """Ids below the block of sentinels at the top. All ids, where sentinels share ids with bytes or stand elsewhere."""
+        """Ids below the block of sentinels at the top.
+
+        All ids, where sentinels share ids with bytes or stand elsewhere.
+        """
         shared = self.name == "byte" and not self.extra_ids
         top = self.sentinel_ids == tuple(range(self.size - 1, self.size - 1 - self.sentinels, -1))
         return self.size - self.sentinels if top and not shared else self.size
@@ -110,7 +118,8 @@ class Vocabulary:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of the ids up to the first end token; sentinels read <extra_id_N>.
 
-        Where sentinels share ids with bytes, a byte that is not valid UTF-8 where it stands is read as a sentinel.
+        Where sentinels share ids with bytes, a byte that is not valid UTF-8 where it stands is read
+        as a sentinel.
         """
         numbers = [int(number) for number in ids]
         if self.eos in numbers:
@@ -157,11 +166,12 @@ def named(
 
     Args:
       name: "byte", "ids:SIZE", or a SentencePiece model file.
-      extra_ids: sentinels to add; None: none to bytes, none where the model file has its own <extra_id_N> pieces, else
-        100.
-      recorded: fingerprint of the vocabulary that a run began with, or a cache was made with. Where `extra_ids` is None,
-        the number of sentinels follows it.
-      causal: whether a language model reads it: any SentencePiece model will do that has an end token and no text under id 0, the padding.
+      extra_ids: sentinels to add; None: none to bytes, none where the model file has its own
+        <extra_id_N> pieces, else 100.
+      recorded: fingerprint of the vocabulary that a run began with, or a cache was made with. Where
+        `extra_ids` is None, the number of sentinels follows it.
+      causal: whether a language model reads it: any SentencePiece model will do that has an end
+        token and no text under id 0, the padding.
 
     Raises:
       UserError: there is no such file, or it is no SentencePiece model with T5's special ids.
@@ -198,7 +208,10 @@ def named(
     if causal:
         if model.eos_id() < 0 or not (model.IsControl(PAD) or model.IsUnknown(PAD)):
             raise UserError(
-                f"its pad, end and unknown ids are {special}: an end token and an id 0 that is no text are needed",
+                (
+                    f"its pad, end and unknown ids are {special}: an end token and an id 0 that "
+                    "is no text are needed"
+                ),
                 name,
                 "train it with rosetta vocab train, or with --eos_id=1 --pad_id=0",
             )
@@ -221,17 +234,28 @@ def named(
 
 
 def padded(size: int) -> int:
-    """Return an embedding's rows for so many ids: the next multiple of 128, so that the output layer's GEMM and its shards are aligned."""
+    """Return an embedding's rows for so many ids: the next multiple of 128, so that the output
+    layer's GEMM and its shards are aligned.
+    """
     return -(-size // 128) * 128
 
 
 def check_fits(vocabulary: Vocabulary, vocab_size: int) -> None:
-    """Raise UserError where the vocabulary has ids that a model of `vocab_size` rows has no row for."""
+    """Raise UserError where the vocabulary has ids that a model of `vocab_size` rows has no row
+    for.
+    """
     if vocabulary.size > vocab_size:
         raise UserError(
-            f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), the model's vocab_size is {vocab_size}",
+            (
+                f"the vocabulary has {vocabulary.size} ids (with {vocabulary.extra_ids} extra), "
+                f"the model's vocab_size is {vocab_size}"
+            ),
             vocabulary.name,
-            f"{'lower EXTRA_IDS, ' if vocabulary.extra_ids else ''}set network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's own vocabulary",
+            (
+                f"{'lower EXTRA_IDS, ' if vocabulary.extra_ids else ''}set "
+                f"network.T5Config.vocab_size to {padded(vocabulary.size)}, or name the model's "
+                "own vocabulary"
+            ),
         )
 
 
@@ -239,17 +263,21 @@ def check_sentinels(vocabulary: Vocabulary, needed: int) -> None:
     """Raise UserError where span corruption would need more sentinels than there are."""
     if needed > vocabulary.sentinels:
         raise UserError(
-            f"span corruption needs {needed} sentinels at these lengths, the vocabulary has {vocabulary.sentinels}",
+            (
+                f"span corruption needs {needed} sentinels at these lengths, the vocabulary has "
+                f"{vocabulary.sentinels}"
+            ),
             vocabulary.name,
             "raise EXTRA_IDS or mean_noise_span_length (bytes: 20), or shorten the inputs",
         )
 
 
 def sentinel_piece(number: int) -> bytes:
-    """Return one more piece for the end of a serialised model: `<extra_id_N>` behind a word mark, as T5 spells it.
+    """Return one more piece for the end of a serialised model: `<extra_id_N>` behind a word mark,
+    as T5 spells it.
 
-    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2, type = 3}
-    (sentencepiece_model.proto).
+    Protocol buffers join by concatenation, and ModelProto.pieces is field 1: {piece = 1, score = 2,
+    type = 3} (sentencepiece_model.proto).
     """
     name = f"\u2581<extra_id_{number}>".encode()
     piece = (
@@ -265,15 +293,19 @@ def sentinel_piece(number: int) -> bytes:
 
 
 def sentinel_pieces(count: int) -> bytes:
-    """Return what adds `count` sentinels to a serialised model; the last one, with the highest id, is <extra_id_0>."""
+    """Return what adds `count` sentinels to a serialised model; the last one, with the highest id,
+    is <extra_id_0>.
+    """
     return b"".join(sentinel_piece(number) for number in reversed(range(count)))
 
 
 @functools.lru_cache(maxsize=8)
 def find_own_sentinels(path: str) -> dict[int, int]:
-    """Return the id of each of a SentencePiece model's own pieces `<extra_id_N>` by N, in the order of N.
+    """Return the id of each of a SentencePiece model's own pieces `<extra_id_N>` by N, in the order
+    of N.
 
-    They are known by their text alone, whatever their type and place. Where two pieces have the same N, it is the higher id.
+    They are known by their text alone, whatever their type and place. Where two pieces have the
+    same N, it is the higher id.
     """
     model = _load(path)
     found: dict[int, int] = {}
@@ -284,7 +316,9 @@ def find_own_sentinels(path: str) -> dict[int, int]:
 
 
 def describe_sentinels(vocabulary: Vocabulary) -> str:
-    """Return which ids are sentinels, in the order in which span corruption takes them, for people to read."""
+    """Return which ids are sentinels, in the order in which span corruption takes them, for people
+    to read.
+    """
     ids = vocabulary.sentinel_ids
     if not ids:
         return "none"
@@ -298,7 +332,9 @@ def describe_sentinels(vocabulary: Vocabulary) -> str:
 
 
 def _with_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | None:
-    """Return the vocabulary with as many added sentinels as the fingerprint says; None where it is of another vocabulary."""
+    """Return the vocabulary with as many added sentinels as the fingerprint says; None where it is
+    of another vocabulary.
+    """
     body = hashlib.sha256(_identity(vocabulary.name))
     for count in range(MOST_EXTRA_IDS + 1):
         candidate = body.copy()
@@ -309,7 +345,9 @@ def _with_fingerprint(vocabulary: Vocabulary, fingerprint: str) -> Vocabulary | 
 
 
 def same_tokens(vocabulary: Vocabulary, fingerprint: str) -> bool:
-    """Return whether a fingerprint is of this vocabulary, whatever the number of added sentinels: text has the same ids."""
+    """Return whether a fingerprint is of this vocabulary, whatever the number of added sentinels:
+    text has the same ids.
+    """
     return _with_fingerprint(vocabulary, fingerprint) is not None
 
 

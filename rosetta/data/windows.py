@@ -1,8 +1,10 @@
-"""Running text by position: any stretch of a corpus can be read without reading what comes before it.
+"""Running text by position: any stretch of a corpus can be read without reading what comes before
+it.
 
-A corpus is cut into equal stretches of its stored size. A text stretch is sized so that nearly all give a full window of tokens;
-where it begins and ends moves to a word's edge, in a way that depends on the place alone, so that neighbours share no word and
-lose none. No index is needed, whatever the size of the corpus.
+A corpus is cut into equal stretches of its stored size. A text stretch is sized so that nearly all
+give a full window of tokens; where it begins and ends moves to a word's edge, in a way that depends
+on the place alone, so that neighbours share no word and lose none. No index is needed, whatever the
+size of the corpus.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     from rosetta.data.spec import Spec
 
-REACH = 64  # bytes or letters a cut may move to find a space: scripts without spaces are cut between letters
+# Bytes or letters a cut may move to find a space: scripts without spaces are cut between letters.
+REACH = 64
 HEAD = 4096  # bytes
 DAMAGED = 0.01  # of a head's letters: text in Western languages and Latin 1 has more
 LOOKED_AT = 64  # files
@@ -54,7 +57,9 @@ class Corpus(Protocol):
 
 
 def cut(text: bytes | mmap.mmap, place: int, size: int) -> int:
-    """Return where a cut at `place` of UTF-8 bytes really falls: behind the next white space if it is near, else before a letter."""
+    """Return where a cut at `place` of UTF-8 bytes really falls: behind the next white space if it
+    is near, else before a letter.
+    """
     if place <= 0 or place >= size:
         return min(max(place, 0), size)
     near = text[place - 1 : place + REACH]
@@ -97,10 +102,12 @@ def uncompressed(paths: Sequence[str]) -> None:
 
 
 def text_begins(head: bytes, path: str) -> None:
-    """Raise UserError where a text file begins as no UTF-8 text does: with a byte 0, or with more letters that are none than single damaged ones come to.
+    """Raise UserError where a text file begins as no UTF-8 text does: with a byte 0, or with more
+    letters that are none than single damaged ones come to.
 
     Args:
-      head: at most HEAD bytes of it, from its beginning; what they cut off of the last letter counts for nothing.
+      head: at most HEAD bytes of it, from its beginning; what they cut off of the last letter
+        counts for nothing.
       path: the file's, for the line.
     """
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(head)
@@ -115,7 +122,10 @@ def text_begins(head: bytes, path: str) -> None:
 
 
 def texts_begin(paths: Sequence[str]) -> None:
-    """Raise UserError where one of the files is no UTF-8 text by its head, see text_begins. Of very many files some are looked at, spread over them."""
+    """Raise UserError where one of the files is no UTF-8 text by its head, see text_begins.
+
+    Of very many files some are looked at, spread over them.
+    """
     for path in paths[:: -(-len(paths) // LOOKED_AT)]:
         with open(path, "rb") as file:
             text_begins(file.read(HEAD), path)
@@ -235,7 +245,9 @@ def count_lines(body: mmap.mmap, stop: int) -> int:
 
 
 class LongDocuments:
-    """The texts of the long documents that were read last: many windows lie in each, and it is parsed once."""
+    """The texts of the long documents that were read last: many windows lie in each, and it is
+    parsed once.
+    """
 
     def __init__(self) -> None:
         self.held: dict[

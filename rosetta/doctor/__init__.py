@@ -1,4 +1,7 @@
-"""`rosetta doctor`: what of this machine, its environment and its job stands in the way of a run. Python 3.9 and no package will do."""
+"""`rosetta doctor`: what of this machine, its environment and its job stands in the way of a run.
+
+Python 3.9 and no package will do.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
 def examine(
     seen: Machine, *, hosts: Sequence[str] = (), folders: Sequence[str] = ()
 ) -> list[Finding]:
-    """Return what is found on a machine, the gravest first; also for these hosts and folders. The quick form leaves notes out."""
+    """Return what is found on a machine, the gravest first; also for these hosts and folders.
+
+    The quick form leaves notes out.
+    """
     found = [
         each
         for part in (gpu, versions, container, limits, fabric, variables, issues)
@@ -42,11 +48,13 @@ def examine(
 
 
 def quick(environment: Mapping[str, str], cards: Sequence[Card] | None = None) -> list[Finding]:
-    """Return the blockers and warnings that take no command, no name server and no file to see, for a launcher.
+    """Return the blockers and warnings that take no command, no name server and no file to see, for
+    a launcher.
 
     Args:
       environment: the run's.
-      cards: those that the launcher has found; without, what needs their compute capability is left out.
+      cards: those that the launcher has found; without, what needs their compute capability is left
+        out.
 
     Raises:
       UserError: what was baked here cannot be read any more.

@@ -1,4 +1,6 @@
-"""How fast devices talk: a JAX program for each pair of a node, for each pair of nodes, and for all of them, timed by each process for itself."""
+"""How fast devices talk: a JAX program for each pair of a node, for each pair of nodes, and for all
+of them, timed by each process for itself.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _NAME = 64  # bytes of a host's name
 
 @dataclass(frozen=True)
 class Link:
-    """What was measured between two: `between` are their names, `rate` GB/s in each direction, both at once."""
+    """What was measured between two: `between` are their names, `rate` GB/s in each direction, both
+    at once.
+    """
 
     between: tuple[str, str]
     rate: float
@@ -37,7 +41,8 @@ class Measured:
       size: bytes that a device sends.
       pairs: of devices of a node; empty where each node has one.
       links: of nodes, each device with that of its number on the other; empty for one node.
-      all_reduce, all_gather: of all devices, GB/s of a device: 2 (n - 1) / n x size / seconds, and (n - 1) x size / seconds.
+      all_reduce, all_gather: of all devices, GB/s of a device: 2 (n - 1) / n x size / seconds, and
+        (n - 1) x size / seconds.
     """
 
     devices: int
@@ -51,7 +56,9 @@ class Measured:
 
 
 def rounds(number: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of so many, the smaller first, in as few rounds as there can be, none of which has one twice (the circle method of tournaments)."""
+    """Return all pairs of so many, the smaller first, in as few rounds as there can be, none of
+    which has one twice (the circle method of tournaments).
+    """
     if number < 2:
         return []
     around = [*range(number), *([-1] if number % 2 else [])]
@@ -70,10 +77,12 @@ def rounds(number: int) -> list[list[tuple[int, int]]]:
 
 
 def start(environment: Mapping[str, str]) -> None:
-    """Join the processes of a Slurm step, or those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID name; alone otherwise.
+    """Join the processes of a Slurm step, or those that JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
+    and JAX_PROCESS_ID name; alone otherwise.
 
     Raises:
-      UserError: they do not find each other, there is no JAX, or no GPU, and JAX_PLATFORMS does not say cpu.
+      UserError: they do not find each other, there is no JAX, or no GPU, and JAX_PLATFORMS does not
+        say cpu.
     """
     try:
         import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
@@ -108,7 +117,10 @@ def start(environment: Mapping[str, str]) -> None:
         raise UserError(
             next(iter(str(error).splitlines()), type(error).__name__),
             "doctor --nccl",
-            "see what `rosetta doctor` says of this machine, and start one process a GPU or one a node",
+            (
+                "see what `rosetta doctor` says of this machine, and start one process a GPU or "
+                "one a node"
+            ),
         ) from None
     if found[0].platform != "gpu" and not on_cpu:
         raise UserError(
@@ -157,7 +169,10 @@ def between(
     size: int,
     say: Callable[[str], None] = lambda _: None,
 ) -> Measured:
-    """As `measure`, of these devices, each on its host. Devices of one process that are said to be of several nodes are timed as one."""
+    """As `measure`, of these devices, each on its host.
+
+    Devices of one process that are said to be of several nodes are timed as one.
+    """
     if len(devices) < 2:
         raise UserError(
             "there is one device, and nothing to measure between",
@@ -176,7 +191,8 @@ def between(
     bench = _Bench(devices, size)
     local = len(inside[0])
     say(
-        f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of a node, {len(rounds(len(names)))} rounds between nodes, then all"
+        f"{len(devices)} devices on {len(names)} node(s): {local * (local - 1) // 2} pairs of "
+        f"a node, {len(rounds(len(names)))} rounds between nodes, then all"
     )
     pairs = list[Link]()
     for turn in rounds(local):
@@ -236,7 +252,9 @@ class _Bench:
         return self.size / seconds / 1e9
 
     def exchange(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
-        """Return seconds of each device for sending its bytes to the other one of its pair, and having those; all pairs at once."""
+        """Return seconds of each device for sending its bytes to the other one of its pair, and
+        having those; all pairs at once.
+        """
         import jax  # noqa: PLC0415
 
         both = [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
@@ -287,7 +305,9 @@ class _Bench:
         return made.lower(self.data).compile()
 
     def _timed(self, program: Any) -> float:
-        """Seconds of this process: the median of some turns, each begun by all at once, after one that is not counted."""
+        """Seconds of this process: the median of some turns, each begun by all at once, after one
+        that is not counted.
+        """
         taken = list[float]()
         for _ in range(TURNS + 1):
             self.meet(self.data).block_until_ready()

@@ -37,7 +37,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry.add_argument(
         "--nccl",
         action="store_true",
-        help="measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several nodes, start it with srun",
+        help=(
+            "measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several "
+            "nodes, start it with srun"
+        ),
     )
     entry.add_argument(
         "--mib",

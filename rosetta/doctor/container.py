@@ -1,4 +1,6 @@
-"""What container runtimes get wrong: GPUs that are not passed on, limits that programs do not see, proxies for what is local."""
+"""What container runtimes get wrong: GPUs that are not passed on, limits that programs do not see,
+proxies for what is local.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def _cgroup(machine: Machine, controller: str, *names: str) -> list[str]:
-    """Return the texts of a controller's files that hold for this process: those of its own cgroup and of each above it, version 2 or 1."""
+    """Return the texts of a controller's files that hold for this process: those of its own cgroup
+    and of each above it, version 2 or 1.
+    """
     found = re.findall(
         rf"^\d+:(?:[\w,]*\b{controller}\b[\w,]*)?:(/.*)$",
         machine.text("/proc/self/cgroup"),
@@ -141,7 +145,10 @@ def _memory(machine: Machine) -> Iterator[Finding]:
             if limited
             else "save checkpoints seldom, and use small shuffle buffers"
         )
-        what = f"{'a limit of ' if limited else 'it has '}{least / (1 << 30):.0f} GiB of memory for {len(machine.cards)} GPU(s); {wanted >> 30} GiB leave room for data and checkpoints"
+        what = (
+            f"{'a limit of ' if limited else 'it has '}{least / (1 << 30):.0f} GiB of memory for "
+            f"{len(machine.cards)} GPU(s); {wanted >> 30} GiB leave room for data and checkpoints"
+        )
         yield Finding("host-memory", WARNING, what, "memory of the host", do)
 
 
@@ -174,7 +181,10 @@ def _cores(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "cpu-quota",
             NOTE,
-            f"a quota of {min(shares):g} core(s) where programs see {cores:g}: they start too many threads",
+            (
+                f"a quota of {min(shares):g} core(s) where programs see {cores:g}: they start too "
+                "many threads"
+            ),
             "CPU",
             do,
         )
@@ -183,12 +193,18 @@ def _cores(machine: Machine) -> Iterator[Finding]:
 def _read_only(machine: Machine) -> Iterator[Finding]:
     roots = re.findall(r"^\S+ / \S+ (\S+)", machine.text("/proc/mounts"), re.MULTILINE)
     if roots and "ro" in roots[-1].split(","):
-        do = "mount a folder for ROSETTA_HOME and one for checkpoints; --tmpfs /tmp gives room for temporary files"
+        do = (
+            "mount a folder for ROSETTA_HOME and one for checkpoints; --tmpfs /tmp gives room for "
+            "temporary files"
+        )
         yield Finding("read-only-root", NOTE, "it is read-only", "root file system", do)
 
 
 def _proxy(machine: Machine) -> Iterator[Finding]:
-    """gRPC, by which the processes of a run find each other, takes the proxies of the environment. Their addresses may hold passwords."""
+    """gRPC, by which the processes of a run find each other, takes the proxies of the environment.
+
+    Their addresses may hold passwords.
+    """
     environment = machine.environment
     names = sorted(
         name
@@ -213,6 +229,10 @@ def _proxy(machine: Machine) -> Iterator[Finding]:
     through = [host for host in local if not (suffixes and host.lower().endswith(suffixes))]
     if through:
         several = len(local) > 3 or slurm.tasks(environment) > 1
-        what = f"connections to {through[0]}{' and others of this job' if len(through) > 1 and several else ''} would go through a proxy, and starting several processes hangs"
+        what = (
+            "connections to "
+            f"{through[0]}{' and others of this job' if len(through) > 1 and several else ''} "
+            "would go through a proxy, and starting several processes hangs"
+        )
         do = "name localhost, 127.0.0.1 and the nodes in no_proxy, or unset the proxy for the run"
         yield Finding("proxy-for-local", WARNING if several else NOTE, what, ", ".join(names), do)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rosetta.doctor.machine import Machine
 
 MB, GB = 1_000_000, 1_000_000_000
-# Variable of the run -> bytes that it should find free. A checkpoint of the smallest T5 has 1 GB, one of a 5B model 60.
+# Variable of the run -> bytes that it should find free. A checkpoint of the smallest T5 has 1 GB,
+# one of a 5B model 60.
 WRITTEN = {
     "MODEL_DIR": 20 * GB,
     "FT_DIR": 20 * GB,
@@ -121,7 +122,10 @@ def _probe(machine: Machine, path: Path, where: str, level: str) -> Iterator[Fin
         )
         return
     if abs(ahead) > SKEW:
-        what = f"its file server's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
+        what = (
+            f"its file server's clock is {abs(ahead):.0f} s "
+            f"{'ahead of' if ahead > 0 else 'behind'} this machine's"
+        )
         yield Finding(
             "clock-of-files",
             WARNING,

@@ -1,4 +1,6 @@
-"""The network between nodes as NCCL finds it: RDMA devices, GPUDirect, and the variables that choose among them."""
+"""The network between nodes as NCCL finds it: RDMA devices, GPUDirect, and the variables that
+choose among them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield what keeps NCCL from its network. RDMA matters where a run has several nodes, so that elsewhere it is a note."""
+    """Yield what keeps NCCL from its network.
+
+    RDMA matters where a run has several nodes, so that elsewhere it is a note.
+    """
     if not machine.cards:
         return
     several = len(slurm.of_job(machine.environment)) > 1
@@ -44,11 +49,17 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
         )
         return
     if not machine.names("/dev/infiniband/uverbs*"):
-        do = "give the container the devices (docker: --device=/dev/infiniband, enroot: MELLANOX_VISIBLE_DEVICES=all); on a host: modprobe ib_uverbs"
+        do = (
+            "give the container the devices (docker: --device=/dev/infiniband, enroot: "
+            "MELLANOX_VISIBLE_DEVICES=all); on a host: modprobe ib_uverbs"
+        )
         yield Finding(
             "rdma-devices-hidden",
             level,
-            f"the kernel has {', '.join(devices)}, but there is no /dev/infiniband/uverbs: NCCL takes TCP without a word",
+            (
+                f"the kernel has {', '.join(devices)}, but there is no /dev/infiniband/uverbs: "
+                "NCCL takes TCP without a word"
+            ),
             "RDMA",
             do,
         )
@@ -63,7 +74,10 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
     ]
     if down:
         whole = len(down) == len(states)
-        do = "see the cable, the switch's port and the subnet manager; NCCL_IB_HCA names the devices to take"
+        do = (
+            "see the cable, the switch's port and the subnet manager; NCCL_IB_HCA names the "
+            "devices to take"
+        )
         yield Finding(
             "rdma-port-down", level if whole else NOTE, f"not active: {', '.join(down)}", "RDMA", do
         )
@@ -80,7 +94,10 @@ def _rdma(machine: Machine, level: str) -> Iterator[Finding]:
         yield Finding(
             "no-gpudirect",
             level,
-            "neither nvidia_peermem nor DMA-BUF is there: what goes to another node is copied through host memory",
+            (
+                "neither nvidia_peermem nor DMA-BUF is there: what goes to another node is copied "
+                "through host memory"
+            ),
             "RDMA",
             do,
         )

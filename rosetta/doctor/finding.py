@@ -1,4 +1,6 @@
-"""What a check found, as data: one line for people, one object for --json, and never a control character or a password in it."""
+"""What a check found, as data: one line for people, one object for --json, and never a control
+character or a password in it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Finding:
 
 
 def clean(text: str) -> str:
-    """Return a text that may hold what others wrote as one that can be printed: no control characters, no credentials in addresses, not endless."""
+    """Return a text that may hold what others wrote as one that can be printed: no control
+    characters, no credentials in addresses, not endless.
+    """
     text = "".join(character if character.isprintable() else "?" for character in text)
     text = re.sub(r"://\S*@", "://...@", text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

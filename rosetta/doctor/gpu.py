@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-# CUDA -> the oldest branch of the driver that it runs on (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html)
-# and the oldest compute capability that JAX's wheels for it are compiled for.
+# CUDA -> the oldest branch of the driver that it runs on
+# (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html) and the
+# oldest compute capability that JAX's wheels for it are compiled for.
 OLDEST_DRIVER = {12: 525, 13: 580}
 OLDEST_CARD = {12: (5, 2), 13: (7, 5)}
 TE = card.CUDNN  # Transformer Engine's kernels start with Ampere
@@ -40,7 +41,10 @@ def _none(machine: Machine) -> Iterator[Finding]:
             "start GPU runs where the GPUs are",
         )
     else:
-        do = "start it on a node with GPUs, a container with --gpus=all; JAX_PLATFORMS=cpu runs on the CPU"
+        do = (
+            "start it on a node with GPUs, a container with --gpus=all; JAX_PLATFORMS=cpu runs on "
+            "the CPU"
+        )
         yield Finding(
             "no-driver",
             BLOCKER,
@@ -53,16 +57,25 @@ def _none(machine: Machine) -> Iterator[Finding]:
 def _driver(machine: Machine) -> Iterator[Finding]:
     where = f"NVIDIA driver {machine.driver}".rstrip()
     if machine.asked and machine.asked.failure and machine.devices:
-        do = "start the container again; if the host's nvidia-smi says it too, load the driver's module anew or boot"
+        do = (
+            "start the container again; if the host's nvidia-smi says it too, load the driver's "
+            "module anew or boot"
+        )
         yield Finding(
             "nvidia-smi-fails", BLOCKER, f"nvidia-smi says: {machine.asked.failure}", where, do
         )
     if machine.asked is None and machine.devices and not machine.quick and not machine.on_cpu:
-        do = "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, put nvidia-smi on PATH"
+        do = (
+            "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, put "
+            "nvidia-smi on PATH"
+        )
         yield Finding(
             "nvidia-smi-missing",
             WARNING,
-            "no nvidia-smi can be run: the scripts do not know the cards, and leave FP8 and fused attention off",
+            (
+                "no nvidia-smi can be run: the scripts do not know the cards, and leave FP8 and "
+                "fused attention off"
+            ),
             where,
             do,
         )
@@ -76,7 +89,10 @@ def _driver(machine: Machine) -> Iterator[Finding]:
         else 0
     )
     if api is None:
-        do = "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, install the driver's libcuda"
+        do = (
+            "give the container NVIDIA_DRIVER_CAPABILITIES=compute,utility; outside of one, "
+            "install the driver's libcuda"
+        )
         yield Finding(
             "libcuda-missing",
             BLOCKER,
@@ -132,7 +148,10 @@ def _cards(machine: Machine) -> Iterator[Finding]:
         if used > _BUSY
     ]
     if busy:
-        do = "end it (nvidia-smi names it), or choose other cards with CUDA_VISIBLE_DEVICES: JAX takes most of the memory at its start"
+        do = (
+            "end it (nvidia-smi names it), or choose other cards with CUDA_VISIBLE_DEVICES: JAX "
+            "takes most of the memory at its start"
+        )
         yield Finding(
             "card-in-use",
             WARNING,
@@ -172,7 +191,10 @@ def _asked_for(machine: Machine) -> Iterator[Finding]:
             )
         lacking = [each for each in known if each.capability < TE]
         if lacking:
-            what = f"Transformer Engine has no kernels for {lacking[0].name} (compute capability {_dotted(lacking[0])})"
+            what = (
+                f"Transformer Engine has no kernels for {lacking[0].name} (compute capability "
+                f"{_dotted(lacking[0])})"
+            )
             yield Finding(
                 "te-without-hardware",
                 BLOCKER,

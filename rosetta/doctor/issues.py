@@ -1,4 +1,6 @@
-"""What is known to go wrong with exactly these versions (rosetta/known_issues.yaml), as far as it applies to this machine."""
+"""What is known to go wrong with exactly these versions (rosetta/known_issues.yaml), as far as it
+applies to this machine.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LOOKED_INTO = (
 
 
 def check(machine: Machine) -> Iterator[Finding]:
-    """Yield the issues: a warning for what its settings or its cards bring about, a note for what comes with the versions."""
+    """Yield the issues: a warning for what its settings or its cards bring about, a note for what
+    comes with the versions.
+    """
     for issue in machine.issues:
         if issue["id"] in LOOKED_INTO or not _applies(machine, issue):
             continue

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.machine import Machine
 
-# Bytes of /dev/shm. Docker gives 64 MiB, of which NCCL dies; NVIDIA's own advice for its containers is 1 GiB.
+# Bytes of /dev/shm. Docker gives 64 MiB, of which NCCL dies; NVIDIA's own advice for its containers
+# is 1 GiB.
 SHM_TOO_SMALL, SHM_TIGHT = 128 << 20, 1 << 30
 LOCKED = 1 << 30  # bytes: less, and NCCL's buffers cannot be registered with the network card
 FILES, PROCESSES = 4096, 4096
@@ -41,7 +42,10 @@ def _shm(machine: Machine) -> Iterator[Finding]:
         return
     level = BLOCKER if several and found.total < SHM_TOO_SMALL else WARNING
     what = f"it has {found.total >> 20} MiB, and NCCL dies of SIGBUS where it is full"
-    do = "start the container with --ipc=host or --shm-size=8g; outside of one: mount -o remount,size=8g /dev/shm"
+    do = (
+        "start the container with --ipc=host or --shm-size=8g; outside of one: mount -o "
+        "remount,size=8g /dev/shm"
+    )
     yield Finding("shm-too-small", level, what, "/dev/shm", do, "NVIDIA/JAX-Toolbox#183")  # noqa: S108
 
 
@@ -50,15 +54,24 @@ def _limits(machine: Machine) -> Iterator[Finding]:
         re.findall(r"^(Max [a-z ]+?) {2,}(\S+)", machine.text("/proc/self/limits"), re.MULTILINE)
     )
     if machine.names("/sys/class/infiniband/*") and _below(soft.get("Max locked memory"), LOCKED):
-        what = f"{int(soft['Max locked memory']) >> 10} KiB may be locked, and NCCL registers its buffers with the network card"
-        do = "docker: --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK and LimitMEMLOCK=infinity for slurmd"
+        what = (
+            f"{int(soft['Max locked memory']) >> 10} KiB may be locked, and NCCL registers its "
+            "buffers with the network card"
+        )
+        do = (
+            "docker: --ulimit memlock=-1; Slurm: PropagateResourceLimitsExcept=MEMLOCK and "
+            "LimitMEMLOCK=infinity for slurmd"
+        )
         yield Finding("memlock", WARNING, what, "ulimit -l", do)
     if _below(soft.get("Max open files"), FILES):
         do = "ulimit -n 65536; docker: --ulimit nofile=65536:65536"
         yield Finding(
             "open-files",
             WARNING,
-            f"{soft['Max open files']} files may be open: checkpoints and NCCL's connections take thousands",
+            (
+                f"{soft['Max open files']} files may be open: checkpoints and NCCL's connections "
+                "take thousands"
+            ),
             "ulimit -n",
             do,
         )
@@ -68,7 +81,10 @@ def _limits(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "processes",
             WARNING,
-            f"fewer than {PROCESSES} processes and threads are allowed: each process of a run has hundreds",
+            (
+                f"fewer than {PROCESSES} processes and threads are allowed: each process of a run "
+                "has hundreds"
+            ),
             "ulimit -u",
             do,
         )

@@ -1,4 +1,7 @@
-"""The machine as the checks see it: files below a root, an environment, commands. Everything goes through here, so that a test can build another."""
+"""The machine as the checks see it: files below a root, an environment, commands.
+
+Everything goes through here, so that a test can build another.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _QUERY = "name,compute_cap,driver_version,memory.total,memory.used"
 
 @dataclass(frozen=True)
 class Asked:
-    """What nvidia-smi answered: the cards, the driver's version and the share of its memory that is used of each; or why it failed."""
+    """What nvidia-smi answered: the cards, the driver's version and the share of its memory that is
+    used of each; or why it failed.
+    """
 
     cards: tuple[Card, ...] = ()
     driver: str = ""
@@ -41,7 +46,8 @@ class Machine:
       environment: the variables of the run.
       quick: no command is run, no name resolved, no file written.
       given: the cards, where the caller has asked for them already.
-      baked: whether this is a baked environment; record, pinned and issues are of its lock.json, constraints.txt and known_issues.json.
+      baked: whether this is a baked environment; record, pinned and issues are of its lock.json,
+        constraints.txt and known_issues.json.
       installed: see packages.
     """
 
@@ -163,7 +169,9 @@ class Machine:
 
     @cached_property
     def all_cards(self) -> list[Card]:
-        """The cards of the machine, as nvidia-smi says, else as the driver's files and the device files say, without capability."""
+        """The cards of the machine, as nvidia-smi says, else as the driver's files and the device
+        files say, without capability.
+        """
         if self.asked and self.asked.cards:
             return list(self.asked.cards)
         texts = [self.text(path) for path in self.names("/proc/driver/nvidia/gpus/*/information")]

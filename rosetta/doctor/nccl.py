@@ -1,4 +1,7 @@
-"""What measured bandwidths say: which pair or node is far below the others of its kind. There is no figure to reach: links of one machine are alike."""
+"""What measured bandwidths say: which pair or node is far below the others of its kind.
+
+There is no figure to reach: links of one machine are alike.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
 
     from rosetta.doctor.bandwidth import Link, Measured
 
-FAR = 0.5  # of the median of its kind: less, and something is broken, or set up otherwise than the others
+# Of the median of its kind: less, and something is broken, or set up otherwise than the others.
+FAR = 0.5
 _SHOWN = 5  # slow links in a line
 
 
@@ -21,7 +25,10 @@ def check(measured: Measured) -> Iterator[Finding]:
     """Yield what is far slower than its like."""
     slow = _slow(measured.pairs)
     if slow:
-        do = "look at nvidia-smi topo -m and nvidia-smi nvlink -s there; in a virtual machine or container, at ACS and NCCL_P2P_LEVEL"
+        do = (
+            "look at nvidia-smi topo -m and nvidia-smi nvlink -s there; in a virtual machine or "
+            "container, at ACS and NCCL_P2P_LEVEL"
+        )
         yield Finding("slow-pair", WARNING, _told(slow, measured.pairs), "GPUs of a node", do)
     nodes = of_nodes(measured)
     usual = statistics.median(nodes.values()) if nodes else 0.0
@@ -29,13 +36,19 @@ def check(measured: Measured) -> Iterator[Finding]:
         (name for name, rate in nodes.items() if rate < FAR * usual), key=lambda name: nodes[name]
     )
     if behind:
-        what = f"{', '.join(f'{name} {nodes[name]:.3g} GB/s' for name in behind[:_SHOWN])} with the others, where the median is {usual:.3g}"
+        what = (
+            f"{', '.join(f'{name} {nodes[name]:.3g} GB/s' for name in behind[:_SHOWN])} with the "
+            f"others, where the median is {usual:.3g}"
+        )
         yield Finding(
             "slow-node",
             WARNING,
             what,
             "between nodes",
-            "leave it out (sbatch --exclude), and look at its network cards: ibstat, NCCL_DEBUG=INFO",
+            (
+                "leave it out (sbatch --exclude), and look at its network cards: ibstat, "
+                "NCCL_DEBUG=INFO"
+            ),
         )
         return
     slow = _slow(measured.links)
@@ -50,7 +63,9 @@ def check(measured: Measured) -> Iterator[Finding]:
 
 
 def of_nodes(measured: Measured) -> dict[str, float]:
-    """Return the median of each node's links with the others, GB/s; with two nodes, there is nothing to tell them apart by."""
+    """Return the median of each node's links with the others, GB/s; with two nodes, there is
+    nothing to tell them apart by.
+    """
     if len(measured.nodes) < 3:
         return {}
     return {
@@ -68,7 +83,10 @@ def _told(slow: Sequence[Link], links: Sequence[Link]) -> str:
     shown = ", ".join(
         f"{' and '.join(each.between)} {each.rate:.3g} GB/s" for each in slow[:_SHOWN]
     )
-    return f"{shown}{f' and {len(slow) - _SHOWN} more' if len(slow) > _SHOWN else ''}, where the median is {statistics.median(each.rate for each in links):.3g}"
+    return (
+        f"{shown}{f' and {len(slow) - _SHOWN} more' if len(slow) > _SHOWN else ''}, where the "
+        f"median is {statistics.median(each.rate for each in links):.3g}"
+    )
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
@@ -77,9 +95,14 @@ def as_json(measured: Measured) -> dict[str, Any]:
 
 
 def table(measured: Measured) -> str:
-    """Return it as lines: of each node its GPUs against each other, of the nodes one against another, and all together; the slowest of each by name."""
+    """Return it as lines: of each node its GPUs against each other, of the nodes one against
+    another, and all together; the slowest of each by name.
+    """
     lines = [
-        f"{measured.devices} x {measured.kind} on {len(measured.nodes)} node(s), {measured.size >> 20} MiB; GB/s of a device in each direction, both at once"
+        (
+            f"{measured.devices} x {measured.kind} on {len(measured.nodes)} node(s), "
+            f"{measured.size >> 20} MiB; GB/s of a device in each direction, both at once"
+        )
     ]
     for node in measured.nodes:
         rates = {
@@ -107,12 +130,16 @@ def table(measured: Measured) -> str:
         if links:
             worst = min(links, key=lambda each: each.rate)
             lines.append(
-                f"slowest {what}: {' and '.join(worst.between)}, {worst.rate:.3g}; median {statistics.median(each.rate for each in links):.3g}"
+                f"slowest {what}: {' and '.join(worst.between)}, {worst.rate:.3g}; median "
+                f"{statistics.median(each.rate for each in links):.3g}"
             )
     return "\n".join(
         [
             *lines,
-            f"all-reduce over all: {measured.all_reduce:.3g}, all-gather: {measured.all_gather:.3g}",
+            (
+                f"all-reduce over all: {measured.all_reduce:.3g}, all-gather: "
+                f"{measured.all_gather:.3g}"
+            ),
         ]
     )
 

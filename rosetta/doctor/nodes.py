@@ -1,4 +1,6 @@
-"""The nodes of a job: do their names resolve, do their clocks agree, and does each process find its GPU?"""
+"""The nodes of a job: do their names resolve, do their clocks agree, and does each process find its
+GPU?
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Findi
         found = dict(zip(hosts, pool.map(machine.addresses, hosts)))  # noqa: B905 (Python 3.9 has no strict=)
     missing = [host for host in hosts if not found[host]]
     if missing:
-        do = "add them to DNS or /etc/hosts; in a container, mount the host's /etc/hosts and /etc/resolv.conf"
+        do = (
+            "add them to DNS or /etc/hosts; in a container, mount the host's /etc/hosts and "
+            "/etc/resolv.conf"
+        )
         yield Finding(
             "host-unresolvable", BLOCKER, f"no address is known for {_some(missing)}", where, do
         )
@@ -73,7 +78,10 @@ def _names(machine: Machine, hosts: Sequence[str], where: str) -> Iterator[Findi
         [host for host in inside if host.partition(".")[0] not in ours] if len(hosts) > 1 else []
     )
     if wrong:
-        do = "take their lines with 127.* out of /etc/hosts: processes of other nodes would look for the coordinator on their own"
+        do = (
+            "take their lines with 127.* out of /etc/hosts: processes of other nodes would look "
+            "for the coordinator on their own"
+        )
         yield Finding(
             "host-is-loopback",
             BLOCKER,
@@ -116,7 +124,8 @@ def _clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
             "run this where srun works, as in the batch script",
         )
         return
-    # Each clock was read between `before` and `after` of ours: what lies outside, is off by at least that much.
+    # Each clock was read between `before` and `after` of ours: what lies outside, is off by at
+    # least that much.
     off = {
         hosts[task]: max(before - stamp, stamp - after)
         for task, stamp in read.items()
@@ -130,7 +139,10 @@ def _clocks(machine: Machine, hosts: Sequence[str]) -> Iterator[Finding]:
             WARNING,
             what,
             "Slurm job",
-            "let all nodes follow the same time server (chronyc tracking): the newest checkpoint is told by time",
+            (
+                "let all nodes follow the same time server (chronyc tracking): the newest "
+                "checkpoint is told by time"
+            ),
         )
 
 
@@ -146,13 +158,19 @@ def _processes(machine: Machine) -> Iterator[Finding]:
         return
     if processes > gpus:
         what = f"{processes} processes run on this node, and each sees {gpus} GPU(s)"
-        do = "start one process a GPU, and leave out --gpus-per-task and --gpu-bind: each has to see all GPUs of its node"
+        do = (
+            "start one process a GPU, and leave out --gpus-per-task and --gpu-bind: each has to "
+            "see all GPUs of its node"
+        )
         yield Finding("gpus-for-processes", BLOCKER, what, "Slurm step", do)
     elif processes < gpus:
         yield Finding(
             "gpus-idle",
             WARNING,
-            f"{processes} processes run on this node, which has {gpus} GPUs: {gpus - processes} stay idle",
+            (
+                f"{processes} processes run on this node, which has {gpus} GPUs: "
+                f"{gpus - processes} stay idle"
+            ),
             "Slurm step",
             f"set --ntasks-per-node={gpus}",
         )

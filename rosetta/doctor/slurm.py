@@ -55,7 +55,9 @@ def _range(text: str, where: str) -> list[str]:
 
 
 def of_job(environment: Mapping[str, str]) -> list[str]:
-    """Return the hosts of the job that this runs in; empty outside of one, or where its variable is none that Slurm wrote."""
+    """Return the hosts of the job that this runs in; empty outside of one, or where its variable is
+    none that Slurm wrote.
+    """
     for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST"):
         if environment.get(name):
             try:
@@ -66,7 +68,9 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 
 
 def tasks(environment: Mapping[str, str]) -> int:
-    """Return how many processes of a step run on this node, of the first node where ours is not known; 1 outside of a step, as in a batch script."""
+    """Return how many processes of a step run on this node, of the first node where ours is not
+    known; 1 outside of a step, as in a batch script.
+    """
     counts = list[int]()
     for number, times in re.findall(
         r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")

@@ -1,4 +1,7 @@
-"""What every launch asks: does this machine stand in the way? It costs some hundredths of a second, and JAX is not imported for it."""
+"""What every launch asks: does this machine stand in the way?
+
+It costs some hundredths of a second, and JAX is not imported for it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ if TYPE_CHECKING:
     from rosetta.launch.card import Card
 
 OFF = "ROSETTA_DOCTOR"
-# What a run surely dies of. Other blockers are only said: in some place or other, a run gets by with them.
+# What a run surely dies of. Other blockers are only said: in some place or other, a run gets by
+# with them.
 STOPS = (
     "driver-too-old",
     "libcuda-missing",
@@ -64,7 +68,8 @@ def off(environment: Mapping[str, str]) -> bool:
 
 
 def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:
-    """Return what is to be said of the machine before a run, by the first of its processes; nothing with ROSETTA_DOCTOR=0.
+    """Return what is to be said of the machine before a run, by the first of its processes; nothing
+    with ROSETTA_DOCTOR=0.
 
     Args:
       environment: the run's.

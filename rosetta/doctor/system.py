@@ -1,4 +1,7 @@
-"""How this system is asked: commands, names, libcuda, file systems, packages. The checks call these through a Machine."""
+"""How this system is asked: commands, names, libcuda, file systems, packages.
+
+The checks call these through a Machine.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,9 @@ def addresses(name: str) -> list[str]:
 
 
 def driver_api() -> int | None:
-    """Return the version of CUDA that libcuda implements, as 12040 for 12.4; None where it cannot be loaded. No GPU is touched."""
+    """Return the version of CUDA that libcuda implements, as 12040 for 12.4; None where it cannot
+    be loaded. No GPU is touched.
+    """
     try:
         library = ctypes.CDLL("libcuda.so.1")
         found = ctypes.c_int(0)
@@ -78,7 +83,9 @@ def driver_api() -> int | None:
 
 
 def room(path: Path) -> Room | None:
-    """Return the room on a path's file system; None where that cannot be said, or it has no size, as /proc and some FUSE and network file systems."""
+    """Return the room on a path's file system; None where that cannot be said, or it has no size,
+    as /proc and some FUSE and network file systems.
+    """
     try:
         state = os.statvfs(path)
     except OSError:
@@ -94,7 +101,9 @@ def room(path: Path) -> Room | None:
 
 
 def written(folder: Path) -> float:
-    """Write a file into a folder and take it away again; return how far the file system's clock is ahead of ours, in seconds. OSError where it cannot be written."""
+    """Write a file into a folder and take it away again; return how far the file system's clock is
+    ahead of ours, in seconds. OSError where it cannot be written.
+    """
     before = time.time()
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"rosetta doctor")
@@ -105,7 +114,8 @@ def written(folder: Path) -> float:
 
 
 def packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Return normalised name -> versions, those that Python takes first, from the names of the folders that pip leaves.
+    """Return normalised name -> versions, those that Python takes first, from the names of the
+    folders that pip leaves.
 
     importlib.metadata would not say what is there twice.
     """
@@ -122,7 +132,10 @@ def packages(paths: Sequence[str] | None = None) -> dict[str, list[str]]:
 
 
 def flags_refused(flags: Sequence[str]) -> str:
-    """Return why the XLA of this Python does not take these flags; "" where it does. It starts a Python with JAX on the CPU."""
+    """Return why the XLA of this Python does not take these flags; "" where it does.
+
+    It starts a Python with JAX on the CPU.
+    """
     from rosetta import xlaflags  # noqa: PLC0415 (the quick checks do without)
     from rosetta.errors import UserError  # noqa: PLC0415
 

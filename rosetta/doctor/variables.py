@@ -1,4 +1,7 @@
-"""Variables that stop a run, slow it down, or make it another run than was meant. Values are not printed: anything may stand in them."""
+"""Variables that stop a run, slow it down, or make it another run than was meant.
+
+Values are not printed: anything may stand in them.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +67,12 @@ def _xla(machine: Machine) -> Iterator[Finding]:
             taken += now
             name, names = _name(flag), [_name(each) for each in now]
             if names != [name]:
-                do = (
-                    f"write {' '.join(each if _PLAIN.fullmatch(each) else _name(each) for each in now)}"
-                    if now
-                    else "leave it out"
+                shown = (each if _PLAIN.fullmatch(each) else _name(each) for each in now)
+                do = f"write {' '.join(shown)}" if now else "leave it out"
+                what = (
+                    f"XLA has no {name} any more, and one such flag stops the process; rosetta's "
+                    "scripts translate it, a program started by hand does not"
                 )
-                what = f"XLA has no {name} any more, and one such flag stops the process; rosetta's scripts translate it, a program started by hand does not"
                 yield Finding("xla-flag-gone", WARNING, what, variable, do)
     if taken and not machine.quick and machine.version("jaxlib"):
         refused = machine.flags_refused(taken)
@@ -102,7 +105,10 @@ def _platform(machine: Machine) -> Iterator[Finding]:
     chosen = machine.environment.get("CUDA_VISIBLE_DEVICES", "")
     named = [word for word in chosen.split(",") if word.strip()]
     if machine.given is None and 0 < len(machine.cards) < len(named):
-        what = f"it names {len(named)} GPUs, and CUDA takes the first {len(machine.cards)}: the next is none of this machine's {len(machine.all_cards)}"
+        what = (
+            f"it names {len(named)} GPUs, and CUDA takes the first {len(machine.cards)}: the next "
+            f"is none of this machine's {len(machine.all_cards)}"
+        )
         yield Finding(
             "visible-devices",
             WARNING,
@@ -116,7 +122,10 @@ def _connections(machine: Machine) -> Iterator[Finding]:
     majors = {each.capability[0] for each in machine.cards}
     given = machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
     if majors == {9} and len(machine.cards) > 1 and given != "1":
-        what = "it is not 1: on Hopper, communication then starts late where it runs beside matrix products (tensor parallelism, FSDP)"
+        what = (
+            "it is not 1: on Hopper, communication then starts late where it runs beside matrix "
+            "products (tensor parallelism, FSDP)"
+        )
         yield Finding(
             "connections-hopper", NOTE, what, "CUDA_DEVICE_MAX_CONNECTIONS", "set it to 1"
         )
@@ -157,7 +166,10 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
             {name.partition(".so")[0] for name in machine.listing(folder) if _CUDA.fullmatch(name)}
         )
         if found:
-            what = f"{folder} has {', '.join(found[:4])}{' and more' if len(found) > 4 else ''}, which are taken before those that belong to this JAX"
+            what = (
+                f"{folder} has {', '.join(found[:4])}{' and more' if len(found) > 4 else ''}, "
+                "which are taken before those that belong to this JAX"
+            )
             yield Finding(
                 "cuda-shadowed", WARNING, what, "LD_LIBRARY_PATH", "take it out of LD_LIBRARY_PATH"
             )

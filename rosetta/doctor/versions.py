@@ -1,4 +1,6 @@
-"""Do JAX, its library, its plugins for CUDA and Transformer Engine belong together, and are they the locked ones?"""
+"""Do JAX, its library, its plugins for CUDA and Transformer Engine belong together, and are they
+the locked ones?
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,10 @@ def _plugins(machine: Machine, jaxlib: str) -> Iterator[Finding]:
             "uninstall one: only one can have the GPUs",
         )
     if not cudas and machine.devices and not machine.on_cpu:
-        do = "use an environment or image for cuda12 or cuda13, or set JAX_PLATFORMS=cpu to run on the CPU"
+        do = (
+            "use an environment or image for cuda12 or cuda13, or set JAX_PLATFORMS=cpu to run on "
+            "the CPU"
+        )
         yield Finding(
             "no-plugin",
             BLOCKER,

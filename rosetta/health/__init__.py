@@ -1,4 +1,6 @@
-"""What keeps a long run well, in T5X and Pax alike: stop signals, bad losses, hanging and slow processes, checkpoints that are worth keeping."""
+"""What keeps a long run well, in T5X and Pax alike: stop signals, bad losses, hanging and slow
+processes, checkpoints that are worth keeping.
+"""
 
 import time
 

@@ -1,7 +1,8 @@
 """One step for all processes: what one of them asks for happens before the same step in each.
 
-Each tells the others before which step it stands, while its own steps wait; all then take the one after the furthest. A thread does
-the telling, so that a process whose training waits for another's does not keep it waiting in turn.
+Each tells the others before which step it stands, while its own steps wait; all then take the one
+after the furthest. A thread does the telling, so that a process whose training waits for another's
+does not keep it waiting in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ PATIENCE = 60.0  # s for all to answer
 
 
 class Agreement:
-    """Agrees on a step, as often as it is asked for. `turn` is called every now and then by one thread, the rest by the training's."""
+    """Agrees on a step, as often as it is asked for.
+
+    `turn` is called every now and then by one thread, the rest by the training's.
+    """
 
     def __init__(self, name: str, board: Board, rank: int, ranks: int) -> None:
         self._name, self._board, self._rank, self._ranks = name, board, rank, ranks
@@ -35,7 +39,9 @@ class Agreement:
         self._asked = self._asked or reason
 
     def reached(self, step: int) -> bool:
-        """Return whether it is to happen now, before this step; true once for each time it was agreed on."""
+        """Return whether it is to happen now, before this step; true once for each time it was
+        agreed on.
+        """
         with self._lock:
             if self._ranks == 1 and self._asked and self._at is None:
                 self._at, self.reason = step, self._asked
@@ -66,8 +72,7 @@ class Agreement:
             end = time.monotonic() + PATIENCE
             while len(told := self._board.under(steps)) < self._ranks:
                 if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"process(es) {', '.join(str(each) for each in range(self._ranks) if str(each) not in told)} did not answer"
-                    )
+                    silent = [str(each) for each in range(self._ranks) if str(each) not in told]
+                    raise TimeoutError(f"process(es) {', '.join(silent)} did not answer")
                 time.sleep(_PAUSE)
             self._at, self.reason = max(map(int, told.values())) + 1, found[min(found, key=int)]

@@ -1,4 +1,6 @@
-"""What the processes of a run tell each other beside the training: short texts by key, without the devices and without a shared folder."""
+"""What the processes of a run tell each other beside the training: short texts by key, without the
+devices and without a shared folder.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ _PREFIX = "rosetta/health/"
 
 
 class Board(Protocol):
-    """Where every process can write and read. Any call may raise where the process that keeps it is gone."""
+    """Where every process can write and read.
+
+    Any call may raise where the process that keeps it is gone.
+    """
 
     def put(self, key: str, value: str) -> None:
         """Write a value, over the one that is there."""
@@ -64,7 +69,9 @@ class Shared:
 
 
 def of_run(ranks: int) -> Board:
-    """Return the board of a run of so many processes, JAX's service being up where there are several."""
+    """Return the board of a run of so many processes, JAX's service being up where there are
+    several.
+    """
     if ranks == 1:
         return Local()
     from jax._src import distributed  # noqa: PLC0415 (JAX has no public name for it)

@@ -1,7 +1,8 @@
 """Check that a checkpoint's files are complete, and say which one is damaged; T5X's and Paxml's.
 
-Orbax keeps a checkpoint's arrays in TensorStore's database (OCDBT): `manifest.ocdbt` leads to an index, and the index says
-in which file under `d/` each value stands. Older releases keep a folder with `.zarray` for each array.
+Orbax keeps a checkpoint's arrays in TensorStore's database (OCDBT): `manifest.ocdbt` leads to an
+index, and the index says in which file under `d/` each value stands. Older releases keep a folder
+with `.zarray` for each array.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
 
     Args:
       checkpoint: a checkpoint_N of T5X or Paxml, on this machine or in an object store.
-      read_values: decode every array as well. Without, the index is read, and each file has to be as long as it says.
+      read_values: decode every array as well. Without, the index is read, and each file has to be
+        as long as it says.
     """
     try:
         _check_marks(checkpoint)
@@ -61,7 +63,9 @@ def find_damage(checkpoint: str, *, read_values: bool = False) -> Damage | None:
 
 
 def find_problem(folder: str, step: int) -> str | None:
-    """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None where it is complete."""
+    """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None
+    where it is complete.
+    """
     for path in folders.path(folder).iterdir() if folders.exists(folder) else ():
         if folders.step_of(path.name) == step:
             damage = find_damage(f"{folder.rstrip('/')}/{path.name}")
@@ -95,7 +99,9 @@ def _check_marks(checkpoint: str) -> None:
 
 
 def _is_older(checkpoint: str) -> bool:
-    """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one file."""
+    """Return whether a checkpoint is in a format before Orbax's metadata: small arrays stand in one
+    file.
+    """
     return any(
         folders.path(f"{checkpoint}/{name}").exists() for name in ("checkpoint", "state/checkpoint")
     )
@@ -167,7 +173,9 @@ def _check_size(name: str, needed: int) -> None:
 def _entries(
     tensorstore: Any, base: Any, folder: str, location: str
 ) -> Iterator[tuple[str, str, int]]:
-    """Yield (key, file that holds its value or "", where the value ends in it) below a node of the index."""
+    """Yield (key, file that holds its value or "", where the value ends in it) below a node of the
+    index.
+    """
     place, _ = _place(location)
     try:
         node = tensorstore.ocdbt.dump(base, location).result()
@@ -184,7 +192,9 @@ def _entries(
 
 
 def _place(reference: str) -> tuple[str, int]:
-    """Return the file of a reference such as "value:FOLDER:FILE:OFFSET:LENGTH", and where it ends in it."""
+    """Return the file of a reference such as "value:FOLDER:FILE:OFFSET:LENGTH", and where it ends
+    in it.
+    """
     found = re.fullmatch(r"\w+:(.*):(\d+):(\d+)", reference)
     if not found:
         return "", 0
@@ -199,7 +209,9 @@ def _text(key: Any) -> str:
 
 
 def _array_names(folder: str) -> set[str]:
-    """Return the names of the arrays that Orbax's own list has; none where there is no such list."""
+    """Return the names of the arrays that Orbax's own list has; none where there is no such
+    list.
+    """
     path = folders.path(f"{folder}/_METADATA")
     if not path.exists():
         return set()
@@ -258,7 +270,8 @@ def chunk_names(description: dict[str, Any]) -> Iterator[str]:
 
 
 def find_missing_chunk(folder: Any, names: Iterable[str]) -> str | None:
-    """Return the first of these chunks that has no file in an array's folder, None where each has one.
+    """Return the first of these chunks that has no file in an array's folder, None where each has
+    one.
 
     TensorStore reads a missing chunk as zeros.
     """
@@ -286,7 +299,8 @@ def _of_error(place: str, error: Exception) -> Damage:
 
 
 def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserError:
-    """Return the one line on a damaged checkpoint: which file, and which earlier checkpoint is whole.
+    """Return the one line on a damaged checkpoint: which file, and which earlier checkpoint is
+    whole.
 
     Args:
       checkpoint: the damaged checkpoint_N.

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 
 
 def finite(tree: Any) -> Any:
-    """Return it as bool []. Leaves that hold no floating-point numbers, as keys do, have none that are not."""
+    """Return it as bool [].
+
+    Leaves that hold no floating-point numbers, as keys do, have none that are not.
+    """
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))

@@ -1,4 +1,6 @@
-"""What becomes of steps that were given to the devices: when each is done and what its loss was, without the training waiting for it."""
+"""What becomes of steps that were given to the devices: when each is done and what its loss was,
+without the training waiting for it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Goodput: the share of a run's time that was spent in steps that count, kept over restarts in FOLDER/goodput.json.
+"""Goodput: the share of a run's time that was spent in steps that count, kept over restarts in
+FOLDER/goodput.json.
 
-A step that was trained again after a restart counts once. Time between the last report of one start and the next start does not belong to the run.
+A step that was trained again after a restart counts once. Time between the last report of one start
+and the next start does not belong to the run.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ class Goodput:
         try:
             if self._path and self._path.exists():
                 kept = json.loads(self._path.read_text())
-                if (
-                    "seconds" not in kept
-                ):  # an earlier release's, which knew the first start: with the pauses up to its last report
+                # An earlier release's, which knew the first start: with the pauses up to its last
+                # report.
+                if "seconds" not in kept:
                     kept["seconds"] = max(
                         self._path.stat().st_mtime - float(kept["first_start"]), 0.0
                     )

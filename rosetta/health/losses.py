@@ -49,7 +49,10 @@ class Judge:
             and len(known) >= _ENOUGH
             and loss > self._spike * (median := statistics.median(known))
         ):
-            why = f"the loss is {loss:.4g}, over {self._spike:g} times the median of the last {len(known)} steps, {median:.4g}"
+            why = (
+                f"the loss is {loss:.4g}, over {self._spike:g} times the median of the last "
+                f"{len(known)} steps, {median:.4g}"
+            )
         self.row = self.row + 1 if why else 0
         return Bad(step, loss, why) if why else None
 

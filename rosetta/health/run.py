@@ -1,4 +1,6 @@
-"""The health of one run, as its trainer sees it: asked before each step, told of each, asked before each checkpoint."""
+"""The health of one run, as its trainer sees it: asked before each step, told of each, asked before
+each checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ if TYPE_CHECKING:
     from rosetta.health.settings import Settings
 
 _SLOW = 0.1  # of a step
-_AHEAD = 16  # steps that may be given to the devices before their results are seen; JAX itself queues up to 32
+# Steps that may be given to the devices before their results are seen; JAX itself queues up to 32.
+_AHEAD = 16
 _SAVING = 60.0  # s that a process which fails alone waits for a checkpoint that all are writing
 
 _current: Health | None = None
 
 
 class Stopped(Exception):  # noqa: N818 (nothing went wrong)
-    """The run ends before its time. `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give."""
+    """The run ends before its time.
+
+    `bad` says why where its state is not worth a checkpoint, `error` what its data cannot give.
+    """
 
     def __init__(
         self, reason: str, step: int, bad: Bad | None = None, error: UserError | None = None
@@ -54,7 +60,9 @@ class Stopped(Exception):  # noqa: N818 (nothing went wrong)
 
 @dataclass(frozen=True)
 class Source:
-    """What a trainer can say of a step for the dump: this process' rows, and FP8's scales by name."""
+    """What a trainer can say of a step for the dump: this process' rows, and FP8's scales by
+    name.
+    """
 
     batch: Callable[[int], Mapping[str, Any] | None]
     scales: Callable[[], Mapping[str, list[float]]]
@@ -147,14 +155,16 @@ class Health:
         return self.ending
 
     def stop_for_data(self, error: UserError, step: int) -> Stopped:
-        """Return what ends the run before a step for which there is no batch, with a checkpoint of the steps before it.
+        """Return what ends the run before a step for which there is no batch, with a checkpoint of
+        the steps before it.
 
         Args:
           error: why there is none.
           step: the one that is not trained.
 
         Raises:
-          UserError: the error itself, where several processes would have to save together and the others know nothing of it.
+          UserError: the error itself, where several processes would have to save together and the
+            others know nothing of it.
         """
         if self.ranks > 1:
             raise error
@@ -163,7 +173,10 @@ class Health:
         return self.ending
 
     def wants_checkpoint(self, step: int) -> bool:
-        """Return whether the time for a checkpoint has come, in all processes before the same step. To be asked before each."""
+        """Return whether the time for a checkpoint has come, in all processes before the same step.
+
+        To be asked before each.
+        """
         minutes = self.settings.checkpoint_minutes
         if minutes and self._rank == 0 and time.monotonic() - self._saved > 60 * minutes:
             self._saved = time.monotonic()
@@ -192,7 +205,10 @@ class Health:
         self._stop.ask("a bad loss")
 
     def checked(self) -> Bad | None:
-        """Wait for the steps that were given; return what is bad about one of them. StepFailedError where one failed."""
+        """Wait for the steps that were given; return what is bad about one of them.
+
+        StepFailedError where one failed.
+        """
         self.follower.settle()
         self._raise_failure()
         return self._bad
@@ -223,11 +239,13 @@ class Health:
         self._saved = time.monotonic()
 
     def ends(self, stopped: Stopped, folder: str | None) -> NoReturn:
-        """End the process as it was asked to: after a signal with status 75, after a bad loss with a dump and status 1.
+        """End the process as it was asked to: after a signal with status 75, after a bad loss with
+        a dump and status 1.
 
         Args:
           stopped: what `before` or `before_checkpoint` raised.
-          folder: of the checkpoints; None where none are written. A checkpoint that is missing or damaged there ends the process with status 1.
+          folder: of the checkpoints; None where none are written. A checkpoint that is missing or
+            damaged there ends the process with status 1.
         """
         self.close()
         if stopped.bad is not None:
@@ -245,7 +263,9 @@ class Health:
         )
 
     def _ends_for_data(self, error: UserError, step: int, folder: str | None) -> NoReturn:
-        """End the process with status 2 over data that cannot be used; say what became of the steps that are done."""
+        """End the process with status 2 over data that cannot be used; say what became of the steps
+        that are done.
+        """
         if folder is None:
             saved = "no checkpoint is written in this run"
         else:
@@ -253,7 +273,10 @@ class Health:
             saved = (
                 f"its checkpoint is not written: {problem}"
                 if problem
-                else "its checkpoint is written; with the file mended, go on with CHANGED_DATA=accept"
+                else (
+                    "its checkpoint is written; with the file mended, go on with "
+                    "CHANGED_DATA=accept"
+                )
             )
         self._finish(f"{error} (the run ended before step {step:,}, and {saved})", status.USER)
 
@@ -277,7 +300,10 @@ class Health:
         except Exception as error:  # noqa: BLE001 (that it is bad counts more than what is known of it)
             known = f"cannot be written ({type(error).__name__}: {watch.first_line(error)})"
         self._finish(
-            f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known of it {known} (ON_BAD_LOSS=skip leaves such steps out)",
+            (
+                f"step {bad.step:,}: {bad.why}; no checkpoint was written after it, what is known "
+                f"of it {known} (ON_BAD_LOSS=skip leaves such steps out)"
+            ),
             1,
         )
 
@@ -291,7 +317,8 @@ class Health:
     def report(
         self, step: int, seconds: float, held: float
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return what a report on steps says of a run's health, for programs and for people. For rank 0; the others call `tell`.
+        """Return what a report on steps says of a run's health, for programs and for people. For
+        rank 0; the others call `tell`.
 
         Args:
           step: that the report ends with.
@@ -309,7 +336,8 @@ class Health:
             more |= {"host_wait_median": median, "host_wait_max": largest, "host_wait_rank": whose}
             if largest - median > _SLOW * (self.follower.median or math.inf):
                 said.append(
-                    f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a step, of the others {median:.3g} s"
+                    f"{self.watch.name(whose)} is slow: its input takes {largest:.3g} s a "
+                    f"step, of the others {median:.3g} s"
                 )
         return more, tuple(said)
 
@@ -325,7 +353,9 @@ class Health:
                 self._board.put(f"spread/{self._rank}", f"{step} {held}")
 
     def _spread(self, step: int, held: float) -> tuple[float, float, int] | None:
-        """(median, largest, whose) of what all hosts told of a step; None where some do not in time."""
+        """(median, largest, whose) of what all hosts told of a step; None where some do not in
+        time.
+        """
         self.tell(step, held)
         end = time.monotonic() + 3 * self.watch.interval
         with contextlib.suppress(Exception):
@@ -363,10 +393,12 @@ def has_trained() -> bool:
 
 
 def over(finish: Callable[[], str | None]) -> None:
-    """End the process where training was to end before its time, see Health.ends; return where it was not.
+    """End the process where training was to end before its time, see Health.ends; return where it
+    was not.
 
     Args:
-      finish: waits for the checkpoints that are begun, and returns their folder, None where the run saves none; what it raises for the user is said.
+      finish: waits for the checkpoints that are begun, and returns their folder, None where the run
+        saves none; what it raises for the user is said.
     """
     if _current is None or _current.ending is None:
         return
@@ -381,7 +413,8 @@ def over(finish: Callable[[], str | None]) -> None:
 
 
 def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None:
-    """End the process in one line where memory was not enough, or a step failed on its devices; return where it was neither.
+    """End the process in one line where memory was not enough, or a step failed on its devices;
+    return where it was neither.
 
     Args:
       error: what ended the training.
@@ -396,7 +429,10 @@ def explain(error: Exception, advice: str, finish: Callable[[], object]) -> None
         line, code = str(step_failure.describe_memory(cause, where, advice)), status.USER
     elif failed is not None:
         line, code = (
-            f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it again: it goes on from its last checkpoint",
+            (
+                f"{where} failed on its device: {step_failure.first_line(failed.error)}; start it "
+                "again: it goes on from its last checkpoint"
+            ),
             status.FAILED,
         )
     else:
@@ -420,13 +456,18 @@ def _quietly(finish: Callable[[], object]) -> None:
 
 
 def blame(error: BaseException) -> None:
-    """End the process where what went wrong is that another one is gone, and name that; return where it is not."""
+    """End the process where what went wrong is that another one is gone, and name that; return
+    where it is not.
+    """
     if _current is None:
         return
     lost = _current.watch.lost()
     if lost:
         who = " and ".join(map(_current.watch.name, lost))
         stop.end(
-            f"{who} is lost ({type(error).__name__}: {watch.first_line(error)}); it ends with status {status.LOST}: start it again, it goes on from its last checkpoint",
+            (
+                f"{who} is lost ({type(error).__name__}: {watch.first_line(error)}); it ends with "
+                f"status {status.LOST}: start it again, it goes on from its last checkpoint"
+            ),
             status.LOST,
         )

@@ -1,7 +1,9 @@
-"""Keep a second run out of a folder in which a run trains, without letting a dead one hold it for ever.
+"""Keep a second run out of a folder in which a run trains, without letting a dead one hold it for
+ever.
 
-The file `run.lock` in the folder says who holds it. On one machine the kernel's lock on the file decides: it goes with the process.
-Between machines the holder renews the file, and one that was not renewed for a while is taken over. Process 0 holds it for a run.
+The file `run.lock` in the folder says who holds it. On one machine the kernel's lock on the file
+decides: it goes with the process. Between machines the holder renews the file, and one that was not
+renewed for a while is taken over. Process 0 holds it for a run.
 """
 
 from __future__ import annotations
@@ -140,7 +142,9 @@ class Lock:
             os.pwrite(self._file, text.encode(), 0)
 
     def taken_by(self) -> Holder | None:
-        """Return who has taken the folder over meanwhile, as from a process that stood still for long; None where nobody has."""
+        """Return who has taken the folder over meanwhile, as from a process that stood still for
+        long; None where nobody has.
+        """
         if self._file is None:
             found = _parse(folders.path(f"{self._folder}/{FILE}").read_text())[0]
         else:
@@ -164,12 +168,18 @@ class Lock:
             except Exception:  # noqa: BLE001, S112 (object stores raise their own)
                 continue
             stop.end(
-                f"{self._folder}: another run has taken it over ({other.describe()}), as this one gave no sign for {LEASE:.0f} s",
+                (
+                    f"{self._folder}: another run has taken it over ({other.describe()}), as this "
+                    f"one gave no sign for {LEASE:.0f} s"
+                ),
                 status.FAILED,
             )
 
     def release(self) -> None:
-        """Give the folder free. What goes wrong in it does not matter: a holder that is gone is noticed."""
+        """Give the folder free.
+
+        What goes wrong in it does not matter: a holder that is gone is noticed.
+        """
         if self._released.is_set():
             return
         self._released.set()
@@ -186,7 +196,8 @@ class Lock:
 
 
 def check(folder: str, name: str) -> tuple[()]:
-    """Raise UserError where a run on this machine trains in a folder. Cheap, takes nothing, and sees no other machine.
+    """Raise UserError where a run on this machine trains in a folder. Cheap, takes nothing, and
+    sees no other machine.
 
     Args:
       folder: of the run.
@@ -275,7 +286,9 @@ def acquire_for_run(
 
 
 def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[int, bool]:
-    """Return a descriptor of the folder's file, and whether it has the kernel's lock: not every file system has such."""
+    """Return a descriptor of the folder's file, and whether it has the kernel's lock: not every
+    file system has such.
+    """
     path = Path(folder, FILE)
     path.parent.mkdir(parents=True, exist_ok=True)
     watched = _Watched(own, folder, name, lease)
@@ -344,13 +357,15 @@ class _Watched:
         if self._first is None:
             self._first, self._since = (holder.token, signs), time.monotonic()
             progress.say(
-                f"rosetta: {self._folder}: held by {holder.describe()}: waiting up to {self._lease:.0f} s for a sign of it"
+                f"rosetta: {self._folder}: held by {holder.describe()}: waiting up to "
+                f"{self._lease:.0f} s for a sign of it"
             )
         elif self._first != (holder.token, signs):
             raise _refusal(self._folder, self._name, holder)
         elif time.monotonic() - self._since >= self._lease:
             progress.say(
-                f"rosetta: {self._folder}: taken over: {holder.describe()} gave no sign for {self._lease:.0f} s"
+                f"rosetta: {self._folder}: taken over: {holder.describe()} gave no sign for "
+                f"{self._lease:.0f} s"
             )
             return True
         return False

@@ -1,4 +1,6 @@
-"""What is said of a run's checkpoints: how long each takes and holds the training up, and what becomes of one that finds no room."""
+"""What is said of a run's checkpoints: how long each takes and holds the training up, and what
+becomes of one that finds no room.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ class NoRoomError(UserError):
 
 
 def full(error: BaseException) -> bool:
-    """Return whether an error, or what led to it, is a disk without room. TensorStore says it in words."""
+    """Return whether an error, or what led to it, is a disk without room.
+
+    TensorStore says it in words.
+    """
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -54,7 +59,9 @@ class Saves:
         self._threads: list[threading.Thread] = []
 
     def begun(self, step: int, since: float, stall: float) -> None:
-        """Say that a save was begun `since` (time.monotonic) and held the training up for `stall` seconds; once it is whole, how long it took is said."""
+        """Say that a save was begun `since` (time.monotonic) and held the training up for `stall`
+        seconds; once it is whole, how long it took is said.
+        """
         self._missing = None
         self._ending.clear()
         if self._speaks and "://" not in self._folder:
@@ -77,11 +84,14 @@ class Saves:
             return
         self._told = {"save_seconds": took, "save_stall": stall}
         watch.say(
-            f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still for {min(stall, took):.1f} s"
+            f"checkpoint {step:,} is whole: {took:.1f} s, of which the training stood still "
+            f"for {min(stall, took):.1f} s"
         )
 
     def told(self) -> dict[str, float]:
-        """Return, once, what the last whole checkpoint took: seconds in all, and of standing still."""
+        """Return, once, what the last whole checkpoint took: seconds in all, and of standing
+        still.
+        """
         told, self._told = self._told, {}
         return told
 
@@ -104,11 +114,15 @@ class Saves:
             raise self._missing
         if self._speaks:
             watch.say(
-                f"{self._folder}: {self._missing.what}; the run keeps its last one and goes on; if the next one finds no room either, it ends"
+                f"{self._folder}: {self._missing.what}; the run keeps its last one and goes "
+                "on; if the next one finds no room either, it ends"
             )
 
     def ended(self) -> None:
-        """Say what is left to say of checkpoints, all of which are written. Raise UserError where the last one was left out: the run's end is not kept."""
+        """Say what is left to say of checkpoints, all of which are written.
+
+        Raise UserError where the last one was left out: the run's end is not kept.
+        """
         self._ending.set()
         for thread in (
             self._threads
@@ -133,7 +147,9 @@ class Saves:
 
 
 def remove_halves(folder: str) -> None:
-    """Remove what Orbax left of checkpoints that it could not finish: it counts for nothing and takes up room."""
+    """Remove what Orbax left of checkpoints that it could not finish: it counts for nothing and
+    takes up room.
+    """
     if "://" in folder:
         return
     for path in Path(folder).glob("checkpoint_*.orbax-checkpoint-tmp*"):

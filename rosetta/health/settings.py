@@ -36,9 +36,11 @@ class Settings:
     Attributes:
       on_bad_loss: one of ON_BAD_LOSS.
       spike: a loss so many times the running median is a bad one; 0: only one that is not finite.
-      watchdog_steps, watchdog_seconds: no step for so many medians and seconds ends a run; 0 s: never.
+      watchdog_steps, watchdog_seconds: no step for so many medians and seconds ends a run; 0 s:
+        never.
       checkpoint_minutes: between checkpoints, beside those by step; 0: only by step.
-      on_full_disk: "once": a checkpoint that finds no room is left out, the second one ends the run; "stop": the first one does.
+      on_full_disk: "once": a checkpoint that finds no room is left out, the second one ends the
+        run; "stop": the first one does.
       bad_records: what becomes of a record that cannot be used, see rosetta.data.bad_records.
       changed_data: "accept": the run goes on with data that was changed since it began.
       profile: (first step, step after the last) of what is traced; None: nothing is.

@@ -22,7 +22,9 @@ _MEMORY = (
 
 
 class StepFailedError(Exception):
-    """A step that was given to the devices failed there, after the call that gave it had returned."""
+    """A step that was given to the devices failed there, after the call that gave it had
+    returned.
+    """
 
     def __init__(self, step: int, error: BaseException) -> None:
         super().__init__(f"step {step} failed: {first_line(error)}")
@@ -30,7 +32,10 @@ class StepFailedError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error, or what led to it, says that memory was not enough. A full disk is something else."""
+    """Return whether an error, or what led to it, says that memory was not enough.
+
+    A full disk is something else.
+    """
     for cause in _chain(error):
         if saves.full(cause):
             return False
@@ -38,7 +43,8 @@ def is_out_of_memory(error: BaseException) -> bool:
             isinstance(cause, OSError) and cause.errno == errno.ENOMEM
         ):
             return True
-        # XLA reports everything in one class, so its text has to tell. A user's own ValueError may say anything.
+        # XLA reports everything in one class, so its text has to tell. A user's own ValueError may
+        # say anything.
         if type(cause).__name__ in ("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"):
             text = str(cause).lower()
             if any(words in text for words in _MEMORY):

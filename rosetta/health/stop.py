@@ -1,6 +1,8 @@
-"""SIGTERM, SIGUSR1 and SIGINT: the running step ends, a checkpoint is written, and the process ends with status 75, "go on later". A second signal ends it at once.
+"""SIGTERM, SIGUSR1 and SIGINT: the running step ends, a checkpoint is written, and the process ends
+with status 75, "go on later". A second signal ends it at once.
 
-Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod away, a terminal at Ctrl-C.
+Slurm sends one of them before a job's time is up (`--signal`), Kubernetes before it takes a pod
+away, a terminal at Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-# s after the first signal in which another one is the same: a terminal, or `timeout`, gives it to all processes of a group, and a parent among them passes it on.
+# s after the first signal in which another one is the same: a terminal, or `timeout`, gives it to
+# all processes of a group, and a parent among them passes it on.
 ECHO = 1.0
 
 _came: list[tuple[str, float]] = []  # the first one, and when (time.monotonic)
@@ -30,7 +33,9 @@ _ask: Callable[[str], None] | None = None
 
 
 def take() -> None:
-    """Take the signals; to be called again once JAX's processes have met, as its own service then takes SIGTERM."""
+    """Take the signals; to be called again once JAX's processes have met, as its own service then
+    takes SIGTERM.
+    """
     _each(_handle)
 
 
@@ -40,7 +45,9 @@ def release() -> None:
 
 
 def last(function: Callable[[], object]) -> None:
-    """Have a function called before the process is ended with one line, which leaves atexit out: threads of JAX may hang there."""
+    """Have a function called before the process is ended with one line, which leaves atexit out:
+    threads of JAX may hang there.
+    """
     _last.append(function)
 
 
@@ -68,7 +75,8 @@ def _handle(number: int, frame: FrameType | None) -> None:
         return
     _came.append((name, now))
     _say(
-        f"{name}: it ends after the running step, with a checkpoint; a second signal ends it at once"
+        f"{name}: it ends after the running step, with a checkpoint; a second signal ends it "
+        "at once"
     )
     if _ask:
         _ask(name)

@@ -1,6 +1,8 @@
-"""PROFILE_STEPS=A:B: what the devices did in those steps, as JAX's profiler and XLA tell it, and the ten operations that took longest.
+"""PROFILE_STEPS=A:B: what the devices did in those steps, as JAX's profiler and XLA tell it, and
+the ten operations that took longest.
 
-Under Nsight Systems the steps are a capture range of it instead (CUDA takes one profiler at a time).
+Under Nsight Systems the steps are a capture range of it instead (CUDA takes one profiler at a
+time).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Trace:
     """Traces a process' steps.
 
     Args:
-      folder: of the run; what is found goes into its `profile`, an object store's into that of the working folder.
+      folder: of the run; what is found goes into its `profile`, an object store's into that of the
+        working folder.
       steps: (first, after the last); None: none are.
       rank: of this process: rank 0 says the table.
     """
@@ -37,7 +40,9 @@ class Trace:
         self._running = False
 
     def due(self, step: int) -> bool:
-        """Return whether tracing begins or ends before this step: steps that were given should be done by then."""
+        """Return whether tracing begins or ends before this step: steps that were given should be
+        done by then.
+        """
         return self._steps is not None and (
             step >= self._steps[1] if self._running else self._steps[0] <= step < self._steps[1]
         )
@@ -48,17 +53,20 @@ class Trace:
             self.turn()
 
     def turn(self, program: Callable[[], Any] | None = None) -> None:
-        """Begin to trace, or end it and say what was found. What goes wrong in it, as on a full disk, is said and ends no run.
+        """Begin to trace, or end it and say what was found. What goes wrong in it, as on a full
+        disk, is said and ends no run.
 
         Args:
-          program: gives the compiled step (jax.stages.Compiled), whose text and memory are written down; None where there is no such.
+          program: gives the compiled step (jax.stages.Compiled), whose text and memory are written
+            down; None where there is no such.
         """
         try:
             self._turn(program)
         except Exception as error:  # noqa: BLE001 (see above)
             self._running, self._steps = False, None
             watch.say(
-                f"there is no profile of these steps: {type(error).__name__}: {watch.first_line(error)}"
+                f"there is no profile of these steps: {type(error).__name__}: "
+                f"{watch.first_line(error)}"
             )
 
     def _turn(self, program: Callable[[], Any] | None) -> None:
@@ -101,7 +109,9 @@ class Trace:
 
 
 def _options(profiler: Any) -> dict[str, Any]:
-    """No calls of Python's, which fill a trace so that the steps no longer fit; jax 0.4.26 has no such option."""
+    """No calls of Python's, which fill a trace so that the steps no longer fit; jax 0.4.26 has no
+    such option.
+    """
     if not hasattr(profiler, "ProfileOptions"):
         return {}
     options = profiler.ProfileOptions()
@@ -110,7 +120,9 @@ def _options(profiler: Any) -> dict[str, Any]:
 
 
 def table(events: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the operations that took longest, of the events of a trace as JAX writes it: times in microseconds, each of XLA's with its `hlo_op`."""
+    """Return the operations that took longest, of the events of a trace as JAX writes it: times in
+    microseconds, each of XLA's with its `hlo_op`.
+    """
     spent: dict[tuple[str, str], float] = defaultdict(float)
     calls: dict[tuple[str, str], int] = defaultdict(int)
     for event in events:
@@ -124,7 +136,10 @@ def table(events: Iterable[dict[str, Any]]) -> list[str]:
         return ["profile: it holds no operation of XLA's"]
     longest = sorted(spent, key=lambda each: -spent[each])[:TOP]
     rows = [
-        f"{spent[key] / 1000:10.2f}  {100 * spent[key] / whole:5.1f}%  {calls[key]:6d}  {key[0]} ({key[1]})"
+        (
+            f"{spent[key] / 1000:10.2f}  {100 * spent[key] / whole:5.1f}%  {calls[key]:6d}  "
+            f"{key[0]} ({key[1]})"
+        )
         for key in longest
     ]
     return [f"{'ms':>10}  {'share':>6}  {'calls':>6}  operation", *rows]

@@ -1,4 +1,7 @@
-"""Weights & Biases, where WANDB_API_KEY is set: the scalars that TensorBoard gets. What goes wrong in it ends no run, and no key is printed."""
+"""Weights & Biases, where WANDB_API_KEY is set: the scalars that TensorBoard gets.
+
+What goes wrong in it ends no run, and no key is printed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ KEY = "WANDB_API_KEY"
 
 
 class Board:
-    """A run there, by the folder's name, which goes on where the run does. Does nothing where no key is set."""
+    """A run there, by the folder's name, which goes on where the run does.
+
+    Does nothing where no key is set.
+    """
 
     def __init__(self, folder: str, environment: Mapping[str, str]) -> None:
         self._mask, self._run = Mask(environment), None
@@ -60,7 +66,8 @@ class Board:
         except Exception as error:  # noqa: BLE001 (it is not worth a run)
             watch.say(
                 self._mask.word(
-                    f"Weights & Biases gets nothing any more: {type(error).__name__}: {watch.first_line(error)}"
+                    f"Weights & Biases gets nothing any more: {type(error).__name__}: "
+                    f"{watch.first_line(error)}"
                 )
             )
             self._run = None

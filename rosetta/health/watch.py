@@ -1,7 +1,7 @@
 """Finds a run that stands still, and the process it waits for.
 
-Threads of each process: one gives signs to the others, one for each agreement waits for their answers, and both may hang with the process that
-keeps the board; one only looks at the clock.
+Threads of each process: one gives signs to the others, one for each agreement waits for their
+answers, and both may hang with the process that keeps the board; one only looks at the clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Watch:
     Args:
       board: that all write to.
       rank, ranks: this process, of so many.
-      folder: of the run; stacks go into its `stacks`, an object store's into that of the working folder.
+      folder: of the run; stacks go into its `stacks`, an object store's into that of the working
+        folder.
       follower: of the steps.
       working: whether a step is being made or its data waited for, so that standing still is wrong.
       agreements: whose turn is taken.
@@ -87,7 +88,9 @@ class Watch:
         return f"rank {rank} ({self._who.get(rank, 'host unknown')})"
 
     def silent(self, seconds: float) -> list[int]:
-        """Return the processes that gave no sign for so long; where the board itself does not answer, that is rank 0."""
+        """Return the processes that gave no sign for so long; where the board itself does not
+        answer, that is rank 0.
+        """
         now = time.monotonic()
         if now - self._spoke > seconds and self._ranks > 1:
             return [0] if self._rank else []
@@ -143,7 +146,8 @@ class Watch:
             if rank not in self._named:
                 self._named.add(rank)
                 say(
-                    f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, lost or cut off"
+                    f"{self.name(rank)} has given no sign for {_SILENT:.0f} s: it is stopped, "
+                    "lost or cut off"
                 )
 
     def stacks(self) -> Path:
@@ -153,7 +157,10 @@ class Watch:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
                 print(
-                    f"# {time.strftime('%FT%TZ', time.gmtime())} rank {self._rank} of {self._ranks}, {socket.gethostname()}, pid {os.getpid()}",
+                    (
+                        f"# {time.strftime('%FT%TZ', time.gmtime())} rank {self._rank} of "
+                        f"{self._ranks}, {socket.gethostname()}, pid {os.getpid()}"
+                    ),
                     file=file,
                     flush=True,
                 )
@@ -180,7 +187,11 @@ class Watch:
             time.sleep((_MISSED + 2) * self.interval)
         silent = self.silent(_MISSED * self.interval)
         first = min((rank for rank in range(self._ranks) if rank not in silent), default=self._rank)
-        line = f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; stacks in {path.parent}; it ends with status {status.LOST}: start it again, it goes on from its last checkpoint"
+        line = (
+            f"no step for {stood:.0f} s, where one takes {median:.3g} s: {self._cause(silent)}; "
+            f"stacks in {path.parent}; it ends with status {status.LOST}: start it again, it goes "
+            "on from its last checkpoint"
+        )
         if self._rank == 0:
             time.sleep(3 * self.interval)  # the board goes with this process
         if self._rank == first:

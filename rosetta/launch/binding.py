@@ -1,7 +1,9 @@
-"""Which cores and network cards are near a process's GPUs; the process is kept on them before it becomes the trainer. ROSETTA_BIND=0: neither.
+"""Which cores and network cards are near a process's GPUs; the process is kept on them before it
+becomes the trainer. ROSETTA_BIND=0: neither.
 
-Cores: those of the NUMA node of its GPU, for one process a GPU; what it allocates is then in that node's memory, as Linux gives pages where they are
-first touched. Network cards: NCCL_IB_HCA, the same list for all processes of a node, since NCCL compares what they found; on part of a node those
+Cores: those of the NUMA node of its GPU, for one process a GPU; what it allocates is then in that
+node's memory, as Linux gives pages where they are first touched. Network cards: NCCL_IB_HCA, the
+same list for all processes of a node, since NCCL compares what they found; on part of a node those
 beside the GPUs in use.
 """
 
@@ -39,7 +41,9 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is near: cores (empty: all, or not known), variables, and a line about both, "" where nothing is changed."""
+    """What is near: cores (empty: all, or not known), variables, and a line about both, "" where
+    nothing is changed.
+    """
 
     cores: frozenset[int]
     env: dict[str, str]
@@ -56,7 +60,8 @@ def near(
 
     Args:
       gpus: all that the driver shows.
-      environment: of the process; CUDA_VISIBLE_DEVICES, SLURM_LOCALID and what says how many processes are on this node.
+      environment: of the process; CUDA_VISIBLE_DEVICES, SLURM_LOCALID and what says how many
+        processes are on this node.
       allowed: the cores it may have.
       root: of the file system that has /sys.
 
@@ -85,14 +90,20 @@ def near(
     return Bound(
         cores,
         env,
-        f"near GPU {', '.join(str(gpu.number) for gpu in ours or used)}: {', '.join(parts)} ({BIND}=0 leaves it to the system)"
+        (
+            f"near GPU {', '.join(str(gpu.number) for gpu in ours or used)}: {', '.join(parts)} "
+            f"({BIND}=0 leaves it to the system)"
+        )
         if parts
         else "",
     )
 
 
 def apply(environment: dict[str, str]) -> str:
-    """Keep this process, and what it becomes, where its GPUs are; return what to say of it. Adds to its environment."""
+    """Keep this process, and what it becomes, where its GPUs are; return what to say of it.
+
+    Adds to its environment.
+    """
     if environment.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
         return ""
     found = near(gpus(), environment, os.sched_getaffinity(0))
@@ -116,7 +127,10 @@ def gpus() -> list[Gpu]:
 
 
 def chosen(found: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
-    """Return the cards in the order in which CUDA counts them. As in CUDA, the first name of no card ends the list."""
+    """Return the cards in the order in which CUDA counts them.
+
+    As in CUDA, the first name of no card ends the list.
+    """
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         ids = next((environment[name] for name in _IDS if environment.get(name)), "")
@@ -144,7 +158,9 @@ def _cores(root: Path, gpu: Gpu) -> frozenset[int]:
 
 
 def _network(root: Path, used: Sequence[Gpu]) -> list[str]:
-    """RDMA devices on the NUMA nodes of these GPUs, with a port that works; empty where that is all of them, or not known."""
+    """RDMA devices on the NUMA nodes of these GPUs, with a port that works; empty where that is all
+    of them, or not known.
+    """
     there = sorted((root / "sys/class/infiniband").glob("*"))
     alive = [
         path

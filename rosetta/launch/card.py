@@ -1,4 +1,6 @@
-"""The NVIDIA cards of this machine, by asking the driver's own program, so that JAX need not start for it."""
+"""The NVIDIA cards of this machine, by asking the driver's own program, so that JAX need not start
+for it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CUDNN = (8, 0)  # the oldest compute capability with cuDNN's fused attention in 
 
 @dataclass(frozen=True)
 class Card:
-    """A card: its name as nvidia-smi prints it, and its compute capability, (0, 0) where it is not known."""
+    """A card: its name as nvidia-smi prints it, and its compute capability, (0, 0) where it is not
+    known.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -39,7 +43,10 @@ def queried(fields: str) -> str:
 
 
 def visible(found: list[Card], chosen: str | None) -> list[Card]:
-    """Return the cards that CUDA_VISIBLE_DEVICES leaves, None leaving all. As in CUDA, the first name of no card ends the list."""
+    """Return the cards that CUDA_VISIBLE_DEVICES leaves, None leaving all.
+
+    As in CUDA, the first name of no card ends the list.
+    """
     if chosen is None or not found:
         return found
     left = list[Card]()
@@ -91,7 +98,9 @@ def platform(found: list[Card]) -> str:
 
 
 def platform_or_refusal(found: list[Card]) -> tuple[str, UserError | None]:
-    """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for another one."""
+    """Return JAX_PLATFORMS for a run, and why it cannot start on this machine: a dry run may be for
+    another one.
+    """
     try:
         return platform(found), None
     except UserError as error:

@@ -1,4 +1,6 @@
-"""`rosetta run`, `rosetta submit` and `rosetta spawn`: a preset on this machine, in a container, or by a scheduler."""
+"""`rosetta run`, `rosetta submit` and `rosetta spawn`: a preset on this machine, in a container, or
+by a scheduler.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--requeue",
         action="store_true",
-        help="start it again when its node fails or its time is over: it goes on from its checkpoint",
+        help=(
+            "start it again when its node fails or its time is over: it goes on from its checkpoint"
+        ),
     )
     submit.add_argument(
         "--warning",
@@ -88,7 +92,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     submit.add_argument("--namespace", default="", help="jobset: Kubernetes'")
     spawn = commands.add_parser(
         "spawn",
-        help="start a command once for each GPU of this node, on each of several nodes: what srun does, without Slurm",
+        help=(
+            "start a command once for each GPU of this node, on each of several nodes: what srun "
+            "does, without Slurm"
+        ),
     )
     spawn.add_argument(
         "--per-node",
@@ -115,7 +122,10 @@ def _of_nodes(parser: argparse.ArgumentParser) -> None:
         "--node",
         type=_index,
         metavar="I",
-        help="this node's number, from 0, where it is started on several by hand (default JOB_COMPLETION_INDEX, or 0)",
+        help=(
+            "this node's number, from 0, where it is started on several by hand (default "
+            "JOB_COMPLETION_INDEX, or 0)"
+        ),
     )
     parser.add_argument(
         "--coordinator",
@@ -208,7 +218,9 @@ def described(args: argparse.Namespace) -> Run:
 
 
 def _say(args: argparse.Namespace, run: Run) -> None:
-    """Say on stderr what the run goes without where it will be; UserError where that cannot be meant."""
+    """Say on stderr what the run goes without where it will be; UserError where that cannot be
+    meant.
+    """
     from rosetta.launch import elsewhere  # noqa: PLC0415
     from rosetta.launch.secrets import Mask  # noqa: PLC0415
 
@@ -352,7 +364,10 @@ def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise UserError(
             what,
             "--coordinator",
-            "give --nodes 1 for this machine alone; or name the first node, and a free port of it, to all of them: HOST:PORT",
+            (
+                "give --nodes 1 for this machine alone; or name the first node, and a free port "
+                "of it, to all of them: HOST:PORT"
+            ),
         )
     _say(args, run)
     layout = node.Layout(rendering.per_node(run), run.nodes, _number(args), args.coordinator)

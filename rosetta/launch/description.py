@@ -1,4 +1,6 @@
-"""The run description: what runs, where, with what settings, and where each of them came from; whatever starts a run is made of it."""
+"""The run description: what runs, where, with what settings, and where each of them came from;
+whatever starts a run is made of it.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,18 @@ class Run:
       entry: what each process executes, as an argument list; never read by a shell.
       model: T5_SIZE, or the experiment's name.
       precision: "bf16", "fp32", "fp8-xla" or "fp8-te".
-      mesh: "ici" and "dcn", the devices along each of the mesh's axes within a node and across nodes; empty: the framework's own choice.
+      mesh: "ici" and "dcn", the devices along each of the mesh's axes within a node and across
+        nodes; empty: the framework's own choice.
       batch: "per_gpu" and "microbatches"; empty: the model's own.
       nodes, gpus_per_node: how many.
       processes_per_node: "node" for one process a node, "gpu" for one a GPU.
       xla_flags: flag without dashes -> value.
-      env: variables of each process besides XLA_FLAGS, settings of the entry (BSIZE_PER_GPU, DATA, ...) among them.
+      env: variables of each process besides XLA_FLAGS, settings of the entry (BSIZE_PER_GPU, DATA,
+        ...) among them.
       mounts: [outside, inside] for each folder that a container sees.
       gin, fdl: the framework's own configuration, by name; the one of the other framework is empty.
-      origin: "xla_flags.NAME", "env.NAME", "nodes", ... -> the place that set it, as "presets/pax.yaml:12" or "BASE_XLA_FLAGS".
+      origin: "xla_flags.NAME", "env.NAME", "nodes", ... -> the place that set it, as
+        "presets/pax.yaml:12" or "BASE_XLA_FLAGS".
     """
 
     framework: str
@@ -120,7 +125,8 @@ def read(document: Any) -> Run:
     """Return the run that a JSON document describes.
 
     Raises:
-      UserError: it is of another version, or lacks a field, has one that there is not, or one of another kind.
+      UserError: it is of another version, or lacks a field, has one that there is not, or one of
+        another kind.
     """
     if not isinstance(document, dict):
         raise UserError(

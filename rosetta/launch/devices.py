@@ -1,4 +1,6 @@
-"""The devices that a process sees, and the environment in which a run has those that it was asked to have."""
+"""The devices that a process sees, and the environment in which a run has those that it was asked
+to have.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def devices(found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bo
 def share(
     given: Wanted, found: Sequence[Card], environment: Mapping[str, str], *, on_cpu: bool
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment in which the run has the devices it was asked to have, and what to say about it.
+    """Return the environment in which the run has the devices it was asked to have, and what to say
+    about it.
 
     Raises:
       UserError: there are not so many.
@@ -56,7 +59,10 @@ def share(
     if on_cpu:
         if _VIRTUAL.search(environment.get("XLA_FLAGS", "")):
             raise UserError(f"XLA_FLAGS makes {there} CPU device(s)", where, "make both the same")
-        flags = f"{environment.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={given.gpus}".strip()
+        flags = (
+            f"{environment.get('XLA_FLAGS', '')} "
+            f"--xla_force_host_platform_device_count={given.gpus}"
+        ).strip()
         return {**environment, "XLA_FLAGS": flags}, (f"the CPU stands in for {given.gpus} devices",)
     if given.gpus > there:
         raise UserError(f"{there} GPU(s) are visible", where, f"give at most {there}")

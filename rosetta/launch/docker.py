@@ -22,7 +22,8 @@ def render(
 ) -> Rendering:
     """Return the command that runs it in a container of this machine, as the user who starts it.
 
-    Variables are named only, and their values taken from the client's environment: no value can be seen in a list of processes.
+    Variables are named only, and their values taken from the client's environment: no value can be
+    seen in a list of processes.
 
     Args:
       run: of one node.
@@ -59,7 +60,9 @@ def render(
 
 
 def spawned(run: Run) -> list[str]:
-    """Return what is executed on the one node of a run: its entry, or what starts that once a GPU."""
+    """Return what is executed on the one node of a run: its entry, or what starts that once a
+    GPU.
+    """
     count = rendering.per_node(run)
     return (
         list(run.entry)
@@ -81,7 +84,8 @@ def _gpus(run: Run, around: Mapping[str, str]) -> str:
             "CUDA_VISIBLE_DEVICES",
             f"unset it, or give --gpus-per-node {len(named)}",
         )
-    return f'"device={",".join(named[: run.gpus_per_node])}"'  # in quotes: a field of its list, which has commas itself
+    # In quotes: a field of its list, which has commas itself.
+    return f'"device={",".join(named[: run.gpus_per_node])}"'
 
 
 def _mount(outside: str, inside: str) -> str:

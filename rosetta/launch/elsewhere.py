@@ -1,4 +1,6 @@
-"""What a run goes without where it is started elsewhere: folders that no mount brings, cards, and what presets have for one. Said before it starts."""
+"""What a run goes without where it is started elsewhere: folders that no mount brings, cards, and
+what presets have for one. Said before it starts.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _PLATFORMS = "JAX_PLATFORMS"
 
 
 def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line on JAX_PLATFORMS=cpu of our environment: that it is left behind, or goes along to where it may not be meant.
+    """Return a line on JAX_PLATFORMS=cpu of our environment: that it is left behind, or goes along
+    to where it may not be meant.
 
     Args:
       run: as described.
@@ -37,11 +40,17 @@ def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
     where = run.origin.get(f"settings.{_PLATFORMS}")
     if rendering.on_cpu(run) and where == _PLATFORMS and on != "local":
         return (
-            f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it",
+            (
+                f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, "
+                "the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it"
+            ),
         )
     if run.env.get(_PLATFORMS) == "" and around.get(_PLATFORMS, "").split(",")[0] == "cpu":
         return (
-            f"{_PLATFORMS}={around[_PLATFORMS]} of the environment is not taken along: the run is for a card",
+            (
+                f"{_PLATFORMS}={around[_PLATFORMS]} of the environment is not taken along: the "
+                "run is for a card"
+            ),
         )
     return ()
 
@@ -51,12 +60,16 @@ def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
     if rendering.on_cpu(run):
         return ()
     return (
-        f"no card is given: the run goes without what presets have for one ({', '.join(fields)}); give --accelerator CARD, or name it in the site's file",
+        (
+            "no card is given: the run goes without what presets have for one "
+            f"({', '.join(fields)}); give --accelerator CARD, or name it in the site's file"
+        ),
     )
 
 
 def folders(run: Run, on: str) -> tuple[str, ...]:
-    """Return lines on what a run reads and writes that no mount brings into its container. Nothing is known of what an entry other than ours does.
+    """Return lines on what a run reads and writes that no mount brings into its container. Nothing
+    is known of what an entry other than ours does.
 
     Args:
       run: as described, its mounts among it.
@@ -95,7 +108,10 @@ def folders(run: Run, on: str) -> tuple[str, ...]:
     ]
     if missing:
         lines += (
-            f"{', '.join(missing)}: no mount covers it: in the container it is what the image has there; give --mount OUTSIDE:INSIDE",
+            (
+                f"{', '.join(missing)}: no mount covers it: in the container it is what the image "
+                "has there; give --mount OUTSIDE:INSIDE"
+            ),
         )
     return lines
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def now(error: UserError, *, printed: bool = False) -> NoReturn:
     """Say it in one line, on stderr and where that is a log on the terminal, and end with status 2.
 
-    What gin and Fiddle raise is a copy with the place in the configuration on further lines, hence the three fields rather than its text.
-    Threads of TensorStore and of data loading may still run: they must not turn this into a hang or a crash.
+    What gin and Fiddle raise is a copy with the place in the configuration on further lines, hence
+    the three fields rather than its text. Threads of TensorStore and of data loading may still run:
+    they must not turn this into a hang or a crash.
 
     Args:
       error: what is wrong.

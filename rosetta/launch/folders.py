@@ -1,4 +1,6 @@
-"""Folders of runs: where they read and write, on this machine or in an object store, and the checkpoints in them."""
+"""Folders of runs: where they read and write, on this machine or in an object store, and the
+checkpoints in them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def write(path: Path, text: str) -> None:
 
 
 def path(name: str) -> Any:
-    """Return a path that can be read and written: of this machine, or through TensorFlow in an object store."""
+    """Return a path that can be read and written: of this machine, or through TensorFlow in an
+    object store.
+    """
     if "://" not in name:
         return Path(name)
     return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
@@ -72,7 +76,8 @@ def steps(folder: str) -> list[int]:
 
 
 def check_last_step(setting: str, end: int, step: int, folder: str) -> tuple[str, ...]:
-    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is left.
+    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is
+    left.
 
     Args:
       setting: what says when the run ends, as NAME=VALUE.

@@ -1,15 +1,19 @@
 """Read the name of a container image, and write it as each place wants it.
 
-One name means different images in different places. Docker reads `ghcr.io/me/t5x` as an image of the registry ghcr.io; enroot, which pyxis
-calls, reads it as one of Docker Hub before version 4, and wants `ghcr.io#me/t5x`. Apptainer reads a name without `docker://` as a path.
+One name means different images in different places. Docker reads `ghcr.io/me/t5x` as an image of
+the registry ghcr.io; enroot, which pyxis calls, reads it as one of Docker Hub before version 4, and
+wants `ghcr.io#me/t5x`. Apptainer reads a name without `docker://` as a path.
 
 Sources:
-  Docker: distribution/reference, reference.go and normalize.go (grammar, and when the first component is a registry).
-  enroot: doc/cmd/import.md and src/docker.sh, versions 3.0.1 to 4.1.2. A digest is written in place of the tag, as IMAGE:sha256:HEX: before
-    version 4, IMAGE@sha256:HEX is read as the image "sha256" of the user IMAGE.
-  pyxis: args.c and pyxis_slurmstepd.c (a name that begins with a dot or a slash is the path of a squash file).
-  Apptainer: its user guide, "Support for Docker and OCI Containers"; github.com/containers/image, docker/docker_transport.go (a reference
-    with a tag and a digest is refused).
+  Docker: distribution/reference, reference.go and normalize.go (grammar, and when the first
+    component is a registry).
+  enroot: doc/cmd/import.md and src/docker.sh, versions 3.0.1 to 4.1.2. A digest is written in place
+    of the tag, as IMAGE:sha256:HEX: before version 4, IMAGE@sha256:HEX is read as the image
+    "sha256" of the user IMAGE.
+  pyxis: args.c and pyxis_slurmstepd.c (a name that begins with a dot or a slash is the path of a
+    squash file).
+  Apptainer: its user guide, "Support for Docker and OCI Containers"; github.com/containers/image,
+    docker/docker_transport.go (a reference with a tag and a digest is refused).
 """
 
 from __future__ import annotations
@@ -74,7 +78,8 @@ class ImageReference:
 
 
 def read_image(text: str, where: str) -> ImageReference:
-    """Return what an image's name means: a reference as Docker has it, or as enroot has it (HOST#PATH), or a path.
+    """Return what an image's name means: a reference as Docker has it, or as enroot has it
+    (HOST#PATH), or a path.
 
     Args:
       text: the name.
@@ -111,7 +116,10 @@ def _read_reference(text: str, where: str) -> ImageReference:
         head, _, rest = text.partition("#")
         user, _, registry = head.rpartition("@")
         if ":" in user:
-            advice = "keep it where the place looks for it: enroot's .credentials, apptainer registry login, docker login"
+            advice = (
+                "keep it where the place looks for it: enroot's .credentials, apptainer registry "
+                "login, docker login"
+            )
             raise UserError(
                 "a password does not belong into an image's name", where.rstrip("="), advice
             )
@@ -147,7 +155,10 @@ def _read_reference(text: str, where: str) -> ImageReference:
 
 
 def _invalid(text: str, where: str) -> UserError:
-    advice = "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path of an image file such as ./t5x.sqsh"
+    advice = (
+        "write HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, with 64 hexadecimal digits, or the path "
+        "of an image file such as ./t5x.sqsh"
+    )
     return UserError("not a valid image reference", f"{where}{text}", advice)
 
 
@@ -177,7 +188,10 @@ def write_image(image: ImageReference, place: str, where: str) -> str:
         raise UserError(
             "only pyxis reads a user in an image's name",
             f"{where}{image.user}@{image.registry}#{image.repository}",
-            f"leave out {image.user!r} and '@', and log in with {'apptainer registry login' if place == 'apptainer' else 'docker login'}",
+            (
+                f"leave out {image.user!r} and '@', and log in with "
+                f"{'apptainer registry login' if place == 'apptainer' else 'docker login'}"
+            ),
         )
     tag, digest = f":{image.tag}" if image.tag else "", f"@{image.digest}" if image.digest else ""
     whole = f"{image.registry}/{image.repository}" if image.registry else image.repository
@@ -213,7 +227,12 @@ def _write_path(path: str, place: str, where: str) -> str:
 
 
 def describe_dropped_tag(image: ImageReference, place: str) -> str | None:
-    """Return a line where a place takes a digest only, and the tag beside it is left out; None where nothing is."""
+    """Return a line where a place takes a digest only, and the tag beside it is left out; None
+    where nothing is.
+    """
     if image.tag and image.digest and place in ("pyxis", "apptainer"):
-        return f"{place} takes a tag or a digest: the tag {image.tag!r} is left out, and the digest decides which image runs"
+        return (
+            f"{place} takes a tag or a digest: the tag {image.tag!r} is left out, and the digest "
+            "decides which image runs"
+        )
     return None

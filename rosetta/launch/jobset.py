@@ -1,4 +1,6 @@
-"""A run as a JobSet of Kubernetes' (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node, whose first one all of them meet at."""
+"""A run as a JobSet of Kubernetes' (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node,
+whose first one all of them meet at.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _RESTARTS = 10
 def render(run: Run, options: Options) -> Rendering:
     """Return kubectl's command, and the JobSet that it reads.
 
-    Variables that are secrets are taken from the Kubernetes secret that the options name, where each has its own name as its key.
+    Variables that are secrets are taken from the Kubernetes secret that the options name, where
+    each has its own name as its key.
 
     Raises:
       UserError: there is no image, the name is none that Kubernetes takes, or a mount cannot be.

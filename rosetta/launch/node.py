@@ -1,6 +1,8 @@
-"""The processes of one node: started together, told where to meet, sent the signals that we are sent, and ended when one of them fails.
+"""The processes of one node: started together, told where to meet, sent the signals that we are
+sent, and ended when one of them fails.
 
-What each process is told is what srun would tell it, in Slurm's variables: the scripts count processes by them, and JAX finds its place by them.
+What each process is told is what srun would tell it, in Slurm's variables: the scripts count
+processes by them, and JAX finds its place by them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Layout:
       per_node: processes of each node.
       nodes: how many there are.
       node: this one's number, from 0.
-      coordinator: HOST:PORT of the first process, which every node can reach; "" for a free port of this machine.
+      coordinator: HOST:PORT of the first process, which every node can reach; "" for a free port of
+        this machine.
     """
 
     per_node: int
@@ -115,7 +118,8 @@ def environments(layout: Layout, around: Mapping[str, str]) -> list[dict[str, st
 def run(
     argv: Sequence[str], layout: Layout, around: Mapping[str, str], grace: float = GRACE
 ) -> int:
-    """Run this node's processes to their end; return the status of the first that failed, as a shell tells it, or 0. A single one takes our place.
+    """Run this node's processes to their end; return the status of the first that failed, as a
+    shell tells it, or 0. A single one takes our place.
 
     Args:
       argv: what each executes.
@@ -143,7 +147,9 @@ def run(
 
 
 def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], grace: float) -> int:
-    """Wait for all of these (process -> number on the node), passing on signals that come meanwhile."""
+    """Wait for all of these (process -> number on the node), passing on signals that come
+    meanwhile.
+    """
     status, deadline = 0, float("inf")
     kills = kill_notice.count_oom_kills()
     while running:
@@ -169,7 +175,10 @@ def _watch(running: dict[int, int], first: int, watched: set[signal.Signals], gr
                 status, deadline = code, time.monotonic() + grace
                 if running:
                     print(
-                        f"rosetta: process {first + rank} ended with status {code}; so do the others",
+                        (
+                            f"rosetta: process {first + rank} ended with status {code}; so do the "
+                            "others"
+                        ),
                         file=sys.stderr,
                         flush=True,
                     )
@@ -192,7 +201,9 @@ def _send(running: Mapping[int, int], number: signal.Signals) -> None:
 def _start(
     argv: Sequence[str], environment: Mapping[str, str], mask: set[int] | set[signal.Signals]
 ) -> int:
-    """Start a process in a session of its own: what a terminal sends to us reaches it once, by us."""
+    """Start a process in a session of its own: what a terminal sends to us reaches it once, by
+    us.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     ours, process = os.getpid(), os.fork()
@@ -222,7 +233,10 @@ def _program(name: str, around: Mapping[str, str]) -> str:
         raise UserError(
             "there is no such program on PATH",
             name,
-            "put the bin of a baked environment first on PATH, or run it in an image: --on docker --image IMAGE",
+            (
+                "put the bin of a baked environment first on PATH, or run it in an image: --on "
+                "docker --image IMAGE"
+            ),
         )
     return found
 

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
 
 TERA = 10**12
 
-# Dense tensor-core peaks in TFLOP/s at boost clock, accumulated in float32; NVIDIA prints most of them with sparsity, which doubles them.
-# float32 stands for TF32, which XLA multiplies float32 with where a card has it. A card without FP8 has no such entry. The first name counts
-# all of whose words are in the card's, as JAX's device_kind and nvidia-smi have it.
-# Sources: the data sheets of V100, A100, A10, L4, L40S, H100 and H200, GH200's and Blackwell's (DGX/HGX B200, GB200) as of 2025.
+# Dense tensor-core peaks in TFLOP/s at boost clock, accumulated in float32; NVIDIA prints most of
+# them with sparsity, which doubles them. float32 stands for TF32, which XLA multiplies float32 with
+# where a card has it. A card without FP8 has no such entry. The first name counts all of whose
+# words are in the card's, as JAX's device_kind and nvidia-smi have it.
+# Sources: the data sheets of V100, A100, A10, L4, L40S, H100 and H200, GH200's and Blackwell's
+# (DGX/HGX B200, GB200) as of 2025.
 PEAKS: Mapping[str, Mapping[str, float]] = {
     "GB200": {"bfloat16": 2500.0, "float16": 2500.0, "float32": 1250.0, "fp8": 5000.0},
     "B200": {"bfloat16": 2250.0, "float16": 2250.0, "float32": 1125.0, "fp8": 4500.0},
@@ -31,7 +33,8 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
 
 
 def peak_flops(card: str, dtype: str) -> float | None:
-    """Return FLOP/s that a card named like JAX's device_kind can do at most, or None where it is not known.
+    """Return FLOP/s that a card named like JAX's device_kind can do at most, or None where it is
+    not known.
 
     dtype: "bfloat16", "float16", "float32" or "fp8".
     """
@@ -46,7 +49,8 @@ def peak_flops(card: str, dtype: str) -> float | None:
 def mfu(step_flops: float, seconds: float, devices: int, peak: float | None) -> float | None:
     """Return the share of the peak that a step made use of, or None without a known peak.
 
-    step_flops: train_flops of the global batch; seconds: that the step took; peak: peak_flops of one device.
+    step_flops: train_flops of the global batch; seconds: that the step took; peak: peak_flops of
+    one device.
     """
     if peak is None or seconds <= 0:
         return None

@@ -1,4 +1,6 @@
-"""Progress of training: one line for people, one JSON object a line for programs, and scalars for TensorBoard."""
+"""Progress of training: one line for people, one JSON object a line for programs, and scalars for
+TensorBoard.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ class Report:
     Attributes:
       step: steps done; total: of the whole run.
       loss: per target token that is not padding.
-      steps_per_second, tokens_per_second: of all devices; tokens are input and target positions, padding included.
-      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass over the peak of all devices.
+      steps_per_second, tokens_per_second: of all devices; tokens are input and target positions,
+        padding included.
+      mfu: model FLOP utilisation: FLOPs of the model's forward and backward pass over the peak of
+        all devices.
       input_wait: share of the time that the loop waited for data.
       seconds_left: at this speed.
-      more: what else is known, name -> value: goodput, and the host that holds up the others (rosetta.health).
+      more: what else is known, name -> value: goodput, and the host that holds up the others
+        (rosetta.health).
       said: of these, what people should read, at the end of the line.
     """
 
@@ -87,7 +92,9 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What one step is: its FLOPs, its tokens, and the peak of the devices that share it (None where it is not known)."""
+    """What one step is: its FLOPs, its tokens, and the peak of the devices that share it (None
+    where it is not known).
+    """
 
     flops: float
     tokens: int
@@ -105,7 +112,9 @@ def report(
     loss: float | None,
     more: tuple[Mapping[str, Any], tuple[str, ...]] = ({}, ()),
 ) -> Report:
-    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of them for data; `more` and what is said of it are Report's."""
+    """Return the report on `steps` steps that ended with `step` and took `seconds`, `waited` of
+    them for data; `more` and what is said of it are Report's.
+    """
     rate = steps / seconds
     left = (total - step) / rate if total is not None and total >= step else None
     used = peaks.mfu(work_.flops, seconds / steps, work_.devices, work_.peak)
@@ -115,14 +124,19 @@ def report(
 
 
 def tell(line: str) -> None:
-    """Print a line on the terminal, where stderr is a log; nothing where it is none, or whoever looked has gone."""
+    """Print a line on the terminal, where stderr is a log; nothing where it is none, or whoever
+    looked has gone.
+    """
     if os.environ.get(FD, "").isdigit():
         with contextlib.suppress(OSError):
             os.write(int(os.environ[FD]), f"{redact.redact(line)}\n".encode())
 
 
 def say(line: str) -> None:
-    """Print a line on stderr, and where that is a log on the terminal. That whoever read it has gone, as a `tee` at Ctrl-C, ends no run."""
+    """Print a line on stderr, and where that is a log on the terminal.
+
+    That whoever read it has gone, as a `tee` at Ctrl-C, ends no run.
+    """
     with contextlib.suppress(OSError):
         sys.stderr.write(
             f"{redact.redact(line)}\n"
@@ -132,7 +146,10 @@ def say(line: str) -> None:
 
 
 class Reporter:
-    """Says reports where people look, and appends them to FOLDER/progress.jsonl. Only the first process of a run has one."""
+    """Says reports where people look, and appends them to FOLDER/progress.jsonl.
+
+    Only the first process of a run has one.
+    """
 
     def __init__(self, folder: str | None) -> None:
         self._file = (
@@ -140,7 +157,10 @@ class Reporter:
         )
 
     def say(self, found: Report) -> None:
-        """Print a report, and append it as one JSON object. Where that cannot be written, this is said once and the run goes on."""
+        """Print a report, and append it as one JSON object.
+
+        Where that cannot be written, this is said once and the run goes on.
+        """
         say(found.line())
         if self._file:
             try:
@@ -151,7 +171,9 @@ class Reporter:
 
 
 def append(path: str, found: Mapping[str, Any]) -> None:
-    """Append a JSON object in one write, so that a kill leaves whole lines; after half a line, as a full disk leaves it, on a new one."""
+    """Append a JSON object in one write, so that a kill leaves whole lines; after half a line, as a
+    full disk leaves it, on a new one.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "ab+", buffering=0) as out:
         if out.tell():
@@ -161,5 +183,7 @@ def append(path: str, found: Mapping[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return the value, or as a string what is not finite: JSON has no word for that, and float("nan") reads this one."""
+    """Return the value, or as a string what is not finite: JSON has no word for that, and
+    float("nan") reads this one.
+    """
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,8 @@
-"""A run description made into what starts it somewhere: an argument list, the variables that are added to ours, and what is read from standard input.
+"""A run description made into what starts it somewhere: an argument list, the variables that are
+added to ours, and what is read from standard input.
 
-No value of a user's passes through a shell on the way: values are whole arguments or variables of the environment, and nothing is a template.
+No value of a user's passes through a shell on the way: values are whole arguments or variables of
+the environment, and nothing is a template.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Rendering:
         )
 
     def text(self) -> str:
-        """Return it as a shell would be told, without secrets; a document for standard input instead of the command that reads it."""
+        """Return it as a shell would be told, without secrets; a document for standard input
+        instead of the command that reads it.
+        """
         found = self.shown()
         if "document" in found:
             return yamltext.written(found["document"]).rstrip()
@@ -61,7 +65,8 @@ class Rendering:
 
 @dataclass(frozen=True)
 class Options:
-    """What a run description does not say: how it is put to a scheduler or an engine. An empty one is left to these.
+    """What a run description does not say: how it is put to a scheduler or an engine. An empty one
+    is left to these.
 
     Attributes:
       image: of the container.
@@ -112,7 +117,9 @@ def variables(run: Run) -> dict[str, str]:
 
 
 def on_cpu(run: Run) -> bool:
-    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says it."""
+    """Return whether a run is to do without GPUs, which is never so unless JAX_PLATFORMS says
+    it.
+    """
     return run.env.get("JAX_PLATFORMS", "").split(",")[0] == "cpu"
 
 
@@ -122,7 +129,9 @@ def per_node(run: Run) -> int:
 
 
 def image(options: Options, place: str) -> str:
-    """Return the image's name as a place reads it; UserError where there is none, or the place has no way to name it."""
+    """Return the image's name as a place reads it; UserError where there is none, or the place has
+    no way to name it.
+    """
     if not options.image:
         raise UserError(
             "it takes an image",
@@ -143,7 +152,8 @@ def job_name(run: Run, options: Options) -> str:
 
 
 def plain_mounts(run: Run, where: str) -> list[str]:
-    """Return OUTSIDE:INSIDE for each folder, for what takes lists with commas and colons and has no way to quote.
+    """Return OUTSIDE:INSIDE for each folder, for what takes lists with commas and colons and has no
+    way to quote.
 
     Raises:
       UserError: a path has one of these in it, or is not absolute.

@@ -26,7 +26,8 @@ CACHE = (
     "JAX_COMPILATION_CACHE_DIR",
     "JAX_ENABLE_COMPILATION_CACHE",
 )  # set, empty included, they are the user's own choice
-# What of the environment is decided on the way from settings to command line, none of which is a secret.
+# What of the environment is decided on the way from settings to command line, none of which is a
+# secret.
 DECIDED = (
     "XLA_FLAGS",
     "JAX_PLATFORMS",
@@ -53,7 +54,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 @dataclass(frozen=True)
 class Command:
-    """What is executed, where its output goes (None: where ours does), what is said before, what is done last, before we are it, and why it cannot start here."""
+    """What is executed, where its output goes (None: where ours does), what is said before, what is
+    done last, before we are it, and why it cannot start here.
+    """
 
     argv: list[str]
     env: dict[str, str]
@@ -66,7 +69,8 @@ class Command:
 def asked(
     *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
 ) -> tuple[tuple[str, ...], UserError | None]:
-    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry run may be on another machine than the run.
+    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry
+    run may be on another machine than the run.
 
     Args:
       checks: each returns lines, or raises a refusal.
@@ -98,9 +102,11 @@ def python(environment: Mapping[str, str]) -> str:
 
 
 def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
-    """Return the variable that makes JAX keep what is compiled for the next start; nothing where the user has chosen, or nothing can be kept.
+    """Return the variable that makes JAX keep what is compiled for the next start; nothing where
+    the user has chosen, or nothing can be kept.
 
-    Not with several processes: one that finds its program would not take part in the tuning that the others, which do not, share out among all.
+    Not with several processes: one that finds its program would not take part in the tuning that
+    the others, which do not, share out among all.
     """
     ours = environment.get("ROSETTA_HOME") or (
         f"{environment['HOME']}/.rosetta" if home.usable(environment) else None
@@ -113,7 +119,10 @@ def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
 
 
 def execute(wanted: Command) -> NoReturn:
-    """Become the trainer, so that its exit status and the signals sent to it are its own. Progress stays on our stderr; its log goes to the file."""
+    """Become the trainer, so that its exit status and the signals sent to it are its own.
+
+    Progress stays on our stderr; its log goes to the file.
+    """
     if wanted.refused:
         raise wanted.refused
     env = dict(wanted.env)
@@ -224,7 +233,10 @@ def _script(
         status.say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
     except ModuleNotFoundError as error:
         print(
-            f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's bin first on PATH, or name its Python: PYTHON=FILE",
+            (
+                f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's "
+                "bin first on PATH, or name its Python: PYTHON=FILE"
+            ),
             file=sys.stderr,
         )
         return status.USER
@@ -236,7 +248,9 @@ def _script(
 
 
 def shown(wanted: Command) -> dict[str, Any]:
-    """Return a command as JSON: what of the environment was decided here, and not the rest of it, which may hold secrets."""
+    """Return a command as JSON: what of the environment was decided here, and not the rest of it,
+    which may hold secrets.
+    """
     found = {
         "argv": wanted.argv,
         "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env},
@@ -248,6 +262,8 @@ def shown(wanted: Command) -> dict[str, Any]:
 
 
 def text(wanted: Command) -> str:
-    """Return a command as a dry run says it: what is said before it, then it and its environment as a shell would be told; see shown."""
+    """Return a command as a dry run says it: what is said before it, then it and its environment as
+    a shell would be told; see shown.
+    """
     found = shown(wanted)
     return "\n".join([*found["said"], Rendering(found["argv"], found["env"]).text()])

@@ -1,4 +1,6 @@
-"""What is never printed: values of variables that are secrets by their name, and credentials in addresses."""
+"""What is never printed: values of variables that are secrets by their name, and credentials in
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _SET = re.compile(r"(--?)?([A-Za-z][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 
 
 def secret(name: str, value: str = "") -> bool:
-    """Return whether a variable is one: by its name (*_TOKEN, *_KEY, *_SECRET, *_PASSWORD), or by credentials in an address that it holds."""
+    """Return whether a variable is one: by its name (*_TOKEN, *_KEY, *_SECRET, *_PASSWORD), or by
+    credentials in an address that it holds.
+    """
     return bool(_NAME.fullmatch(name.replace("-", "_")) or redact.hide_forms(value) != value)
 
 
@@ -32,7 +36,10 @@ class Mask:
         )
 
     def word(self, text: str) -> str:
-        """Return an argument or a line without its secrets. NAME=VALUE and --name=VALUE are told by their names."""
+        """Return an argument or a line without its secrets.
+
+        NAME=VALUE and --name=VALUE are told by their names.
+        """
         for value in self._values:
             text = text.replace(value, HIDDEN)
         setting = _SET.fullmatch(text)

@@ -1,6 +1,7 @@
 """A run as a job of Slurm's: without containers, with pyxis, or with apptainer.
 
-sbatch gets job.sh, which is the same for all, and srun's arguments as the script's own; variables travel in the environment.
+sbatch gets job.sh, which is the same for all, and srun's arguments as the script's own; variables
+travel in the environment.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("job.sh")
 REQUEUE = "REQUEUE"  # read by job.sh
-# Not --kill-on-bad-exit: of processes that end early with a checkpoint, the first would have Slurm end the others before they are done.
-WAIT = 120  # seconds from the first process that ends to the end of those that do not end by themselves
+# Not --kill-on-bad-exit: of processes that end early with a checkpoint, the first would have Slurm
+# end the others before they are done.
+# Seconds from the first process that ends to the end of those that do not end by themselves.
+WAIT = 120
 
 
 def plain(run: Run, options: Options) -> Rendering:
@@ -47,7 +50,8 @@ def pyxis(run: Run, options: Options) -> Rendering:
 def apptainer(run: Run, options: Options) -> Rendering:
     """Return the command that submits it to run in an image by apptainer.
 
-    --no-eval: otherwise its shell in the container would evaluate what stands in variables and arguments.
+    --no-eval: otherwise its shell in the container would evaluate what stands in variables and
+    arguments.
 
     Raises:
       UserError: there is no image, or a mount's path has a comma or a colon.

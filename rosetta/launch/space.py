@@ -1,4 +1,7 @@
-"""Do the checkpoints that a run will save fit where it saves them? Asked before anything starts, by the least that its model's sizes come to."""
+"""Do the checkpoints that a run will save fit where it saves them?
+
+Asked before anything starts, by the least that its model's sizes come to.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ def at_once(saves: int, keep: int | None, there: int) -> int:
 
 
 def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
-    """Return a line where not all of a run's checkpoints fit. Nothing is known of object stores, quotas, and file systems without a size.
+    """Return a line where not all of a run's checkpoints fit. Nothing is known of object stores,
+    quotas, and file systems without a size.
 
     Args:
       folder: that they go into; it need not be there.
@@ -56,5 +60,8 @@ def check(folder: str, one: int, times: int, name: str) -> tuple[str, ...]:
             f"make room, or name another {name}",
         )
     return (
-        f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of {shown(one)}), and {free}: make room, keep fewer, or name another folder",
+        (
+            f"{where}: the run's checkpoints come to at least {shown(one * times)} ({times} of "
+            f"{shown(one)}), and {free}: make room, keep fewer, or name another folder"
+        ),
     )

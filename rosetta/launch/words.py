@@ -61,7 +61,8 @@ def positive(name: str, text: str, *, least: int = 1) -> int:
 
 
 def parse_decimal(text: str, *, exponent: bool = False) -> float | None:
-    """Return a finite number of 0 or more in ASCII digits, without underscores; None if the text is not one.
+    """Return a finite number of 0 or more in ASCII digits, without underscores; None if the text is
+    not one.
 
     Numbers of more than 12 digits before the point are refused, too: no setting has a use for them.
 

@@ -14,7 +14,8 @@ _OTHER = re.compile(
 
 
 def written(found: dict[str, Any]) -> str:
-    """Return a document as YAML in which each text is quoted that a reader might take for something else.
+    """Return a document as YAML in which each text is quoted that a reader might take for something
+    else.
 
     Raises:
       UserError: PyYAML is not there.

@@ -1,4 +1,7 @@
-"""What T5X and Pax models share: projections, attention, norms, losses, FP8. Needs jax and flax, and neither of the frameworks."""
+"""What T5X and Pax models share: projections, attention, norms, losses, FP8.
+
+Needs jax and flax, and neither of the frameworks.
+"""
 
 OLDEST_WITH_FP8 = (
     8,

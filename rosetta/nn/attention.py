@@ -1,4 +1,6 @@
-"""Dot-product attention: by XLA from matrix products, or by cuDNN's fused kernels, chosen for each call from shapes and settings alone."""
+"""Dot-product attention: by XLA from matrix products, or by cuDNN's fused kernels, chosen for each
+call from shapes and settings alone.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ ATTENDED = "attended"  # the name that remat policies save the output of `plain`
 
 
 def masked(dtype: Any) -> float:
-    """Return what is added to the logits that a mask leaves out: -1e10, or half of the lowest number where `dtype` ends before it.
+    """Return what is added to the logits that a mask leaves out: -1e10, or half of the lowest
+    number where `dtype` ends before it.
 
-    It must be finite: the softmax of a row that sees nothing, as those of padding do, would else be no number.
+    It must be finite: the softmax of a row that sees nothing, as those of padding do, would else be
+    no number.
     """
     return max(-1e10, float(jnp.finfo(dtype).min) / 2)
 
@@ -33,10 +37,13 @@ class Mask:
     """Who attends to whom. All fields are optional; what is not given masks nothing.
 
     Attributes:
-      queries, keys: bool [batch, length], False at padding. For cuDNN the padding must be at the end of each row.
+      queries, keys: bool [batch, length], False at padding. For cuDNN the padding must be at the
+        end of each row.
       causal: a query sees no key after itself.
-      query_segments, key_segments: int [batch, length]; examples packed into one row see their own segment only.
-      visible: bool [batch, 1, queries, keys] for anything else, such as a prefix that sees itself in both directions.
+      query_segments, key_segments: int [batch, length]; examples packed into one row see their own
+        segment only.
+      visible: bool [batch, 1, queries, keys] for anything else, such as a prefix that sees itself
+        in both directions.
     """
 
     queries: Any = None
@@ -52,7 +59,9 @@ class Mask:
         return self.queries is not None or self.keys is not None
 
     def dense(self, queries: int, keys: int) -> Any:
-        """Return it as one bool array that broadcasts to [batch, 1, queries, keys], or None where nothing is masked."""
+        """Return it as one bool array that broadcasts to [batch, 1, queries, keys], or None where
+        nothing is masked.
+        """
         parts = []
         if self.queries is not None:
             parts.append(self.queries[:, None, :, None])
@@ -72,7 +81,9 @@ class Mask:
         return whole
 
     def bias(self, queries: int, keys: int, relative: Any, dtype: Any) -> Any:
-        """Return mask and relative bias [1, heads, queries, keys] as one bias in `dtype` that is added to the logits, or None."""
+        """Return mask and relative bias [1, heads, queries, keys] as one bias in `dtype` that is
+        added to the logits, or None.
+        """
         visible = self.dense(queries, keys)
         if visible is None:
             return relative
@@ -93,8 +104,9 @@ def unfit_for_cudnn(
 ) -> str:
     """Say why cuDNN's fused attention cannot do a call, or nothing if it can.
 
-    The limits are those of JAX's public entry to it (jax.nn.dot_product_attention, 0.10), which offers no dropout and whose boolean masks
-    become a bias of [batch, heads, queries, keys], which would cost the memory that fusing is to save.
+    The limits are those of JAX's public entry to it (jax.nn.dot_product_attention, 0.10), which
+    offers no dropout and whose boolean masks become a bias of [batch, heads, queries, keys], which
+    would cost the memory that fusing is to save.
     """
     if dropout:
         return "attention dropout"
@@ -114,8 +126,9 @@ def fused(
 ) -> Any:
     """Attention by jax.nn.dot_product_attention with T5's unscaled logits.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], relative [1, heads, queries, keys] or None.
-    Returns [batch, queries, heads, depth]; rows of padded queries are zero.
+    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth],
+    relative [1, heads, queries, keys] or None. Returns [batch, queries, heads, depth]; rows of
+    padded queries are zero.
     """
     rows = {}
     if mask.padded:  # cuDNN wants both lengths or none
@@ -148,9 +161,10 @@ def plain(
 ) -> Any:
     """Attention from two matrix products and a softmax.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with `transposed` the length first and the
-    batch second; bias broadcasts to [batch, heads, queries, keys], masks included. `drop` is applied to the weights of that shape.
-    Returns the shape of query.
+    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads, depth], or with
+    `transposed` the length first and the batch second; bias broadcasts to [batch, heads, queries,
+    keys], masks included. `drop` is applied to the weights of that shape. Returns the shape of
+    query.
     """
     dtype = query.dtype
     if float32_logits:

@@ -1,7 +1,9 @@
-"""Projections: a kernel that a module holds, and one contraction of an input with one or several of them.
+"""Projections: a kernel that a module holds, and one contraction of an input with one or several of
+them.
 
-All products of the networks with a weight go through `contract`, so that fusing them (q, k and v in one GEMM) and doing them in FP8
-are decided in one place, while every kernel stays a parameter of its own.
+All products of the networks with a weight go through `contract`, so that fusing them (q, k and v in
+one GEMM) and doing them in FP8 are decided in one place, while every kernel stays a parameter of
+its own.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ PROJECTION = "projection"  # the name that remat policies save outputs of `contr
 
 @dataclass(frozen=True)
 class Part:
-    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has one, and who then multiplies."""
+    """One projection: its kernel, [in, out] in the parameters' dtype, and its FP8 state if it has
+    one, and who then multiplies.
+    """
 
     kernel: Any
     state: Mapping[str, Any] | None = None
@@ -60,9 +64,11 @@ class Kernel(nn.Module):
 
 
 def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
-    """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in `dtype` for each.
+    """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in
+    `dtype` for each.
 
-    Several parts are one GEMM over their joined kernels (rosetta.nn.fuse). Parts with FP8 state are multiplied in FP8, with a scale of their own each.
+    Several parts are one GEMM over their joined kernels (rosetta.nn.fuse). Parts with FP8 state are
+    multiplied in FP8, with a scale of their own each.
     """
     with jax.named_scope(
         "+".join(part.name for part in parts)

@@ -1,7 +1,8 @@
 """Dropout whose random bits are drawn once for all places of a layer.
 
-Each place that draws its own costs a key and a loop of Threefry to compile, and kernels to launch in every step; together they were half of
-the time that XLA took to compile a training step of T5. One draw is cut into the places' masks instead.
+Each place that draws its own costs a key and a loop of Threefry to compile, and kernels to launch
+in every step; together they were half of the time that XLA took to compile a training step of T5.
+One draw is cut into the places' masks instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def draw(module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]) -> dict[str, Any]:
-    """Return masks, bool [batch, width] for each name, True with probability 1 - rate; from one draw of the module's rng "dropout"."""
+    """Return masks, bool [batch, width] for each name, True with probability 1 - rate; from one
+    draw of the module's rng "dropout".
+    """
     ends = list(itertools.accumulate(widths.values()))
     kept = jax.random.bernoulli(module.make_rng("dropout"), 1.0 - rate, (batch, ends[-1]))
     kept = with_sharding_constraint(kept, ("batch", None))
@@ -28,7 +31,9 @@ def draw(module: nn.Module, rate: float, batch: int, widths: Mapping[str, int]) 
 
 
 def drop(x: Any, kept: Any, rate: float) -> Any:
-    """Return x, scaled up where it is kept and zero where not; `kept` broadcasts to it, None keeps all as it is."""
+    """Return x, scaled up where it is kept and zero where not; `kept` broadcasts to it, None keeps
+    all as it is.
+    """
     return (
         x
         if kept is None

@@ -1,4 +1,6 @@
-"""The table of token vectors, read as the first layer and, where a model shares it, multiplied with as the last."""
+"""The table of token vectors, read as the first layer and, where a model shares it, multiplied with
+as the last.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,16 @@
-"""Projections in FP8 with delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433): e4m3 forward, e5m2 for output gradients.
+"""Projections in FP8 with delayed scaling (Micikevicius et al. 2022, arXiv:2209.05433): e4m3
+forward, e5m2 for output gradients.
 
-Scales follow from a history of largest magnitudes, which with the scales is the state of a projection. It lives in flax's collection
-`_overwrite_with_gradient`, in arrays named as those of flax.linen.fp8_ops. What backpropagation returns for it is no gradient
-but what was seen: `combine` puts that of several microbatches together, and `advance` makes the next step's state of it, for all projections
-at once. (Thousands of kernels a step would do what a hundred do there.) A history is a ring: step s stands at s modulo its length.
+Scales follow from a history of largest magnitudes, which with the scales is the state of a
+projection. It lives in flax's collection `_overwrite_with_gradient`, in arrays named as those of
+flax.linen.fp8_ops. What backpropagation returns for it is no gradient but what was seen: `combine`
+puts that of several microbatches together, and `advance` makes the next step's state of it, for all
+projections at once. (Thousands of kernels a step would do what a hundred do there.) A history is a
+ring: step s stands at s modulo its length.
 
-Fused projections keep a scale for each part of the kernel and of the output gradient. The forward product scales each part of its output.
-The gradient of the input sums over the parts, so there both factors take one scale, the largest of the parts'.
+Fused projections keep a scale for each part of the kernel and of the output gradient. The forward
+product scales each part of its output. The gradient of the input sums over the parts, so there both
+factors take one scale, the largest of the parts'.
 """
 
 from __future__ import annotations
@@ -38,9 +42,11 @@ _GROUP = 32  # histories read by one kernel
 
 
 def state(module: nn.Module) -> dict[str, Any]:
-    """Return a projection's state: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY], in float32.
+    """Return a projection's state: for each tensor NAME_scale [1] and NAME_amax_history [HISTORY],
+    in float32.
 
-    It is made with the module's parameters. Parameters without it (of a checkpoint in bfloat16) are multiplied by fresh state, scales of one.
+    It is made with the module's parameters. Parameters without it (of a checkpoint in bfloat16) are
+    multiplied by fresh state, scales of one.
     """
     found = {}
     for tensor in TENSORS:
@@ -71,7 +77,9 @@ def fresh(states: Any) -> Any:
 
 
 def axes_of(states: Any) -> Any:
-    """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters: none is ever sharded."""
+    """Return flax's metadata of axes for a tree of states, as `params_axes` has it for parameters:
+    none is ever sharded.
+    """
     flat = flatten_dict(unfreeze(states))
     return unflatten_dict(
         {
@@ -82,7 +90,9 @@ def axes_of(states: Any) -> Any:
 
 
 def require(devices: Sequence[Any]) -> None:
-    """UserError where a GPU among the devices has no FP8 (compute capability below OLDEST_WITH_FP8). CPUs compute it slowly, for tests."""
+    """UserError where a GPU among the devices has no FP8 (compute capability below
+    OLDEST_WITH_FP8). CPUs compute it slowly, for tests.
+    """
     for device in devices:
         capability = getattr(device, "compute_capability", None)
         if (
@@ -100,7 +110,8 @@ def require(devices: Sequence[Any]) -> None:
 def scale_of(largest: Any, previous: Any, kind: Any) -> Any:
     """Return the scale by which a tensor of this largest magnitude fills the range of `kind`.
 
-    It is the previous one where the magnitude is not finite, or so small that its own would be no normal float32, which devices flush to zero.
+    It is the previous one where the magnitude is not finite, or so small that its own would be no
+    normal float32, which devices flush to zero.
     """
     edge = float(jnp.finfo(kind).max)
     usable = (largest >= float(jnp.finfo(jnp.float32).tiny) * edge) & jnp.isfinite(largest)
@@ -127,9 +138,11 @@ def magnitudes(parts: Sequence[Any]) -> list[Any]:
 def contract(
     x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
 ) -> tuple[Any, ...]:
-    """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in `dtype` for each.
+    """Multiply [..., inputs] with each kernel [inputs, outputs] in FP8; returns a [..., outputs] in
+    `dtype` for each.
 
-    Differentiated with respect to `states`, it gives what was seen: the scales used, and in each history's place the newest magnitude throughout.
+    Differentiated with respect to `states`, it gives what was seen: the scales used, and in each
+    history's place the newest magnitude throughout.
     """
     outputs: tuple[Any, ...] = _contract(
         jnp.dtype(dtype), x, tuple(kernels), tuple(dict(each) for each in states)
@@ -163,7 +176,9 @@ def _dot(
 
 
 def _rescaled(product: Any, left: Any, right: Any, dtype: Any) -> Any:
-    """Return a product of what was quantised by these scales as one of what they stand for; the scales are not rounded to `dtype`."""
+    """Return a product of what was quantised by these scales as one of what they stand for; the
+    scales are not rounded to `dtype`.
+    """
     return (product.astype(jnp.float32) * left * right).astype(dtype)
 
 
@@ -215,7 +230,8 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
         kernels[0].dtype,
     )
     of_kernels_ = fuse.part(of_whole, [kernel.shape[1] for kernel in kernels])
-    # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from nowhere.
+    # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from
+    # nowhere.
     gradients_seen = [magnitudes([gradient])[0] for gradient in gradients]
     seen = tuple(
         {
@@ -239,7 +255,9 @@ _contract.defvjp(_forward, _backward)
 
 
 def combine(seen: Any, others: Any) -> Any:
-    """Return what two microbatches that started from the same state have seen: the same scales, the larger magnitudes."""
+    """Return what two microbatches that started from the same state have seen: the same scales, the
+    larger magnitudes.
+    """
     return jax.tree.map(jnp.maximum, seen, others)
 
 
@@ -247,13 +265,15 @@ def advance(states: Any, seen: Any, step: Any) -> Any:
     """Return the state after a step.
 
     Args:
-      states: a tree of projections' states, as before the step; those of layers that are looped over may be stacked, [layers, ...].
+      states: a tree of projections' states, as before the step; those of layers that are looped
+        over may be stacked, [layers, ...].
       seen: the tree that backpropagation gave for it.
       step: the step's number, int32 [].
     """
     before, found = flatten_dict(unfreeze(states)), flatten_dict(unfreeze(seen))
     paths = [path for path in before if path[-1].endswith(_HISTORY)]
-    # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel; hence the barrier before they are read.
+    # Elementwise, in place and with no other reader, XLA does dozens of histories in one kernel;
+    # hence the barrier before they are read.
     newest = [
         jnp.where(jnp.isfinite(found[path]), found[path], 0.0) for path in paths
     ]  # an overflow must not stand in the way of the others

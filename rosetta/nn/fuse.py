@@ -1,8 +1,10 @@
 """Several kernels as one, for one matrix product instead of several.
 
-Kernels of one width are stacked on a dimension of their own, [inputs, parts, outputs]. In memory that is the same as side by side, and as one
-matrix it is the same to a GEMM; but where tensor parallelism splits the outputs, every device keeps its share of every part. Side by side,
-[inputs, parts x outputs], the parts would lie across the devices, and each use of one would move it between them.
+Kernels of one width are stacked on a dimension of their own, [inputs, parts, outputs]. In memory
+that is the same as side by side, and as one matrix it is the same to a GEMM; but where tensor
+parallelism splits the outputs, every device keeps its share of every part. Side by side, [inputs,
+parts x outputs], the parts would lie across the devices, and each use of one would move it between
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Return arrays [..., outputs] as one: itself where there is one, [..., parts, outputs] where they are equally wide, else side by side."""
+    """Return arrays [..., outputs] as one: itself where there is one, [..., parts, outputs] where
+    they are equally wide, else side by side.
+    """
     if len(parts) == 1:
         return parts[0]
     if len({part.shape[-1] for part in parts}) == 1:

@@ -1,4 +1,6 @@
-"""The keys and values of tokens decoded so far, in flax's `cache` collection under the names that T5X's decoding looks for."""
+"""The keys and values of tokens decoded so far, in flax's `cache` collection under the names that
+T5X's decoding looks for.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,16 @@ def keep(
 ) -> tuple[Any, Any, Any, Mask | None]:
     """Bring new keys and values into the module's cache; return what the new queries attend to.
 
-    Shapes: key and value [batch, new, heads, depth]; relative [1, heads, length, length] or None. The cache holds `cached_key` and
-    `cached_value`, [batch, heads, depth, length], and `cache_index`, the next place to fill: a scalar, or [batch] after a prompt of
-    `prefill_lengths` int32 [batch] tokens was put in. The first call, without a cache, makes it as long as `key` and changes nothing.
+    Shapes: key and value [batch, new, heads, depth]; relative [1, heads, length, length] or None.
+    The cache holds `cached_key` and `cached_value`, [batch, heads, depth, length], and
+    `cache_index`, the next place to fill: a scalar, or [batch] after a prompt of `prefill_lengths`
+    int32 [batch] tokens was put in. The first call, without a cache, makes it as long as `key` and
+    changes nothing.
 
     Returns:
-      key and value [batch, length, heads, depth], the relative bias of the new queries, and their mask; the mask is None where the new
-      tokens attend to each other as without a cache (the first call, and a prompt).
+      key and value [batch, length, heads, depth], the relative bias of the new queries, and their
+      mask; the mask is None where the new tokens attend to each other as without a cache (the first
+      call, and a prompt).
     """
     there = module.has_variable("cache", "cached_key")
     shape = (key.shape[0], key.shape[2], key.shape[3], key.shape[1])

@@ -22,7 +22,9 @@ def unfit(*, dtype: Any, mask: Mask) -> str:
 
 
 def lengths(valid: Any, batch: int, length: int) -> Any:
-    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length where padding is at its end; all for None."""
+    """Return int32 [batch]: how many of bool [batch, length] are valid, which is a row's length
+    where padding is at its end; all for None.
+    """
     return (
         jnp.full((batch,), length, jnp.int32)
         if valid is None

@@ -1,4 +1,6 @@
-"""The last product, of hidden vectors with the vocabulary's kernel, whose factors may be narrow while its sums stay float32."""
+"""The last product, of hidden vectors with the vocabulary's kernel, whose factors may be narrow
+while its sums stay float32.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ import jax.numpy as jnp
 def product(hidden: Any, kernel: Any, dtype: str) -> Any:
     """Return float32 [..., vocabulary] of hidden [..., features] and kernel [features, vocabulary].
 
-    The factors of all three products, this one and those for both gradients, are in `dtype`. Without this rule the logits' float32 gradient
-    would make both backward products float32, and the kernel's gradient would be rounded to `dtype` after its sum.
+    The factors of all three products, this one and those for both gradients, are in `dtype`.
+    Without this rule the logits' float32 gradient would make both backward products float32, and
+    the kernel's gradient would be rounded to `dtype` after its sum.
     """
     return _forward(hidden, kernel, dtype)[0]
 

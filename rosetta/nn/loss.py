@@ -1,8 +1,11 @@
-"""Cross entropy over a large vocabulary, a slice of it at a time, so that no [tokens, vocabulary] array is ever whole.
+"""Cross entropy over a large vocabulary, a slice of it at a time, so that no [tokens, vocabulary]
+array is ever whole.
 
-For logits z = h W with hidden h [tokens, features] and W [features, vocabulary], the loss of a token with target t is
+For logits z = h W with hidden h [tokens, features] and W [features, vocabulary], the loss of a
+token with target t is
     logsumexp(z) - c z_t - l sum_{v != t} z_v - n + z_loss logsumexp(z)^2
-where c = 1 - label_smoothing, l = label_smoothing / (vocabulary - 1) and n, the entropy of the smoothed target, makes the least loss zero.
+where c = 1 - label_smoothing, l = label_smoothing / (vocabulary - 1) and n, the entropy of the
+smoothed target, makes the least loss zero.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Terms:
-    """What the loss is made of. `chunks` slices of the vocabulary, products in `dtype` and accumulated in float32, logits times `scale`."""
+    """What the loss is made of.
+
+    `chunks` slices of the vocabulary, products in `dtype` and accumulated in float32, logits times
+    `scale`.
+    """
 
     vocabulary: int
     chunks: int
@@ -45,9 +52,11 @@ class Terms:
 
 
 def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
-    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and the slices' numbers.
+    """Return the kernel as [chunks, features, width], zero beyond the vocabulary, and the slices'
+    numbers.
 
-    Slice n holds every `chunks`-th token from n on: where tensor parallelism splits the vocabulary, each device has its share of each slice.
+    Slice n holds every `chunks`-th token from n on: where tensor parallelism splits the vocabulary,
+    each device has its share of each slice.
     """
     padded = jnp.pad(
         jnp.asarray(kernel, terms.dtype),
@@ -59,7 +68,9 @@ def _slices(kernel: Any, terms: Terms) -> tuple[Any, Any]:
 
 
 def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any]:
-    """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for, int32 [width]; beyond the vocabulary is nothing."""
+    """Logits [tokens, width] of a slice in float32, and the tokens that its columns stand for,
+    int32 [width]; beyond the vocabulary is nothing.
+    """
     logits = (
         jnp.dot(jnp.asarray(hidden, terms.dtype), part, preferred_element_type=jnp.float32)
         * terms.scale
@@ -68,7 +79,9 @@ def _logits(hidden: Any, part: Any, number: Any, terms: Terms) -> tuple[Any, Any
 
 
 def _statistics(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any, Any, Any, Any]:
-    """For each token: logsumexp, the target's logit, the sum of all logits, and the likeliest token."""
+    """For each token: logsumexp, the target's logit, the sum of all logits, and the likeliest
+    token.
+    """
 
     def body(carry: Any, inputs: Any) -> tuple[Any, None]:
         highest, total, hit, everything, best = carry
@@ -117,7 +130,8 @@ def chunked_cross_entropy(
       terms: see there.
 
     Returns:
-      loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token, int32 [tokens], which has no gradient.
+      loss [tokens] in float32, z-loss included; its z-loss part [tokens]; the likeliest token,
+      int32 [tokens], which has no gradient.
     """
     found: tuple[Any, Any, Any] = _forward(hidden, kernel, targets, terms)[0]
     return found
@@ -135,7 +149,8 @@ def _forward(hidden: Any, kernel: Any, targets: Any, terms: Terms) -> tuple[Any,
 def _backward(terms: Terms, kept: Any, given: Any) -> tuple[Any, Any, None]:
     hidden, kernel, targets, total = kept
     of_loss, of_square, _ = given
-    # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target; the reported z-loss may be differentiated on its own.
+    # d loss / d logit = softmax * (1 + 2 z_loss logsumexp) - smoothed target; the reported z-loss
+    # may be differentiated on its own.
     by_softmax = of_loss + (of_loss + of_square) * 2.0 * terms.z_loss * total
     high = 1.0 - terms.label_smoothing
 

@@ -1,4 +1,6 @@
-"""Normalisation by the root mean square (Zhang and Sennrich 2019, arXiv:1910.07467), which is T5's layer norm: no mean, no bias."""
+"""Normalisation by the root mean square (Zhang and Sennrich 2019, arXiv:1910.07467), which is T5's
+layer norm: no mean, no bias.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from jax import lax
 
 
 class RMSNorm(nn.Module):
-    """Scale [..., features] to a root mean square of one, then by the parameter `scale`; statistics in float32, the result in `dtype`."""
+    """Scale [..., features] to a root mean square of one, then by the parameter `scale`; statistics
+    in float32, the result in `dtype`.
+    """
 
     dtype: Any = jnp.float32
     epsilon: float = 1e-6

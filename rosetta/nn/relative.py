@@ -1,4 +1,6 @@
-"""T5's relative position biases (Raffel et al. 2020, arXiv:1910.10683, section 2.1): a learned scalar for each head and bucket of distances."""
+"""T5's relative position biases (Raffel et al. 2020, arXiv:1910.10683, section 2.1): a learned
+scalar for each head and bucket of distances.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,14 @@ from flax.linen.partitioning import param_with_axes
 def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest: int) -> np.ndarray:
     """Return the buckets, int32, of key position minus query position.
 
-    Of the buckets, or of each half where both directions count, one half holds one distance each, the other grows with the logarithm up to
-    `farthest`, beyond which all distances share the last. Without `bidirectional`, keys after the query share bucket 0.
+    Of the buckets, or of each half where both directions count, one half holds one distance each,
+    the other grows with the logarithm up to `farthest`, beyond which all distances share the last.
+    Without `bidirectional`, keys after the query share bucket 0.
     """
     half = buckets // 2 if bidirectional else buckets
     exact = half // 2
-    # float32 and its epsilon, as models that exist were trained: a distance on a boundary must fall where it fell there.
+    # float32 and its epsilon, as models that exist were trained: a distance on a boundary must fall
+    # where it fell there.
     span: np.ndarray = np.arange(exact, farthest + 1, dtype=np.float32)
     grown = (
         np.log(span / exact + np.finfo(np.float32).eps) / np.log(farthest / exact) * (half - exact)
@@ -33,7 +37,9 @@ def bucket(distance: np.ndarray, *, bidirectional: bool, buckets: int, farthest:
 
 
 class RelativeBias(nn.Module):
-    """Holds `rel_embedding`, [heads, buckets] in float32; returns the bias [1, heads, queries, keys] in `dtype`."""
+    """Holds `rel_embedding`, [heads, buckets] in float32; returns the bias [1, heads, queries,
+    keys] in `dtype`.
+    """
 
     heads: int
     dtype: Any = jnp.float32
@@ -42,7 +48,8 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, queries: int, keys: int, *, bidirectional: bool) -> Any:
-        # Distances 0 .. keys-1, then one that does not occur, then 1-queries .. -1: the order in which `spread` reads them.
+        # Distances 0 .. keys-1, then one that does not occur, then 1-queries .. -1: the order in
+        # which `spread` reads them.
         distance = np.concatenate([np.arange(keys), [0], np.arange(1 - queries, 0)]).astype(
             np.int32
         )
@@ -58,15 +65,18 @@ class RelativeBias(nn.Module):
             axes=("heads", "relpos_buckets"),
         )
         one_hot = jnp.asarray(where[None, :] == np.arange(self.buckets)[:, None], self.dtype)
-        # A sum over the buckets, of which one counts: neither a gather, whose gradient would be a scatter, nor a GEMM.
+        # A sum over the buckets, of which one counts: neither a gather, whose gradient would be a
+        # scatter, nor a GEMM.
         each = jnp.sum(jnp.asarray(table, self.dtype)[:, :, None] * one_hot[None], axis=1)
         return spread(each, queries, keys)[None]
 
 
 def spread(each: Any, queries: int, keys: int) -> Any:
-    """Return [heads, queries, keys] whose entry (i, j) is each[:, (j - i) mod (queries + keys)]; `each` is [heads, queries + keys].
+    """Return [heads, queries, keys] whose entry (i, j) is each[:, (j - i) mod (queries + keys)];
+    `each` is [heads, queries + keys].
 
-    Repeated rows of n read as rows of n - 1 begin one later each: so the matrix comes from reshaping, and its gradient from sums.
+    Repeated rows of n read as rows of n - 1 begin one later each: so the matrix comes from
+    reshaping, and its gradient from sums.
     """
     heads, period = each.shape
     rows = jnp.broadcast_to(each[:, None, :], (heads, queries, period)).reshape(heads, -1)

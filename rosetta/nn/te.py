@@ -1,11 +1,15 @@
-"""Transformer Engine's products in FP8 and its attention, within rosetta's own layers. It is imported only where it is asked for.
+"""Transformer Engine's products in FP8 and its attention, within rosetta's own layers. It is
+imported only where it is asked for.
 
-Parameters and FP8 state stay what they are without it (the state that of rosetta.nn.fp8), so that a checkpoint does not know who computed:
-Transformer Engine is handed the scales, and hands back the largest magnitudes it saw. It quantises and multiplies; when a scale moves is ours.
+Parameters and FP8 state stay what they are without it (the state that of rosetta.nn.fp8), so that a
+checkpoint does not know who computed: Transformer Engine is handed the scales, and hands back the
+largest magnitudes it saw. It quantises and multiplies; when a scale moves is ours.
 
-None of Transformer Engine's kernels was run with this: without a driver its compiled extension cannot be loaded. Written to version 2.20.2
-(transformer_engine/jax: dense.py, quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is tested is
-everything on this side of its interface, against a stand-in that has the interface's few names; docs/fp8.md says what was tried beyond that.
+None of Transformer Engine's kernels was run with this: without a driver its compiled extension
+cannot be loaded. Written to version 2.20.2 (transformer_engine/jax: dense.py,
+quantize/{quantizer,metadata,helper}.py, sharding.py, flax/transformer.py, attention.py). What is
+tested is everything on this side of its interface, against a stand-in that has the interface's few
+names; docs/fp8.md says what was tried beyond that.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ _guard = ExitStack()
 
 
 def require() -> Any:
-    """Return transformer_engine.jax; UserError where it is not installed, or cannot be loaded (it needs a driver)."""
+    """Return transformer_engine.jax; UserError where it is not installed, or cannot be loaded (it
+    needs a driver).
+    """
     package.require()
     try:
         found = importlib.import_module("transformer_engine.jax")
@@ -62,7 +68,8 @@ def _has(te: Any, axis: str) -> bool:
 
 
 def _placed(te: Any) -> Any:
-    """Tell Transformer Engine, which keeps this in a global, which of the current mesh's axes are what.
+    """Tell Transformer Engine, which keeps this in a global, which of the current mesh's axes are
+    what.
 
     It stays so after this call, since the backward pass is traced later.
     """
@@ -71,7 +78,8 @@ def _placed(te: Any) -> Any:
         for axis in (*mesh.AXES, mesh.PAX_MODEL)
         if te.sharding.is_mesh_available() and _has(te, axis)
     }
-    # Of two axes that a batch lies over, the faster one is what it calls fully sharded data parallelism's.
+    # Of two axes that a batch lies over, the faster one is what it calls fully sharded data
+    # parallelism's.
     batch = (
         {"dp_resource": mesh.REPLICA, "fsdp_resource": mesh.DATA}
         if mesh.REPLICA in there
@@ -90,19 +98,26 @@ def _placed(te: Any) -> Any:
 
 
 def unfit(rows: int, inputs: int, outputs: Sequence[int]) -> str:
-    """Say why a product [rows, inputs] times [inputs, outputs], for each of `outputs`, is none for its FP8, or nothing."""
+    """Say why a product [rows, inputs] times [inputs, outputs], for each of `outputs`, is none for
+    its FP8, or nothing.
+    """
     odd = [size for size in (rows, inputs, *outputs) if size % MULTIPLE]
     if odd:
-        return f"a product of {rows} rows, {inputs} by {'+'.join(map(str, outputs))}: it takes multiples of {MULTIPLE}"
+        return (
+            f"a product of {rows} rows, {inputs} by {'+'.join(map(str, outputs))}: it takes "
+            f"multiples of {MULTIPLE}"
+        )
     return "projections of different widths in one product" if len(set(outputs)) > 1 else ""
 
 
 def contract(
     x: Any, kernels: Sequence[Any], states: Sequence[Mapping[str, Any]], dtype: Any
 ) -> tuple[Any, ...]:
-    """As rosetta.nn.fp8.contract, by Transformer Engine; what it cannot take is multiplied by XLA, to the same numbers, and a line says so.
+    """As rosetta.nn.fp8.contract, by Transformer Engine; what it cannot take is multiplied by XLA,
+    to the same numbers, and a line says so.
 
-    Several kernels are one [inputs, n, outputs], with one scale for all: the largest magnitude over them enters the history of each.
+    Several kernels are one [inputs, n, outputs], with one scale for all: the largest magnitude over
+    them enters the history of each.
     """
     te = _placed(require())
     reason = unfit(math.prod(x.shape[:-1]), x.shape[-1], [kernel.shape[1] for kernel in kernels])
@@ -111,7 +126,8 @@ def contract(
         return fp8.contract(x, kernels, states, dtype)
     held = [dict(each) for each in states]
     lent = {tensor: _lent(*_histories(held, tensor)) for tensor in fp8.TENSORS}
-    # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be rounded twice.
+    # Rounded once, from the parameters' type, as its own layers do; through bfloat16 they would be
+    # rounded twice.
     whole = _typed(fuse.join(kernels))
     product = te.dense.dense(
         x, whole, contracting_dims=((x.ndim - 1,), (0,)), quantizer_set=_quantizers(te, lent)
@@ -121,7 +137,9 @@ def contract(
 
 @jax.custom_vjp
 def _typed(kernel: Any) -> Any:
-    """Return the kernel, whose gradient, which comes in the activations' type, gets the kernel's."""
+    """Return the kernel, whose gradient, which comes in the activations' type, gets the
+    kernel's.
+    """
     return kernel
 
 
@@ -156,9 +174,11 @@ def _histories(
 
 @jax.custom_vjp
 def _lent(scales: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return what Transformer Engine quantises with: the inverse of the largest of the parts' scales, [1], and an empty history, [2].
+    """Return what Transformer Engine quantises with: the inverse of the largest of the parts'
+    scales, [1], and an empty history, [2].
 
-    Backwards, its next history, in which the magnitude it saw stands alone, becomes what the parts have seen.
+    Backwards, its next history, in which the magnitude it saw stands alone, becomes what the parts
+    have seen.
     """
     largest = functools.reduce(jnp.maximum, scales)
     return 1.0 / largest, jnp.zeros((2,), jnp.float32)
@@ -178,7 +198,9 @@ _lent.defvjp(_lent_forward, _lent_backward)
 
 
 def choose_attention(*, dtype: Any, mask: Mask, dropout: bool) -> str:
-    """Return "te", or "xla" with the reason said; what only cuDNN knows it is asked when it is called. UserError where there is no Transformer Engine."""
+    """Return "te", or "xla" with the reason said; what only cuDNN knows it is asked when it is
+    called. UserError where there is no Transformer Engine.
+    """
     require()
     if reason := limits.unfit(dtype=dtype, mask=mask):
         route.say("attention by XLA instead of Transformer Engine", reason)
@@ -202,13 +224,16 @@ def attention(
     deterministic: bool,
     transposed: bool,
 ) -> Any:
-    """Attention by Transformer Engine's DotProductAttention with T5's unscaled logits, called within a flax module.
+    """Attention by Transformer Engine's DotProductAttention with T5's unscaled logits, called
+    within a flax module.
 
-    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads or a divisor, depth], or with `transposed` the length first and
-    the batch second; relative [1, heads, queries, keys] or None. Returns the shape of query; rows of padded queries are zero.
+    Shapes: query [batch, queries, heads, depth], key and value [batch, keys, heads or a divisor,
+    depth], or with `transposed` the length first and the batch second; relative [1, heads, queries,
+    keys] or None. Returns the shape of query; rows of padded queries are zero.
 
     Raises:
-      UserError: it has no fused kernel for this call. Its own, unfused way would compute something else than was asked for.
+      UserError: it has no fused kernel for this call. Its own, unfused way would compute something
+        else than was asked for.
     """
     if os.environ.get("NVTE_FUSED_ATTN", "1") == "0":
         raise UserError("is 0", "NVTE_FUSED_ATTN", "unset it, or set ATTENTION to xla")
@@ -243,7 +268,10 @@ def attention(
         try:
             return module(query, key, value, described, bias, deterministic=deterministic)
         except UserWarning as problem:
-            shape = f"{query.shape[along]} queries, {key.shape[along]} keys, heads of {query.shape[-1]}, {kind}"
+            shape = (
+                f"{query.shape[along]} queries, {key.shape[along]} keys, heads of "
+                f"{query.shape[-1]}, {kind}"
+            )
             raise UserError(
                 f"Transformer Engine has no fused attention for {shape}",
                 "ATTENTION",

@@ -1,10 +1,13 @@
-"""The parameters of T5's layers as upstream's T5X stores them, and as Transformer Engine's TransformerLayer does: one to the other and back.
+"""The parameters of T5's layers as upstream's T5X stores them, and as Transformer Engine's
+TransformerLayer does: one to the other and back.
 
-Nothing is computed: matrices are stacked and taken apart again, so both ways together give every bit back. What has the parameters' shapes
-(the moments of Adam) goes the same way. Neither JAX nor Transformer Engine is needed.
+Nothing is computed: matrices are stacked and taken apart again, so both ways together give every
+bit back. What has the parameters' shapes (the moments of Adam) goes the same way. Neither JAX nor
+Transformer Engine is needed.
 
-Transformer Engine's names and shapes are those of version 2.20.2, transformer_engine/jax/flax/{module,transformer}.py (MultiHeadAttention,
-LayerNormDenseGeneral, LayerNormMLP). With emb d, heads times head size w, MLP width f:
+Transformer Engine's names and shapes are those of version 2.20.2,
+transformer_engine/jax/flax/{module,transformer}.py (MultiHeadAttention, LayerNormDenseGeneral,
+LayerNormMLP). With emb d, heads times head size w, MLP width f:
 
     upstream                                        Transformer Engine
     pre_[self_]attention_layer_norm/scale [d]       [self_]attention/qkv/scale [d]       (unfused: .../query/scale)
@@ -15,7 +18,8 @@ LayerNormDenseGeneral, LayerNormMLP). With emb d, heads times head size w, MLP w
     */out/kernel [w,d]                              the same
     pre_mlp_layer_norm/scale, mlp/wi_*, mlp/wo      mlp/scale [d], mlp/wi_kernel [d,n,f], mlp/wo_kernel [f,d]
 
-A decoder without an encoder is one of Transformer Engine's encoder layers under a causal mask, so its `self_attention` is called `attention`.
+A decoder without an encoder is one of Transformer Engine's encoder layers under a causal mask, so
+its `self_attention` is called `attention`.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ _PUT_RIGHT = "give a layer's parameters, or something of their shapes"
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter of Transformer Engine's: its path, the upstream parameters it is, their dimensions, and whether they are stacked in it."""
+    """One parameter of Transformer Engine's: its path, the upstream parameters it is, their
+    dimensions, and whether they are stacked in it.
+    """
 
     theirs: str
     ours: tuple[str, ...]
@@ -46,7 +52,10 @@ class Entry:
 
 
 def entries(kind: str, *, fused: bool, activations: int) -> tuple[Entry, ...]:
-    """Return what a layer consists of. `fused`: as with fuse_qkv_params; `activations`: how many matrices `wi` are."""
+    """Return what a layer consists of.
+
+    `fused`: as with fuse_qkv_params; `activations`: how many matrices `wi` are.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}, none of {KINDS}")
     own = "attention" if kind == "encoder" else "self_attention"
@@ -102,9 +111,15 @@ def _attention(
 def unfit(*, emb_dim: int, num_heads: int, head_dim: int, mlp_activations: Sequence[str]) -> str:
     """Say why TransformerLayer cannot compute a T5 of these sizes, or nothing if it can."""
     if num_heads * head_dim != emb_dim:
-        return f"{num_heads} heads of {head_dim} are not the {emb_dim} features of a layer, as it takes for granted"
+        return (
+            f"{num_heads} heads of {head_dim} are not the {emb_dim} features of a layer, as it "
+            "takes for granted"
+        )
     if len(mlp_activations) > 1 and mlp_activations[0] == "linear":
-        return f"of the activations {tuple(mlp_activations)} it turns the order round, and would activate the other half"
+        return (
+            f"of the activations {tuple(mlp_activations)} it turns the order round, and would "
+            "activate the other half"
+        )
     return ""
 
 
@@ -127,11 +142,13 @@ def layer_to_te(
       layer: a layer of upstream's tree.
       kind: one of KINDS.
       fused: as with fuse_qkv_params.
-      layer_axis: which dimension of every parameter counts the layers, for a tree stacked for nn.scan; None for a single layer.
+      layer_axis: which dimension of every parameter counts the layers, for a tree stacked for
+        nn.scan; None for a single layer.
       where: the layer's path, for messages.
 
     Raises:
-      UserError: a parameter is missing, unknown, no array, or of a shape that does not fit the others; it is named.
+      UserError: a parameter is missing, unknown, no array, or of a shape that does not fit the
+        others; it is named.
     """
     flat = _flat(layer, where)
     plan = entries(kind, fused=fused, activations=_activations(flat))
@@ -155,7 +172,9 @@ def layer_from_te(
     layer_axis: int | None = None,
     where: str = "",
 ) -> dict[str, Any]:
-    """Return upstream's parameters of a layer of Transformer Engine's; the inverse of layer_to_te, with the same arguments and errors."""
+    """Return upstream's parameters of a layer of Transformer Engine's; the inverse of layer_to_te,
+    with the same arguments and errors.
+    """
     flat = _flat(layer, where)
     inner = flat.get("mlp/wi_kernel")
     ndim = 3 if layer_axis is None else 4
@@ -180,7 +199,9 @@ def layer_from_te(
 def to_te(
     tree: Mapping[str, Any], *, fused: bool = True, layer_axis: int | None = None
 ) -> dict[str, Any]:
-    """Return upstream's whole tree with every layer as Transformer Engine has it; all else is as it was. See layer_to_te."""
+    """Return upstream's whole tree with every layer as Transformer Engine has it; all else is as it
+    was. See layer_to_te.
+    """
     return _layers(tree, layer_to_te, fused=fused, layer_axis=layer_axis)
 
 
@@ -225,7 +246,9 @@ def _same_names(flat: Mapping[str, Any], wanted: set[str], where: str) -> None:
 def _checked(
     leaf: Any, dims: str, layer_axis: int | None, sizes: dict[str, tuple[int, str]], name: str
 ) -> Any:
-    """Return the leaf with its layers first, if it has any, after comparing its shape with those seen before; a digit is a size itself."""
+    """Return the leaf with its layers first, if it has any, after comparing its shape with those
+    seen before; a digit is a size itself.
+    """
     expected = len(dims) + (layer_axis is not None)
     if leaf.ndim != expected:
         why = " (Adafactor's factored moments cannot be mapped)" if leaf.ndim < expected else ""

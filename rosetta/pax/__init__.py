@@ -1,1 +1,3 @@
-"""What Pax needs from rosetta: experiments and inputs, found by paxml through `--exp` or `--fdl_config`."""
+"""What Pax needs from rosetta: experiments and inputs, found by paxml through `--exp` or
+`--fdl_config`.
+"""

@@ -1,7 +1,9 @@
-"""praxis' self-attention with the products between queries, keys and values done by cuDNN or Transformer Engine.
+"""praxis' self-attention with the products between queries, keys and values done by cuDNN or
+Transformer Engine.
 
-Parameters, projections and what is computed beside these products are the base classes'. Rows must be causal and have their padding at the end:
-a token then sees no padding, and what padding sees counts for nothing. What a fused kernel cannot do is done by the base class, and a line says why.
+Parameters, projections and what is computed beside these products are the base classes'. Rows must
+be causal and have their padding at the end: a token then sees no padding, and what padding sees
+counts for nothing. What a fused kernel cannot do is done by the base class, and a line says why.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _CAUSAL = Mask(causal=True)
 
 
 class _TransformerEngine(nn.Module):
-    """Where Transformer Engine's attention, a flax module without parameters, lives within a praxis layer."""
+    """Where Transformer Engine's attention, a flax module without parameters, lives within a praxis
+    layer.
+    """
 
     dropout_rate: float
     deterministic: bool
@@ -41,7 +45,8 @@ class _TransformerEngine(nn.Module):
 
 
 class _Fused(base_layer.BaseLayer):
-    """What both layers share. It stands behind praxis' class among their bases, since the fields for their layout are that one's.
+    """What both layers share. It stands behind praxis' class among their bases, since the fields
+    for their layout are that one's.
 
     Attributes:
       by: "cudnn" or "te".
@@ -91,7 +96,9 @@ class _Fused(base_layer.BaseLayer):
         return "a bias for each row" if relative is not None and relative.shape[0] != 1 else ""
 
     def _attend(self, who: str, query: Any, key: Any, value: Any, relative: Any) -> Any:
-        """Attend with scaled queries [batch, length, heads, depth] to keys and values [batch, length, heads or a divisor, depth]."""
+        """Attend with scaled queries [batch, length, heads, depth] to keys and values [batch,
+        length, heads or a divisor, depth].
+        """
         if who == "te":
             made = _TransformerEngine(
                 self.atten_dropout_prob, self.do_eval or not self.atten_dropout_prob, parent=None
@@ -130,7 +137,10 @@ class DotProductAttention(attentions.DotProductAttention, _Fused):
 
 
 class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _Fused):
-    """praxis' MultiQueryDotProductAttention: fewer heads of keys and values than of queries. No key or value is repeated."""
+    """praxis' MultiQueryDotProductAttention: fewer heads of keys and values than of queries.
+
+    No key or value is repeated.
+    """
 
     def __call__(
         self,
@@ -141,7 +151,8 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         query_segment_pos: Any = None,
         key_segment_pos: Any = None,
     ) -> tuple[Any, Any]:
-        """As the base class, whose decoding with a cache it leaves alone; the second value, the weights, is None where a kernel keeps them.
+        """As the base class, whose decoding with a cache it leaves alone; the second value, the
+        weights, is None where a kernel keeps them.
 
         Args:
           query_vec: [batch, length, features].
@@ -166,8 +177,11 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         return checkpoint_name(self._shard_bld(self.post(encoded)), "out_proj"), None
 
     def _heads(self, name: str, x: Any, positions: Any, *, turned: bool = False) -> Any:
-        """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads, depth], turned by position where asked to."""
-        # No device may hold a part of the features only, or the sum for the kernel's gradient goes over devices once more.
+        """Project [batch, length, features] into heads, laid over the mesh: [batch, length, heads,
+        depth], turned by position where asked to.
+        """
+        # No device may hold a part of the features only, or the sum for the kernel's gradient goes
+        # over devices once more.
         x = base_layer.maybe_shard(
             x, [None] * x.ndim, self.mesh_axis_names, unconstrained_dims=range(x.ndim - 1)
         )
@@ -190,7 +204,9 @@ class MultiQueryAttention(multi_query_attention.MultiQueryDotProductAttention, _
         )
 
     def _shard_heads(self, x: Any) -> Any:
-        """Lay keys or values [batch, length, heads, depth] over the mesh; a single head is no axis to split."""
+        """Lay keys or values [batch, length, heads, depth] over the mesh; a single head is no axis
+        to split.
+        """
         return (
             self._shard_blnh(x)
             if self.num_kv_heads > 1

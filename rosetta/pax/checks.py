@@ -173,7 +173,9 @@ def _schedule(experiment: Any) -> None:
 
 
 def mesh(experiment: Any, devices: int) -> list[int]:
-    """Return the whole mesh, [replica, data, model]; UserError where it is none of so many devices."""
+    """Return the whole mesh, [replica, data, model]; UserError where it is none of so many
+    devices.
+    """
     if getattr(experiment, "USE_EXPERT_PARALLEL", False):
         raise UserError(
             "experts are laid over the data axis here", "USE_EXPERT_PARALLEL", "leave it out"
@@ -194,7 +196,10 @@ def mesh(experiment: Any, devices: int) -> list[int]:
     whole = [a * b for a, b in zip(*shapes.values())]  # noqa: B905 (Python 3.9)
     if math.prod(whole) != devices:
         where = " x ".join(f"{name}={shape}".replace(" ", "") for name, shape in shapes.items())
-        do = f"make their product {devices}, as with --fdl.ICI_MESH_SHAPE=[1,{devices},1] --fdl.DCN_MESH_SHAPE=[1,1,1]"
+        do = (
+            f"make their product {devices}, as with --fdl.ICI_MESH_SHAPE=[1,{devices},1] "
+            "--fdl.DCN_MESH_SHAPE=[1,1,1]"
+        )
         raise UserError(
             f"it is a mesh of {math.prod(whole)} devices, and there are {devices}", where, do
         )
@@ -202,7 +207,9 @@ def mesh(experiment: Any, devices: int) -> list[int]:
 
 
 def enough(count: int | None, rows: int, length: int, data: str) -> None:
-    """Raise UserError where the data has fewer rows of so many tokens than a global batch: rows would repeat within it. None: nobody knows how many."""
+    """Raise UserError where the data has fewer rows of so many tokens than a global batch: rows
+    would repeat within it. None: nobody knows how many.
+    """
     if count is not None and count < rows:
         do = "give more text, shorter rows (MAX_SEQ_LEN) or a smaller batch (PERCORE_BATCH_SIZE)"
         raise UserError(
@@ -213,7 +220,8 @@ def enough(count: int | None, rows: int, length: int, data: str) -> None:
 
 
 def batch(percore: Any, devices: int, *, split: int = 1) -> int:
-    """Return the global batch, in rows: PERCORE_BATCH_SIZE, which may be a fraction, times the devices.
+    """Return the global batch, in rows: PERCORE_BATCH_SIZE, which may be a fraction, times the
+    devices.
 
     Args:
       percore: PERCORE_BATCH_SIZE.
@@ -241,7 +249,10 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
     if rows % split:
         do = f"give a multiple of {split / devices:g}, or another mesh"
         raise UserError(
-            f"its {rows} rows do not divide among the {split} parts that data and fsdp make of them",
+            (
+                f"its {rows} rows do not divide among the {split} parts that data and fsdp make "
+                "of them"
+            ),
             where,
             do,
         )
@@ -249,7 +260,9 @@ def batch(percore: Any, devices: int, *, split: int = 1) -> int:
 
 
 def check_microbatches(rows: int, parts: int) -> None:
-    """Check that a global batch divides into microbatches, as rosetta.pax.learner demands; UserError otherwise."""
+    """Check that a global batch divides into microbatches, as rosetta.pax.learner demands;
+    UserError otherwise.
+    """
     if rows % count("NUM_MICROBATCHES", parts):
         what = f"a batch of {rows} rows does not divide into {parts} microbatches"
         raise UserError(what, f"NUM_MICROBATCHES={parts}", "give a divisor of the batch")

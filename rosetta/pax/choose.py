@@ -1,4 +1,6 @@
-"""What the switches come to for a run on the cards at hand: what was asked for, else what is best of what can be had, and a line for each choice."""
+"""What the switches come to for a run on the cards at hand: what was asked for, else what is best
+of what can be had, and a line for each choice.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _FMHA = "xla_gpu_enable_cudnn_fmha"
 
 @dataclass(frozen=True)
 class Choice:
-    """What a run's switches become: variables and hyper-parameters (name -> literal) to set, and what to say of them."""
+    """What a run's switches become: variables and hyper-parameters (name -> literal) to set, and
+    what to say of them.
+    """
 
     env: Mapping[str, str]
     hyper: Mapping[str, str]
@@ -32,18 +36,21 @@ class Choice:
 def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_cpu: bool) -> Choice:
     """Decide Transformer Engine, FP8 and attention.
 
-    ENABLE_TE is on where nothing is said, the environment has it and the cards are Ampere or newer; not for LLaMA, whose script says 0.
-    ENABLE_FP8 is off; with Transformer Engine off it means XLA's own FP8, which is USE_FP8. Attention is fused where every card can, but for
-    the 126M model.
+    ENABLE_TE is on where nothing is said, the environment has it and the cards are Ampere or newer;
+    not for LLaMA, whose script says 0. ENABLE_FP8 is off; with Transformer Engine off it means
+    XLA's own FP8, which is USE_FP8. Attention is fused where every card can, but for the 126M
+    model.
 
     Args:
       given: the run.
       cards: that this process sees.
-      flags: of XLA, the user's among them: --xla_gpu_enable_cudnn_fmha=false means no fused attention.
+      flags: of XLA, the user's among them: --xla_gpu_enable_cudnn_fmha=false means no fused
+        attention.
       on_cpu: whether it runs on the CPU.
 
     Raises:
-      UserError: something was asked for that this machine or environment cannot do, or that excludes something else asked for.
+      UserError: something was asked for that this machine or environment cannot do, or that
+        excludes something else asked for.
     """
     notes = list[str]()
     native = given.hyper.get("USE_FP8") == "True"
@@ -127,7 +134,9 @@ def _attention(
     with_te: bool,
     notes: list[str],
 ) -> dict[str, str]:
-    """ATTENTION as a hyper-parameter; nothing where the experiment's own, XLA's, is what there is."""
+    """ATTENTION as a hyper-parameter; nothing where the experiment's own, XLA's, is what there
+    is.
+    """
     if "ATTENTION" in given.hyper:
         return {}
     if asked := given.variables.get("ATTENTION"):
@@ -147,7 +156,8 @@ def _attention(
         return {"ATTENTION": '"xla"'}
     if xla.small(given.config):
         notes.append(
-            "attention is XLA's: the 126M model was seen to diverge with a fused one (ATTENTION=cudnn sets it)"
+            "attention is XLA's: the 126M model was seen to diverge with a fused one "
+            "(ATTENTION=cudnn sets it)"
         )
         return {"ATTENTION": '"xla"'}
     return {"ATTENTION": '"te"' if with_te else '"cudnn"'}

@@ -21,7 +21,11 @@ SCRIPTS = {
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    about = "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts (docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any hyper-parameter"
+    about = (
+        "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts "
+        "(docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any "
+        "hyper-parameter"
+    )
     entry = commands.add_parser(
         "pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA"
     )
@@ -51,7 +55,8 @@ def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
             settings.VARIABLES,
             f"rosetta pax {args.what}",
             "CONFIG=Synthetic126M",
-            others="any hyper-parameter: fdl.NAME=VALUE; what is for other programs: the environment",
+            others="any hyper-parameter: fdl.NAME=VALUE; "
+            "what is for other programs: the environment",
         )
         for word in args.settings
         if word not in hyper

@@ -1,4 +1,7 @@
-"""Every experiment under its old name: a size with its data. `python -m paxml.main --fdl_config=rosetta.pax.configs.NAME --fdl.HYPER_PARAMETER=VALUE`."""
+"""Every experiment under its old name: a size with its data.
+
+`python -m paxml.main --fdl_config=rosetta.pax.configs.NAME --fdl.HYPER_PARAMETER=VALUE`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What experiments read: a mixin each for synthetic data, running text, LAMBADA and BoolQ, under upstream's names.
+"""What experiments read: a mixin each for synthetic data, running text, LAMBADA and BoolQ, under
+upstream's names.
 
-Where `--fdl.DATA=`, `--fdl.EVAL_DATA=` and `--fdl.VOCAB=` are not given, the variables DATA, EVAL_DATA and VOCAB_PATH are looked at; TFDS_DATA_DIR, or `--tfds_data_dir`, is where
-`tfds:` sets lie.
+Where `--fdl.DATA=`, `--fdl.EVAL_DATA=` and `--fdl.VOCAB=` are not given, the variables DATA,
+EVAL_DATA and VOCAB_PATH are looked at; TFDS_DATA_DIR, or `--tfds_data_dir`, is where `tfds:` sets
+lie.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ class Dataset(base_experiment.BaseExperiment):
     """What the mixins share.
 
     Attributes:
-      DATA: a spec of rosetta.data (docs/data.md); None: the variable DATA, else the set that upstream reads.
-      EVAL_DATA: what evaluation reads; None: the variable EVAL_DATA, else DATA's split for that, where it has splits.
-      VOCAB: a SentencePiece model or `byte`; None: the variable VOCAB_PATH. Not needed where nothing is tokenised.
-      SEED, TRAIN_INPUT_RANDOM_SEED: of the order; the second one, upstream's name, wins where it is set.
+      DATA: a spec of rosetta.data (docs/data.md); None: the variable DATA, else the set that
+        upstream reads.
+      EVAL_DATA: what evaluation reads; None: the variable EVAL_DATA, else DATA's split for that,
+        where it has splits.
+      VOCAB: a SentencePiece model or `byte`; None: the variable VOCAB_PATH. Not needed where
+        nothing is tokenised.
+      SEED, TRAIN_INPUT_RANDOM_SEED: of the order; the second one, upstream's name, wins where it is
+        set.
       PERCORE_BATCH_SIZE: rows a device, before they are laid over the mesh; may be a fraction.
       PACKED_INPUT: whether documents that share a row of running text are segments of their own.
       TEXT_FIELD: where JSON lines and Example records have their text.
@@ -89,7 +95,8 @@ class Dataset(base_experiment.BaseExperiment):
                 raise UserError(
                     "packing looks for the vocabulary's end token", "PACKED_INPUT", NO_VOCABULARY
                 )
-            name = f"ids:{max(cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data))}"
+            sizes = (cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data))
+            name = f"ids:{max(sizes)}"
         found = vocabulary.named(name, 0, causal=True)
         if found.size > size:
             raise UserError(
@@ -158,7 +165,9 @@ class Dataset(base_experiment.BaseExperiment):
         )
 
     def get_input_specs_provider_params(self) -> Any:
-        """Return the configuration of what tells Paxml the shapes of a batch: no data is read for it."""
+        """Return the configuration of what tells Paxml the shapes of a batch: no data is read for
+        it.
+        """
         devices = jax.local_device_count()
         rows, _ = inputs.dealt(self.PERCORE_BATCH_SIZE, devices, jax.process_count())
         return pax_fiddle.Config(
@@ -208,7 +217,9 @@ class LambadaDataset(Dataset):
 
 
 class BoolQDataset(Dataset):
-    """BoolQ's questions, answered by yes or no: for supervised fine-tuning and zero-shot evaluation."""
+    """BoolQ's questions, answered by yes or no: for supervised fine-tuning and zero-shot
+    evaluation.
+    """
 
     PERCORE_BATCH_SIZE: Any = 8
     MAX_SEQ_LEN = 4096
@@ -229,7 +240,8 @@ class BoolQDataset(Dataset):
         return read
 
     def answer_tokens(self) -> tuple[int, int]:
-        """Return the ids of `yes` and `no`, by which the accuracy is counted: TRUE_TOKEN and FALSE_TOKEN, or the vocabulary's.
+        """Return the ids of `yes` and `no`, by which the accuracy is counted: TRUE_TOKEN and
+        FALSE_TOKEN, or the vocabulary's.
 
         Raises:
           UserError: the vocabulary has not one id for each.
@@ -241,7 +253,10 @@ class BoolQDataset(Dataset):
         found = self.vocabulary(self.train_data())
         ids = found.encode(["yes", "no"])
         if any(len(one) != 1 for one in ids):
-            what = f"it has {len(ids[0])} ids for yes and {len(ids[1])} for no: the accuracy compares one with one"
+            what = (
+                f"it has {len(ids[0])} ids for yes and {len(ids[1])} for no: the accuracy "
+                "compares one with one"
+            )
             raise UserError(
                 what, f"VOCAB={found.name}", "name a SentencePiece model that has a piece for each"
             )
@@ -250,7 +265,9 @@ class BoolQDataset(Dataset):
 
 @functools.lru_cache
 def check(recipe: pipeline.Recipe) -> None:
-    """Raise UserError where data is missing or cannot serve the objective; reads file names and heads only, once."""
+    """Raise UserError where data is missing or cannot serve the objective; reads file names and
+    heads only, once.
+    """
     rule = objectives.named(recipe.objective, {"inputs": recipe.inputs, "targets": recipe.targets})
     for part in spec.parts(recipe.data):
         if part.spec.kind == "task":

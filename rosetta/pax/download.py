@@ -1,4 +1,7 @@
-"""The data sets of Pax's scripts: what download_{the_pile,lambada,boolq}.py do. Into TFDS_DATA_DIR, where the scripts look for them."""
+"""The data sets of Pax's scripts: what download_{the_pile,lambada,boolq}.py do.
+
+Into TFDS_DATA_DIR, where the scripts look for them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from rosetta.launch import folders
 
 HOME = "/opt/paxml/datasets"  # where the image's documentation mounts them
 INSTEAD = (
-    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared C4 (DATA=tfds:c4/en), on a Hugging Face set such as"
+    "train on text of your own (DATA=text:/data/*.txt or jsonl:/data/*.jsonl), on a prepared "
+    "C4 (DATA=tfds:c4/en), on a Hugging Face set such as"
     " DATA=hf:allenai/c4/en, streamed, or on synthetic data (CONFIG=Synthetic126M)"
 )
 
@@ -28,7 +32,8 @@ class Source:
     """A data set that can be fetched.
 
     Attributes:
-      prepared: it as TensorFlow Datasets prepares it, which an earlier download has left, and a split of it.
+      prepared: it as TensorFlow Datasets prepares it, which an earlier download has left, and a
+        split of it.
       url: of its JSON lines, or of a zip file with them.
       files: our file -> (the name in the zip file, "" without one; its lines; the fields of each).
     """
@@ -61,7 +66,9 @@ SOURCES = {
 
 
 def found(name: str, root: str) -> dict[str, str]:
-    """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder; nothing where there is none, or TFDS's copy."""
+    """Return DATA and EVAL_DATA for a data set that download_NAME.py has left in a folder; nothing
+    where there is none, or TFDS's copy.
+    """
     source = SOURCES[name]
     if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir() or not all(
         Path(root, file).is_file() for file in source.files
@@ -81,7 +88,10 @@ def fetch(name: str, root: str) -> str:
     os.environ["TFDS_DATA_DIR"] = root
     if Path(root, *source.prepared.removeprefix("tfds:").split("/")).is_dir():
         there = tfds.check(spec.parse(source.prepared), source.split)
-        return f"{there['folder']}: {there['examples']:,} examples in {source.split}: it is there, nothing to download"
+        return (
+            f"{there['folder']}: {there['examples']:,} examples in {source.split}: it is there, "
+            "nothing to download"
+        )
     if found(name, root):
         return f"{root}/{name}: it is there, nothing to download"
     folders.writable(folders.absolute(root))
@@ -91,7 +101,8 @@ def fetch(name: str, root: str) -> str:
         _examine(texts[file], lines, fields, source.url)
     for file, text in texts.items():
         folders.write(Path(root, file), text)
-    return f"{root}/{name}: {', '.join(f'{Path(file).name} {lines:,}' for file, (_, lines, _) in source.files.items())} examples, from {source.url}"
+    counts = [f"{Path(file).name} {lines:,}" for file, (_, lines, _) in source.files.items()]
+    return f"{root}/{name}: {', '.join(counts)} examples, from {source.url}"
 
 
 def _get(url: str) -> bytes:
@@ -103,7 +114,10 @@ def _get(url: str) -> bytes:
         raise UserError(
             f"it cannot be fetched ({reason})",
             url,
-            "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set DATA=jsonl:FILE",
+            (
+                "give this machine internet (HTTPS_PROXY), or fetch it elsewhere and set "
+                "DATA=jsonl:FILE"
+            ),
         ) from None
 
 
@@ -131,7 +145,10 @@ def _examine(text: str, lines: int, fields: tuple[str, ...], url: str) -> None:
         whole = False
     if not whole:
         raise UserError(
-            f"what was fetched is not the data set: {len(rows)} lines, not {lines} with {', '.join(fields)}",
+            (
+                f"what was fetched is not the data set: {len(rows)} lines, not {lines} with "
+                f"{', '.join(fields)}"
+            ),
             url,
             "try again, or fetch it elsewhere and set DATA=jsonl:FILE",
         )
@@ -152,7 +169,11 @@ def pile(root: str) -> str:
         )
     os.environ["TFDS_DATA_DIR"] = root
     there = tfds.check(spec.parse("tfds:the_pile/lm"), "train")
-    return f"{there['folder']}: {there['files']} files, {there['bytes']:,} bytes, {there['examples']:,} examples: complete as far as sizes and heads tell. Nothing to download"
+    return (
+        f"{there['folder']}: {there['files']} files, {there['bytes']:,} bytes, "
+        f"{there['examples']:,} examples: complete as far as sizes and heads tell. Nothing to "
+        "download"
+    )
 
 
 def main(name: str) -> int:

@@ -1,8 +1,10 @@
 """praxis' products of activations with a kernel, in FP8: what its layers take for `einsum_tpl`.
 
-A product is that of rosetta.nn.fp8, or of rosetta.nn.te. The state that goes with it has the names, shapes and place of praxis' own
-`Fp8EinsumOp`, so that checkpoints with one restore in the other. That is one set for a whole kernel, also where the kernel is q, k and v
-in one, or one matrix for each expert: all parts are quantised by the same scales, and what the parts saw is put together by the largest.
+A product is that of rosetta.nn.fp8, or of rosetta.nn.te. The state that goes with it has the names,
+shapes and place of praxis' own `Fp8EinsumOp`, so that checkpoints with one restore in the other.
+That is one set for a whole kernel, also where the kernel is q, k and v in one, or one matrix for
+each expert: all parts are quantised by the same scales, and what the parts saw is put together by
+the largest.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Einsum(base_layer.BaseLayer):
             )
 
     def __call__(self, equation: str, x: Any, kernel: Any) -> Any:
-        """Return einsum(equation, x, kernel) in fprop_dtype; `equation` is one of what `multiply` takes."""
+        """Return einsum(equation, x, kernel) in fprop_dtype; `equation` is one of what `multiply`
+        takes.
+        """
         return multiply(
             equation,
             x,
@@ -66,9 +70,10 @@ def multiply(
 ) -> Any:
     """Return einsum(equation, x, kernel) in `dtype`, computed in FP8.
 
-    The equation is of the form "ebi,ekio->ekbo", where each letter stands for none, one or several dimensions (e and k for one at most): e are
-    experts, each with a kernel of its own; b, which may be "...", what x has of its own; k parts of the kernel, q, k and v; i what is summed
-    over; o the outputs. The kernel's dimensions may stand in any order.
+    The equation is of the form "ebi,ekio->ekbo", where each letter stands for none, one or several
+    dimensions (e and k for one at most): e are experts, each with a kernel of its own; b, which may
+    be "...", what x has of its own; k parts of the kernel, q, k and v; i what is summed over; o the
+    outputs. The kernel's dimensions may stand in any order.
 
     Args:
       equation: as jax.numpy.einsum has it.
@@ -134,7 +139,9 @@ def multiply(
 
 
 def _letters(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
-    """Return the letters of x, the kernel and the result, with some of their own in the place of "..."."""
+    """Return the letters of x, the kernel and the result, with some of their own in the place of
+    "...".
+    """
     left, right, out = equation.replace("->", ",").split(",")
     dots = "".join(chr(ord("0") + index) for index in range(rank - len(left.replace("...", ""))))
     return list(left.replace("...", dots)), list(right), list(out.replace("...", dots))

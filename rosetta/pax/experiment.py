@@ -1,7 +1,9 @@
-"""What all experiments share: a language model as Paxml's base class builds it, Adam, the switches, and what is checked and said at the start.
+"""What all experiments share: a language model as Paxml's base class builds it, Adam, the switches,
+and what is checked and said at the start.
 
-A hyper-parameter is a class attribute in capitals: a subclass states another value, or `--fdl.NAME=VALUE` does. Names and what they mean are
-upstream's (https://github.com/google/paxml, contrib/gpu/scripts_gpu/configs.py), so that command lines people have keep working.
+A hyper-parameter is a class attribute in capitals: a subclass states another value, or
+`--fdl.NAME=VALUE` does. Names and what they mean are upstream's (https://github.com/google/paxml,
+contrib/gpu/scripts_gpu/configs.py), so that command lines people have keep working.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ except ImportError:  # the wheel of 1.4.0 came without praxis.contrib
 
 @dataclass(frozen=True)
 class Difference:
-    """A hyper-parameter that upstream's experiment of the same name sets otherwise, and why ours does not."""
+    """A hyper-parameter that upstream's experiment of the same name sets otherwise, and why ours
+    does not.
+    """
 
     name: str
     theirs: Any
@@ -39,15 +43,23 @@ class Difference:
 
     def line(self, ours: Any) -> str:
         """Return it as it is printed."""
-        return f"{self.name}={ours!r}, not {self.theirs!r} as upstream's: {self.why} (--fdl.{self.name}={self.theirs!r} is upstream's)"
+        return (
+            f"{self.name}={ours!r}, not {self.theirs!r} as upstream's: {self.why} "
+            f"(--fdl.{self.name}={self.theirs!r} is upstream's)"
+        )
 
 
 class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
-    """A language model trained by Adam. Meshes are [data, fsdp, tensor]; on upstream's axes these are replica, data, mdl."""
+    """A language model trained by Adam.
+
+    Meshes are [data, fsdp, tensor]; on upstream's axes these are replica, data, mdl.
+    """
 
     MODEL_CLASS = LanguageModel
     ACTIVATION_CLS: Any  # one of praxis.layers.activations, or its name
-    CHECKPOINT_POLICY: Any  # of repeated layers: what the backward pass has kept, one of layers.AutodiffCheckpointType or its value
+    # Of repeated layers: what the backward pass has kept, one of layers.AutodiffCheckpointType or
+    # its value.
+    CHECKPOINT_POLICY: Any
     FPROP_DTYPE: Any = jnp.bfloat16  # of activations; weights are float32
     MAX_SEQ_LEN = 2048
     MAX_STEPS = 0
@@ -91,7 +103,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """Return the task's configuration.
 
         Raises:
-          UserError: something this line of Paxml lacks was asked for, or switches that cannot be combined.
+          UserError: something this line of Paxml lacks was asked for, or switches that cannot be
+            combined.
         """
         self._typed()
         task = super().task()
@@ -140,12 +153,18 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         ]
 
     def _measured(self, model: Any) -> None:
-        """Set what evaluation reports beside the loss. A row that only fills up the last batch counts for nothing."""
+        """Set what evaluation reports beside the loss.
+
+        A row that only fills up the last batch counts for nothing.
+        """
         model.apply_eval_sample_weights = True
         if self.EVAL_TASK is None:
             return
         if "eval_task" not in fdl.get_callable(model).__dataclass_fields__:
-            what = f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no praxis.contrib"
+            what = (
+                f"the accuracy of {self.EVAL_TASK} is not in Praxis 1.4.0, whose wheel has no "
+                "praxis.contrib"
+            )
             raise UserError(
                 what,
                 type(self).__name__,
@@ -194,13 +213,17 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         )
 
     def annotate(self, task: Any) -> None:
-        """Lay weights and activations over the mesh, in place; anew where `shape` replaced layers."""
+        """Lay weights and activations over the mesh, in place; anew where `shape` replaced
+        layers.
+        """
         model_params.set_sharding_annotations_v1(
             task, self.TRAINING_OPTIMIZED_SHARDING, self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
         )
 
     def differences(self) -> list[str]:
-        """Return a line for each hyper-parameter that upstream's experiment of the same name has otherwise."""
+        """Return a line for each hyper-parameter that upstream's experiment of the same name has
+        otherwise.
+        """
         return [
             each.line(ours)
             for each in self.DIFFERENCES
@@ -208,7 +231,8 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         ]
 
     def validate(self) -> None:
-        """Check the experiment for the devices there are, and say what it does unlike upstream's; Paxml calls this before all else.
+        """Check the experiment for the devices there are, and say what it does unlike upstream's;
+        Paxml calls this before all else.
 
         Raises:
           SystemExit: something the user can mend, with status 2 and one line on standard error.

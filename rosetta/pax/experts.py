@@ -1,4 +1,6 @@
-"""praxis' feed-forward layer of experts with its two products in FP8; router, dispatch and combination stay in the activations' type."""
+"""praxis' feed-forward layer of experts with its two products in FP8; router, dispatch and
+combination stay in the activations' type.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from rosetta.pax.einsum import Einsum
 
 
 class Experts(transformers.TransformerFeedForwardMoe):
-    """praxis' TransformerFeedForwardMoe, top-2 routing of tokens to experts that are not gated, as GLaM's are.
+    """praxis' TransformerFeedForwardMoe, top-2 routing of tokens to experts that are not gated, as
+    GLaM's are.
 
     Attributes:
       product_tpl: of what multiplies with the experts' kernels.
@@ -39,7 +42,9 @@ class Experts(transformers.TransformerFeedForwardMoe):
     def _dispatch_and_combine_expert_outputs(
         self, inputs: Any, paddings: Any, segment_ids: Any
     ) -> tuple[Any, Any]:
-        """Send [batch, length, features] through the experts; returns the same shape, and the loss that balances their load, []."""
+        """Send [batch, length, features] through the experts; returns the same shape, and the loss
+        that balances their load, [].
+        """
         del segment_ids
         groups = self._groups(inputs.size // inputs.shape[-1])
         layout = self.activation_split_dims_mapping
@@ -61,8 +66,9 @@ class Experts(transformers.TransformerFeedForwardMoe):
           blank: [groups, tokens], 1 at padding, or None.
 
         Returns:
-          The loss that balances the experts' load, []; and [groups, tokens, experts, places]: the weights by which a token takes what
-          comes back from an expert's places, and 1 at the place it is sent to.
+          The loss that balances the experts' load, []; and [groups, tokens, experts, places]: the
+          weights by which a token takes what comes back from an expert's places, and 1 at the place
+          it is sent to.
         """
         how = {
             name: getattr(self, name)
@@ -94,7 +100,9 @@ class Experts(transformers.TransformerFeedForwardMoe):
         return balance, back, there
 
     def _through(self, given: Any, there: Any) -> Any:
-        """Return what the experts, two products in FP8 each, make of [experts, groups, places, features], with groups first."""
+        """Return what the experts, two products in FP8 each, make of [experts, groups, places,
+        features], with groups first.
+        """
         layout = self.activation_split_dims_mapping
         hidden = self._split(
             self.ffn1_product("egcm,emh->egch", self._split(given, layout.egcm), self.theta.wi_0),
@@ -119,7 +127,9 @@ class Experts(transformers.TransformerFeedForwardMoe):
         return groups
 
     def _report(self, shares: tuple[Any, ...]) -> None:
-        """Write how many tokens went to no, one and two experts, as shares, and how much of what was sent was beyond an expert's capacity."""
+        """Write how many tokens went to no, one and two experts, as shares, and how much of what
+        was sent was beyond an expert's capacity.
+        """
         first, second, *sent = shares
         total = sum(sent).astype(jnp.float32)
         for count, each in enumerate(sent):
@@ -129,7 +139,9 @@ class Experts(transformers.TransformerFeedForwardMoe):
 
 
 def in_fp8(experts: Any, by: str) -> Any:
-    """Return the configuration of a layer of experts whose products are in FP8, by `by` (see Einsum)."""
+    """Return the configuration of a layer of experts whose products are in FP8, by `by` (see
+    Einsum).
+    """
     made = pax_fiddle.Config(Experts, product_tpl=pax_fiddle.Config(Einsum, by=by))
     made.copy_fields_from(experts)
     return made

@@ -27,7 +27,8 @@ def literal(text: str) -> str:
 
 
 def split(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the hyper-parameters in a text of words, name -> literal, and its other words. A value may have spaces in it.
+    """Return the hyper-parameters in a text of words, name -> literal, and its other words. A value
+    may have spaces in it.
 
     Raises:
       UserError: a word before the first that begins with --, or a hyper-parameter without a value.

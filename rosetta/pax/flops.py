@@ -1,8 +1,10 @@
-"""How much arithmetic a training step of a Pax language model is; rosetta.launch.peaks has the cards' peaks and MFU, rosetta.t5x.flops says what counts.
+"""How much arithmetic a training step of a Pax language model is; rosetta.launch.peaks has the
+cards' peaks and MFU, rosetta.t5x.flops says what counts.
 
-The count is by the sizes of the model, so that it stays one by hand: model FLOPs, each matrix product of the forward pass as 2 m n k, twice
-as much for the backward pass (Chowdhery et al. 2022, PaLM, appendix B). With LoRA the weights get no gradient, which leaves one of those two;
-its own factors, a few in a thousand, are left out.
+The count is by the sizes of the model, so that it stays one by hand: model FLOPs, each matrix
+product of the forward pass as 2 m n k, twice as much for the backward pass (Chowdhery et al. 2022,
+PaLM, appendix B). With LoRA the weights get no gradient, which leaves one of those two; its own
+factors, a few in a thousand, are left out.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ class Shape:
 def forward(shape: Shape, length: int, rows: int) -> tuple[int, int]:
     """Return FLOPs of a forward pass over `rows` of `length` tokens: of weights, and of attention.
 
-    By d = model_dims, w = heads x head_dim, u = kv_heads x head_dim, f = hidden_dims, k kernels, L layers of which M have experts, E experts,
-    e of them for each token, g = moe_hidden_dims, V vocabulary, T length, for each token:
+    By d = model_dims, w = heads x head_dim, u = kv_heads x head_dim, f = hidden_dims, k kernels, L
+    layers of which M have experts, E experts, e of them for each token, g = moe_hidden_dims, V
+    vocabulary, T length, for each token:
       projections  L (4 d w + 4 d u)
       MLP          (L - M) 2 k d f + M (2 d E + e 2 k d g)
       logits       2 d V
@@ -68,7 +71,9 @@ def train(shape: Shape, length: int, rows: int) -> int:
 
 
 def of_task(task: Any) -> Shape:
-    """Return the sizes of a Paxml task's language model, from its configuration or the task itself."""
+    """Return the sizes of a Paxml task's language model, from its configuration or the task
+    itself.
+    """
     lm = task.model.lm_tpl
     stack, times = lm.stacked_transformer_tpl, 1
     if hasattr(stack, "pipeline_stage"):

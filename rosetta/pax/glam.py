@@ -1,4 +1,6 @@
-"""GLaM: in every second layer a mixture of experts, two of them for each token (https://arxiv.org/abs/2112.06905)."""
+"""GLaM: in every second layer a mixture of experts, two of them for each token
+(https://arxiv.org/abs/2112.06905).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _PACKED = Difference("PACKED_INPUT", theirs=True, why="the published runs do not
 
 
 class GLaM126M64E(GPT126M):
-    """GPT126M with 64 experts, 1.9 billion parameters; the published run has 64 GPUs, fully sharded."""
+    """GPT126M with 64 experts, 1.9 billion parameters; the published run has 64 GPUs, fully
+    sharded.
+    """
 
     NUM_EXPERTS = 64
     CAPACITY_FACTOR = 2.0  # tokens an expert takes, over their share if routing were even
@@ -78,7 +82,9 @@ class GLaM126M64E(GPT126M):
 
 
 class GLaM64B64E(GLaM126M64E):
-    """64 experts, 1.14 trillion parameters; the published run has 512 GPUs in 64 nodes, sharded over nodes, tensor parallel within."""
+    """64 experts, 1.14 trillion parameters; the published run has 512 GPUs in 64 nodes, sharded
+    over nodes, tensor parallel within.
+    """
 
     GROUPS_PER_PART = 8
     PERCORE_BATCH_SIZE: Any = 4
@@ -107,6 +113,9 @@ class GLaM64B64E(GLaM126M64E):
         Difference(
             "GROUPS_PER_PART",
             theirs=1,
-            why="what routes grows with a group's square: 17 GB an array at this length, too much for 80 GB cards",
+            why=(
+                "what routes grows with a group's square: 17 GB an array at this length, too much "
+                "for 80 GB cards"
+            ),
         ),
     )

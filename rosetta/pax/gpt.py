@@ -65,7 +65,10 @@ class GPT126M(Experiment):
             return super().differences()
         return [
             *super().differences(),
-            f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; checkpoints have {size}",
+            (
+                f"VOCAB_SIZE={size} is {softmax.padded(size)} in products, unlike upstream's; "
+                f"checkpoints have {size}"
+            ),
         ]
 
     def _padded(self) -> bool:
@@ -134,7 +137,10 @@ class GPT5B(GPT126M):
         Difference(
             "INPUT_DROPOUT_PROB",
             theirs=0.1,
-            why="the published 5B has no dropout in its layers, and that of repeated layers' inputs is in each",
+            why=(
+                "the published 5B has no dropout in its layers, and that of repeated layers' "
+                "inputs is in each"
+            ),
         ),
     )
 

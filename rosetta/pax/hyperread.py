@@ -1,4 +1,6 @@
-"""Experiments' hyper-parameters as text: what their classes state, read off our own files in milliseconds, where importing them takes seconds."""
+"""Experiments' hyper-parameters as text: what their classes state, read off our own files in
+milliseconds, where importing them takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MODULES = ("configs", "gpt", "glam", "llama", "experiment", "switches", "data")
 
 @dataclass(frozen=True)
 class Stated:
-    """A hyper-parameter: its value as Python text, and the file and line that state it, as "rosetta/pax/gpt.py:22"."""
+    """A hyper-parameter: its value as Python text, and the file and line that state it, as
+    "rosetta/pax/gpt.py:22".
+    """
 
     text: str
     place: str
@@ -33,12 +37,15 @@ class _Class:
 
 @functools.lru_cache(maxsize=1)
 def _classes() -> dict[str, _Class]:
-    """All classes of the modules by "module.name"; another name of an experiment is a class of nothing but that experiment."""
+    """All classes of the modules by "module.name"; another name of an experiment is a class of
+    nothing but that experiment.
+    """
     found: dict[str, _Class] = {}
     for module in MODULES:
         body = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
         constants = {name: value for node in body for name, value in _assigned(node)}
-        # What a bare name means there: a class of this module, or of the one that it is imported from.
+        # What a bare name means there: a class of this module, or of the one that it is imported
+        # from.
         known = {
             each.name: f"{(node.module or '').rpartition('.')[2]}.{each.name}"
             for node in body
@@ -93,12 +100,16 @@ def _stated(
 
 
 def names() -> list[str]:
-    """Return every hyper-parameter that some experiment states, but for those of Paxml's own base classes alone."""
+    """Return every hyper-parameter that some experiment states, but for those of Paxml's own base
+    classes alone.
+    """
     return sorted({name for each in _classes().values() for name in each.stated})
 
 
 def of_class(path: Path, name: str) -> set[str]:
-    """Return the hyper-parameters that a class of a Python file states itself, with or without a value."""
+    """Return the hyper-parameters that a class of a Python file states itself, with or without a
+    value.
+    """
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return {
         found
@@ -110,7 +121,10 @@ def of_class(path: Path, name: str) -> set[str]:
 
 
 def read(config: str) -> dict[str, Stated]:
-    """Return an experiment's hyper-parameters by name; empty for one that is none of ours. Values of Paxml's own base classes are left out."""
+    """Return an experiment's hyper-parameters by name; empty for one that is none of ours.
+
+    Values of Paxml's own base classes are left out.
+    """
     found: dict[str, Stated] = {}
     for name in reversed(_order(f"{MODULES[0]}.{config}")):
         found.update(_classes()[name].stated)
@@ -118,7 +132,9 @@ def read(config: str) -> dict[str, Stated]:
 
 
 def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
-    """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else those that its classes state, see read and value."""
+    """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else
+    those that its classes state, see read and value.
+    """
     stated = read(config)
     return {
         **{name: value(stated, name) for name in stated},
@@ -127,7 +143,9 @@ def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
 
 
 def _order(name: str) -> list[str]:
-    """Ours of the classes in Python's order of resolution (https://www.python.org/download/releases/2.3/mro/), the experiment's own first."""
+    """Ours of the classes in Python's order of resolution
+    (https://www.python.org/download/releases/2.3/mro/), the experiment's own first.
+    """
     known = _classes()
     if name not in known:
         return []

@@ -1,4 +1,6 @@
-"""Paxml's door to rosetta.data: batches by step in training, every example once in evaluation, none of lingvo's or SeqIO's code."""
+"""Paxml's door to rosetta.data: batches by step in training, every example once in evaluation, none
+of lingvo's or SeqIO's code.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ ANSWER_LENGTH = 64  # tokens of a row kept for the answer, as upstream has it
 
 
 def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
-    """Return (rows of a host, hosts that feed rows) for a global batch of PERCORE_BATCH_SIZE x devices x processes rows.
+    """Return (rows of a host, hosts that feed rows) for a global batch of PERCORE_BATCH_SIZE x
+    devices x processes rows.
 
     Of a fractional batch with fewer rows than hosts, Paxml takes the rows of the first hosts.
 
@@ -78,10 +81,12 @@ def recipe(
 
 
 class Input(base_input.BaseInput):
-    """Rows of a causal language model (rosetta.data.causal.fields) and eval_sample_weights (float32 [batch]).
+    """Rows of a causal language model (rosetta.data.causal.fields) and eval_sample_weights (float32
+    [batch]).
 
-    In training example i of step s depends on the seed, s and i alone, and the state is the position: restored on any number of hosts, it goes on
-    with the next example. In evaluation each example comes once, in the data's own order; rows that only fill the last batch repeat the first
+    In training example i of step s depends on the seed, s and i alone, and the state is the
+    position: restored on any number of hosts, it goes on with the next example. In evaluation each
+    example comes once, in the data's own order; rows that only fill the last batch repeat the first
     example with weights of 0, and all hosts stop at the same batch.
 
     Attributes:
@@ -152,7 +157,9 @@ class Input(base_input.BaseInput):
         return getattr(self._batches.source, "count", None)
 
     def get_next(self) -> Any:
-        """Return this host's rows of the next batch, a NestedMap; StopIteration after the last one of an evaluation."""
+        """Return this host's rows of the next batch, a NestedMap; StopIteration after the last one
+        of an evaluation.
+        """
         if self._loader is not None:
             step = self._loader.step
             found = next(self._loader)
@@ -172,7 +179,9 @@ class Input(base_input.BaseInput):
         return py_utils.NestedMap(**found, eval_sample_weights=weights)
 
     def told(self, behind: int) -> dict[str, Any] | None:
-        """Return what names this host's rows of the batch that was read so many before the last one, see pipeline.Batches.told."""
+        """Return what names this host's rows of the batch that was read so many before the last
+        one, see pipeline.Batches.told.
+        """
         found: dict[str, Any] | None = self._batches.told(
             self._loader.step - 1 - (self._peek is not None) - behind
         )
@@ -194,7 +203,10 @@ class Input(base_input.BaseInput):
             self._log.drop()  # looked at, and not trained
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Go on from what `save` wrote. Every host's state says the same, so a run may go on with another number of them."""
+        """Go on from what `save` wrote.
+
+        Every host's state says the same, so a run may go on with another number of them.
+        """
         path = Path(checkpoint_path)
         if not path.exists():
             path = next(iter(sorted(path.parent.glob("process_*-of-*"))), path)

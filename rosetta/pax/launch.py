@@ -1,4 +1,6 @@
-"""From a script's settings to Paxml: every check that needs no JAX, Paxml's command line, and then its process in place of ours."""
+"""From a script's settings to Paxml: every check that needs no JAX, Paxml's command line, and then
+its process in place of ours.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,10 @@ def _runs(
         words += [f"--fdl.{name}={value}" for name, value in values.items()] + list(given.words)
         if not on(given.variables, "WITH_NSYS"):
             return words
-        output = f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_{given.variables.get('SLURM_PROCID', '0')}"
+        output = (
+            f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_"
+            f"{given.variables.get('SLURM_PROCID', '0')}"
+        )
         return nsys.command(
             words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train"
         )
@@ -141,7 +146,10 @@ def _runs(
             raise UserError(
                 "it is not given",
                 "CHECKPOINT_RESTORE_PATH",
-                "name the folder that holds checkpoints/checkpoint_N to evaluate, or set EVAL_ONLY=0",
+                (
+                    "name the folder that holds checkpoints/checkpoint_N to evaluate, or set "
+                    "EVAL_ONLY=0"
+                ),
             )
         return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
     trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
@@ -150,11 +158,16 @@ def _runs(
 
 def _job(given: Settings, hyper: Mapping[str, str]) -> str:
     """Return the name of a LLaMA run's folder."""
-    return f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
+    return (
+        f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}"
+        f"-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
+    )
 
 
 def _log(given: Settings, name: str) -> Path | None:
-    """Where a run's output goes; to where ours does in an object store, and for all but the first of several processes, whose logs Slurm keeps."""
+    """Where a run's output goes; to where ours does in an object store, and for all but the first
+    of several processes, whose logs Slurm keeps.
+    """
     return None if "://" in given.log_dir or given.processes > 1 else Path(given.log_dir, name)
 
 
@@ -162,7 +175,10 @@ def _summary(given: Settings) -> str:
     processes = (
         f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
     )
-    return f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in {given.log_dir}"
+    return (
+        f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in "
+        f"{given.log_dir}"
+    )
 
 
 def _devices(

@@ -1,6 +1,8 @@
-"""paxml's learner with FP8 state that is no parameter, and gradients of several microbatches in one step.
+"""paxml's learner with FP8 state that is no parameter, and gradients of several microbatches in one
+step.
 
-FP8 state lives among praxis' variables, marked OVERWRITE_WITH_GRADIENT. What backpropagation returns for it is what was seen (rosetta.nn.fp8).
+FP8 state lives among praxis' variables, marked OVERWRITE_WITH_GRADIENT. What backpropagation
+returns for it is what was seen (rosetta.nn.fp8).
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Learner(learners.Learner):
-    """Upstream's Learner for models in FP8: their state gets its next value once a step, and enters no norm. Refuses cards without FP8."""
+    """Upstream's Learner for models in FP8: their state gets its next value once a step, and enters
+    no norm. Refuses cards without FP8.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,15 +96,17 @@ def _steps(states: Any) -> Any:
 
 
 class Microbatches(sgf.BaseStochasticGradient):
-    """The gradient over a batch from that of parts of it, one after another, as if it were computed at once.
+    """The gradient over a batch from that of parts of it, one after another, as if it were computed
+    at once.
 
-    All parts read the same FP8 scales, and of what they saw the largest counts. Row r of a batch is in part r modulo the number of parts, so
-    that each device keeps its rows.
+    All parts read the same FP8 scales, and of what they saw the largest counts. Row r of a batch is
+    in part r modulo the number of parts, so that each device keeps its rows.
 
     Attributes:
       count: how many parts.
       loss_name: the loss among the model's metrics, each a mean and its weight.
-      by_weight: the batch's loss is the mean of the parts' by this weight (by tokens); else each part counts the same.
+      by_weight: the batch's loss is the mean of the parts' by this weight (by tokens); else each
+        part counts the same.
     """
 
     count: int = 1
@@ -119,7 +125,10 @@ class Microbatches(sgf.BaseStochasticGradient):
         rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs)}
         if len(rows) != 1 or next(iter(rows)) % self.count:
             raise UserError(
-                f"a batch of {' or '.join(map(str, sorted(rows)))} rows does not divide into {self.count} microbatches",
+                (
+                    f"a batch of {' or '.join(map(str, sorted(rows)))} rows does not divide into "
+                    f"{self.count} microbatches"
+                ),
                 "NUM_MICROBATCHES",
                 "give a divisor of the batch",
             )

@@ -1,4 +1,6 @@
-"""LLaMA-2: gated SiLU, RMS norms in float32, rotary positions, no biases; grouped queries where NUM_KV_HEADS is set."""
+"""LLaMA-2: gated SiLU, RMS norms in float32, rotary positions, no biases; grouped queries where
+NUM_KV_HEADS is set.
+"""
 
 from __future__ import annotations
 

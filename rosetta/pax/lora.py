@@ -1,8 +1,11 @@
-"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): beside a frozen kernel w two narrow ones, lora_a and lora_b, that are trained.
+"""Low-rank adaptation (Hu et al. 2021, arXiv:2106.09685): beside a frozen kernel w two narrow ones,
+lora_a and lora_b, that are trained.
 
-The product is x w + (x a) b', and no sum w + a b' is ever made, so that w may be multiplied in FP8 while the narrow kernels stay in the
-activations' type. Their shapes are upstream's (praxis, contrib/gpu/scripts_gpu/lora_layers.py): a has w's first dimension, b the product of the others,
-[features, rank] and [outputs, rank], for q, k and v in one with a 3 in front of each. `merge` makes one kernel of the three.
+The product is x w + (x a) b', and no sum w + a b' is ever made, so that w may be multiplied in FP8
+while the narrow kernels stay in the activations' type. Their shapes are upstream's (praxis,
+contrib/gpu/scripts_gpu/lora_layers.py): a has w's first dimension, b the product of the others,
+[features, rank] and [outputs, rank], for q, k and v in one with a 3 in front of each. `merge` makes
+one kernel of the three.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ PATTERN = r"^.*lora.*$"  # of these variables, by their full names
 
 
 class _Adapted(base_layer.BaseLayer):
-    """Makes both narrow kernels, and what they add to a product; on top of one of praxis' layers with a kernel w.
+    """Makes both narrow kernels, and what they add to a product; on top of one of praxis' layers
+    with a kernel w.
 
     Attributes:
       rank: of the adaptation.
@@ -28,7 +32,9 @@ class _Adapted(base_layer.BaseLayer):
     rank: int = 0
 
     def _adapt(self, ahead: int = 0) -> None:
-        """Create the kernels beside w, whose first `ahead` dimensions are parts; b is zero, so that nothing changes at first."""
+        """Create the kernels beside w, whose first `ahead` dimensions are parts; b is zero, so that
+        nothing changes at first.
+        """
         hparams = self._weight_hparams["w"]
         parts, first, rest = (
             hparams.shape[:ahead],
@@ -50,7 +56,9 @@ class _Adapted(base_layer.BaseLayer):
             )
 
     def _added(self, x: Any, *, turned: bool = False) -> Any:
-        """Return (x a) b' of [..., first] as [..., rest], or with `turned` (x b) a' of [..., rest] as [..., first]; parts come first."""
+        """Return (x a) b' of [..., first] as [..., rest], or with `turned` (x b) a' of [..., rest]
+        as [..., first]; parts come first.
+        """
         into, out = (
             (self.theta.lora_b, self.theta.lora_a)
             if turned
@@ -84,7 +92,9 @@ class AttentionProjection(attentions.AttentionProjection, _Adapted):
         self._adapt()
 
     def __call__(self, inputs: Any) -> Any:
-        """Return the product: of [..., features] as [..., heads, depth], or of that as [..., features]."""
+        """Return the product: of [..., features] as [..., heads, depth], or of that as [...,
+        features].
+        """
         made = super().__call__(inputs)
         if self.is_output_projection:
             flat = inputs.reshape(*inputs.shape[:-2], -1)
@@ -93,7 +103,9 @@ class AttentionProjection(attentions.AttentionProjection, _Adapted):
 
 
 class OneHeadedAttentionProjection(multi_query_attention.OneHeadedAttentionProjection, _Adapted):
-    """praxis' OneHeadedAttentionProjection, keys or values for all heads of queries, with an adaptation."""
+    """praxis' OneHeadedAttentionProjection, keys or values for all heads of queries, with an
+    adaptation.
+    """
 
     def setup(self) -> None:
         super().setup()
@@ -105,7 +117,9 @@ class OneHeadedAttentionProjection(multi_query_attention.OneHeadedAttentionProje
 
 
 class CombinedQKVProjectionLayer(attentions.CombinedQKVProjectionLayer, _Adapted):
-    """praxis' CombinedQKVProjectionLayer with an adaptation of each part; features need not be heads times depth."""
+    """praxis' CombinedQKVProjectionLayer with an adaptation of each part; features need not be
+    heads times depth.
+    """
 
     def setup(self) -> None:
         super().setup()
@@ -129,7 +143,9 @@ ADAPTED = {
 
 
 def merge(params: Any) -> Any:
-    """Return a tree of parameters with each w, lora_a and lora_b made one w, in w's type; layers that repeat may be stacked. Pure."""
+    """Return a tree of parameters with each w, lora_a and lora_b made one w, in w's type; layers
+    that repeat may be stacked. Pure.
+    """
     if not isinstance(params, dict):
         return params
     kept = {name: merge(value) for name, value in params.items() if name not in NAMES}

@@ -1,4 +1,6 @@
-"""What can be known to be wrong with a run of Pax before JAX starts: its experiment's name, vocabulary, data, checkpoints, folders."""
+"""What can be known to be wrong with a run of Pax before JAX starts: its experiment's name,
+vocabulary, data, checkpoints, folders.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ CHECKPOINTS = "checkpoints"  # a run's folder has them in this one
 
 
 def names() -> list[str]:
-    """Return the experiments of rosetta.pax.configs, read from its text: importing it takes seconds."""
+    """Return the experiments of rosetta.pax.configs, read from its text: importing it takes
+    seconds.
+    """
     tree = ast.parse((Path(__file__).parent / "configs.py").read_text(encoding="utf-8"))
     found = {
         node.name
@@ -76,10 +80,12 @@ def experiment(config: str) -> str:
 
 
 def hyper(config: str, given: Iterable[str]) -> None:
-    """Check the names of hyper-parameters for an experiment of ours: those that our files state, and those of Paxml's base classes, read from their text.
+    """Check the names of hyper-parameters for an experiment of ours: those that our files state,
+    and those of Paxml's base classes, read from their text.
 
     Raises:
-      UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and nothing is said.
+      UserError: one is none; it says the nearest. Without Paxml at hand nothing is known, and
+        nothing is said.
     """
     paxml = importlib.util.find_spec("paxml")
     if (
@@ -103,7 +109,8 @@ def hyper(config: str, given: Iterable[str]) -> None:
 
 
 def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
-    """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder stands for the one model in it.
+    """Return VOCAB_PATH for a run, "" where nothing tokenises, and what to say of it. A folder
+    stands for the one model in it.
 
     Raises:
       UserError: something tokenises and there is none, or no such file.
@@ -117,7 +124,10 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
         raise UserError(
             f"{given.config} has text to tokenise, and no vocabulary",
             "VOCAB_PATH",
-            "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic experiment",
+            (
+                "name a SentencePiece model (rosetta vocab train makes one), or take a Synthetic "
+                "experiment"
+            ),
         )
     if "://" in path:
         raise UserError(
@@ -150,7 +160,8 @@ def vocabulary(given: Settings) -> tuple[str, tuple[str, ...]]:
 
 
 def data(given: Settings) -> dict[str, str]:
-    """Return the variables that say what a run reads: TFDS_DATA_DIR where it is given, DATA and EVAL_DATA where a download of ours lies in it.
+    """Return the variables that say what a run reads: TFDS_DATA_DIR where it is given, DATA and
+    EVAL_DATA where a download of ours lies in it.
 
     Raises:
       UserError: the folder is needed and not given, or is none.
@@ -253,7 +264,8 @@ def _check_source(name: str, typed: str | Mapping[str, float]) -> None:
 
 
 def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> tuple[str, ...]:
-    """Check that a training run ends no earlier than its newest checkpoint; return a line if no step is left.
+    """Check that a training run ends no earlier than its newest checkpoint; return a line if no
+    step is left.
 
     Args:
       given: the run.
@@ -271,9 +283,11 @@ def check_last_step(given: Settings, hyper: Mapping[str, str], folder: str) -> t
 
 
 def rows(given: Settings, hyper: Mapping[str, str]) -> None:
-    """Check local files of running text that a run of an experiment of ours trains on: their names, and whether they hold a batch.
+    """Check local files of running text that a run of an experiment of ours trains on: their names,
+    and whether they hold a batch.
 
-    Bytes say exactly how many rows files give; other vocabularies are loaded by the run, which counts then.
+    Bytes say exactly how many rows files give; other vocabularies are loaded by the run, which
+    counts then.
 
     Args:
       given: the run.
@@ -321,7 +335,9 @@ def rows(given: Settings, hyper: Mapping[str, str]) -> None:
 
 
 def newest(run: str) -> int | None:
-    """Return the step of the newest whole checkpoint of a run's folder of this machine, None where it has none."""
+    """Return the step of the newest whole checkpoint of a run's folder of this machine, None where
+    it has none.
+    """
     steps = folders.steps(f"{run}/{CHECKPOINTS}")
     return steps[-1] if steps else None
 
@@ -350,7 +366,8 @@ def pretrained(name: str, path: str) -> tuple[str, int | None]:
 
 
 def of_script(given: Settings) -> Mapping[str, object]:
-    """Return what a run reads, found and checked: evaluate_from, its step, and restore, each where there is one.
+    """Return what a run reads, found and checked: evaluate_from, its step, and restore, each where
+    there is one.
 
     Raises:
       UserError: a checkpoint is missing, or a folder cannot be written to.

@@ -1,4 +1,6 @@
-"""Paxml's training and evaluation programs, with what they do said: a line for people, JSON for programs, scalars for TensorBoard."""
+"""Paxml's training and evaluation programs, with what they do said: a line for people, JSON for
+programs, scalars for TensorBoard.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _FP8 = "overwrite_with_gradient"  # the collection of FP8's state, with or witho
 
 
 class Timed:
-    """An input that notes the time that its batches are waited for, and their shape [rows, tokens]."""
+    """An input that notes the time that its batches are waited for, and their shape [rows,
+    tokens].
+    """
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -43,7 +47,10 @@ class Timed:
         return getattr(self._source, name)
 
     def look_ahead(self) -> None:
-        """Read the next batch, for get_next_padded to return. It counts as read in the source's position."""
+        """Read the next batch, for get_next_padded to return.
+
+        It counts as read in the source's position.
+        """
         self._held = self.get_next_padded()
 
     def get_next_padded(self) -> Any:
@@ -60,9 +67,11 @@ class Timed:
 
 
 class TrainProgram(programs.SingleTaskTrainProgram):
-    """Upstream's, reporting every summary_interval_steps and at the end to stderr, JOB/progress.jsonl and TensorBoard.
+    """Upstream's, reporting every summary_interval_steps and at the end to stderr,
+    JOB/progress.jsonl and TensorBoard.
 
-    Rates are means since the last report, the loss the mean of its steps' losses; the first step after a start, which compiles, is in no rate.
+    Rates are means since the last report, the loss the mean of its steps' losses; the first step
+    after a start, which compiles, is in no rate.
     """
 
     def setup(
@@ -95,7 +104,8 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         )
 
     def should_run(self, state: Any, step: int) -> bool:
-        """Return whether a step follows, see upstream's; where the run is to end before its time, Paxml saves and ends as at its last step.
+        """Return whether a step follows, see upstream's; where the run is to end before its time,
+        Paxml saves and ends as at its last step.
 
         Raises:
           Stopped: it is to end without a checkpoint.
@@ -116,7 +126,8 @@ class TrainProgram(programs.SingleTaskTrainProgram):
         return True
 
     def _read_batch(self, step: int) -> None:
-        """Read a step's batch, which `run` takes right after. Paxml has looked whether to save before it asked should_run.
+        """Read a step's batch, which `run` takes right after. Paxml has looked whether to save
+        before it asked should_run.
 
         Raises:
           Stopped: the data does not give it.
@@ -235,7 +246,9 @@ def _number(loss: Any) -> float:
 
 
 def _loud(function: Any, *args: Any) -> None:
-    """Call a function in a thread whose errors nobody would see: what it raises ends no run, but is said."""
+    """Call a function in a thread whose errors nobody would see: what it raises ends no run, but is
+    said.
+    """
     try:
         function(*args)
     except Exception as error:  # noqa: BLE001 (progress must not end training)
@@ -243,12 +256,15 @@ def _loud(function: Any, *args: Any) -> None:
 
 
 class EvalProgram(programs.SingleTaskEvalProgram):
-    """Upstream's, which also says its metrics and appends them to JOB/evaluations.jsonl, and works where a process has one device."""
+    """Upstream's, which also says its metrics and appends them to JOB/evaluations.jsonl, and works
+    where a process has one device.
+    """
 
     def eval_step(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluate one batch, see upstream's.
 
-        What there is for each example comes as NumPy's arrays: of JAX's, upstream drops the first dimension where a process has one device.
+        What there is for each example comes as NumPy's arrays: of JAX's, upstream drops the first
+        dimension where a process has one device.
         """
         ended = super().eval_step(*args, **kwargs)
         return dataclasses.replace(
@@ -274,7 +290,9 @@ class EvalProgram(programs.SingleTaskEvalProgram):
 
 
 def evaluation(step: int, data: str, metrics: dict[str, float]) -> dict[str, Any]:
-    """Return what is kept of an evaluation: Paxml's metrics by their names, of them the loss per weighted token, and the task's accuracy if it has one."""
+    """Return what is kept of an evaluation: Paxml's metrics by their names, of them the loss per
+    weighted token, and the task's accuracy if it has one.
+    """
     accuracy = next((metrics[name] for name in ACCURACY if name in metrics), None)
     return {
         "step": step,

@@ -1,4 +1,7 @@
-"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state. And whether what a run reads is its model's."""
+"""Start from a checkpoint of another run: its weights, not its step or its optimizer's state.
+
+And whether what a run reads is its model's.
+"""
 
 from __future__ import annotations
 
@@ -71,19 +74,25 @@ def restored(task: Any, path: str, plain: Any, inputs: Any, ignored: list[str] |
 
 
 def check(experiment: Any, folder: str, *, trains: bool) -> None:
-    """Check that the checkpoint that a run reads first is its model's: Paxml cuts and fills up another's until the shapes fit, or ends in a traceback.
+    """Check that the checkpoint that a run reads first is its model's: Paxml cuts and fills up
+    another's until the shapes fit, or ends in a traceback.
 
-    Nothing is computed or written, and of the checkpoint only its metadata is read. Where no checkpoint is, nothing is done.
+    Nothing is computed or written, and of the checkpoint only its metadata is read. Where no
+    checkpoint is, nothing is done.
 
     Args:
       experiment: a valid one.
       folder: of checkpoints, from which training goes on, or which is evaluated.
-      trains: whether it trains; where the folder has no checkpoint, it begins with what CHECKPOINT_RESTORE_PATH names.
+      trains: whether it trains; where the folder has no checkpoint, it begins with what
+        CHECKPOINT_RESTORE_PATH names.
 
     Raises:
       UserError: it is not.
     """
-    wanted = "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, USE_REPEATED_LAYER"
+    wanted = (
+        "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, "
+        "USE_REPEATED_LAYER"
+    )
     if own := stored.newest(folder):
         there = stored.shapes(own)
         if there is not None:
@@ -105,7 +114,10 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         there = stored.shapes(checkpoint) if checkpoint and rules.load_rules == _ALL else None
         if there is not None:
             model = variables(rules.task_p, rules.input_specs_provider_p)
-            do = f"{wanted}; or name another, or leave what differs as it is initialised by patterns in --fdl.CHECKPOINT_IGNORE_RULES"
+            do = (
+                f"{wanted}; or name another, or leave what differs as it is initialised by "
+                "patterns in --fdl.CHECKPOINT_IGNORE_RULES"
+            )
             stored.same(
                 _reached(there, model),
                 model,
@@ -126,9 +138,11 @@ def _reached(there: stored.Shapes, model: stored.Shapes) -> stored.Shapes:
 
 
 def variables(task: Any, inputs: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a language model's variables, by names as stored.shapes gives; layers that repeat have one more dimension in front.
+    """Return the shapes of a language model's variables, by names as stored.shapes gives; layers
+    that repeat have one more dimension in front.
 
-    Tracing a model takes Praxis up to 0.2 s a layer, so of a stack of layers that are all alike only the first is traced.
+    Tracing a model takes Praxis up to 0.2 s a layer, so of a stack of layers that are all alike
+    only the first is traced.
 
     Args:
       task: its configuration.

@@ -1,4 +1,6 @@
-"""Paxml's checkpoints, looked at before they are written: no bad one is, and they may come by time."""
+"""Paxml's checkpoints, looked at before they are written: no bad one is, and they may come by
+time.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _open: list[Checked] = []
 
 
 def finish() -> str | None:
-    """Wait for the save that is begun; return the folder of checkpoints, None where the run saves none. UserError where its last one found no room."""
+    """Wait for the save that is begun; return the folder of checkpoints, None where the run saves
+    none. UserError where its last one found no room.
+    """
     for each in _open:
         each.finish()
     return _open[-1].folder if _open else None

@@ -1,4 +1,6 @@
-"""What a run of the Pax scripts is asked to do, from positionals or from variables, checked before anything starts."""
+"""What a run of the Pax scripts is asked to do, from positionals or from variables, checked before
+anything starts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 MODULE = "rosetta.pax.configs"
 _PILE = ("TFDS_DATA_DIR", "VOCAB_PATH", "PREC", "NUM_GPUS", "PERCORE_BATCH_SIZE", "LOG_DIR")
-# Each script's positionals, in their documented order. All of them may be left out: variables of the same names stand in.
+# Each script's positionals, in their documented order. All of them may be left out: variables of
+# the same names stand in.
 POSITIONALS = {
     "run_pile_singlenode": _PILE,
     "run_pile_multinode": _PILE,
@@ -152,7 +155,8 @@ class Settings:
 
 
 def given(script: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with a script's positionals over them; one that is empty, or None as upstream writes it, is not given.
+    """Return the variables with a script's positionals over them; one that is empty, or None as
+    upstream writes it, is not given.
 
     Raises:
       UserError: there are too many.
@@ -223,7 +227,10 @@ def read(
         raise UserError(
             "it is not given",
             "CONFIG",
-            "name an experiment, as in CONFIG=Synthetic126M; it is run_base_config_multinode.sh's first word",
+            (
+                "name an experiment, as in CONFIG=Synthetic126M; it is "
+                "run_base_config_multinode.sh's first word"
+            ),
         )
     if found.llama:
         _refuse_unread_lora(variables)
@@ -235,7 +242,9 @@ def read(
 
 
 def _check_digits(variables: Mapping[str, str]) -> None:
-    """Refuse numbers that only Python reads as such, as 1_0 and 0x10; other values are checked by what they are."""
+    """Refuse numbers that only Python reads as such, as 1_0 and 0x10; other values are checked by
+    what they are.
+    """
     for name in HYPER:
         text = variables.get(name, "").strip()
         is_number = type(fdl.value(text)) in (int, float, complex)
@@ -271,7 +280,10 @@ def _devices(variables: Mapping[str, str], devices: int, *, single: bool) -> tup
         raise UserError(
             f"Slurm started {on_each} processes on each node",
             f"NUM_GPUS={per_node}",
-            "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts a node's",
+            (
+                "start one process a GPU (srun --ntasks-per-node), or one a node; NUM_GPUS counts "
+                "a node's"
+            ),
         )
     return nodes, processes, per_node // on_each
 
@@ -324,7 +336,9 @@ def _llama(variables: Mapping[str, str], lora: bool, here: int, nodes: int) -> d
 
 
 def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
-    """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not set."""
+    """Refuse LoRA's variables without USE_LORA=1: all weights would train, as if they were not
+    set.
+    """
     name = next((name for name in _LORA if variables.get(name)), None)
     if name and not on(variables, "USE_LORA"):
         raise UserError(
@@ -335,7 +349,9 @@ def _refuse_unread_lora(variables: Mapping[str, str]) -> None:
 
 
 def _of_llama_alone(variables: Mapping[str, str]) -> None:
-    """UserError for a variable that only run_llama_boolq reads: left unread, it would train something else than was asked for."""
+    """UserError for a variable that only run_llama_boolq reads: left unread, it would train
+    something else than was asked for.
+    """
     switches = [name for name in ("USE_LORA", "EVAL_ONLY") if on(variables, name)]
     values = [name for name in (*_LORA, "CHECKPOINT_RESTORE_PATH") if variables.get(name)]
     asked = next(iter([*switches, *values]), None)
@@ -349,7 +365,9 @@ def _of_llama_alone(variables: Mapping[str, str]) -> None:
 
 
 def _arithmetic(hyper: Mapping[str, str], gpus: int) -> None:
-    """Check mesh and batch, as far as they are given here; the experiment's own are checked when it is there."""
+    """Check mesh and batch, as far as they are given here; the experiment's own are checked when it
+    is there.
+    """
     values: dict[str, Any] = {
         name: fdl.value(hyper[name])
         for name in ("ICI_MESH_SHAPE", "DCN_MESH_SHAPE", "PERCORE_BATCH_SIZE")

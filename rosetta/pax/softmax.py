@@ -1,6 +1,8 @@
-"""A vocabulary that is no multiple of 128 is one in products and in the loss; what is stored and what is returned has its own size.
+"""A vocabulary that is no multiple of 128 is one in products and in the loss; what is stored and
+what is returned has its own size.
 
-Tensor cores want the sizes of a product in multiples of 8, and a tensor-parallel mesh wants one that it divides: 50,257 is neither, 50,304 is.
+Tensor cores want the sizes of a product in multiples of 8, and a tensor-parallel mesh wants one
+that it divides: 50,257 is neither, 50,304 is.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ def padded(size: int) -> int:
 
 
 class PaddedEinsum(base_ops.EinsumOp):
-    """An einsum of activations and a kernel, the vocabulary's dimension of the kernel filled up with zeros.
+    """An einsum of activations and a kernel, the vocabulary's dimension of the kernel filled up
+    with zeros.
 
     Attributes:
-      summed: the vocabulary is the kernel's first dimension, over which the product sums, and the activations' last; else it is the result's last.
+      summed: the vocabulary is the kernel's first dimension, over which the product sums, and the
+        activations' last; else it is the result's last.
     """
 
     summed: bool = False
@@ -46,7 +50,9 @@ def _filled(array: Any, axis: int) -> Any:
 
 
 class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
-    """Embedding and softmax with one kernel, over a padded vocabulary; parameters and results are its base class's."""
+    """Embedding and softmax with one kernel, over a padded vocabulary; parameters and results are
+    its base class's.
+    """
 
     def get_logits(self, inputs: Any, input_ids: Any = None) -> Any:
         """Return logits [..., vocabulary] of features [..., features]."""
@@ -56,9 +62,11 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
     def _compute_xent(
         self, inputs: Any, class_ids: Any = None, class_probabilities: Any = None
     ) -> tuple[Any, Any, Any, Any]:
-        """Return (cross entropy [...], best id [...], logits and log probabilities [..., vocabulary]).
+        """Return (cross entropy [...], best id [...], logits and log probabilities [...,
+        vocabulary]).
 
-        The loss stays at the padded size: cutting the logits for it would write them once more, 1.2 GB for 6 rows of 2,048 tokens.
+        The loss stays at the padded size: cutting the logits for it would write them once more, 1.2
+        GB for 6 rows of 2,048 tokens.
         """
         if class_ids is None or self.label_smoothing_prob or self.bi_tempered_loss_tpl:
             found: tuple[Any, Any, Any, Any] = super()._compute_xent(
@@ -76,7 +84,9 @@ class SharedEmbeddingSoftmax(layers.SharedEmbeddingSoftmax):
 
 
 def over_padded(softmax: Any) -> Any:
-    """Return the configuration of a shared embedding softmax without biases, over a padded vocabulary."""
+    """Return the configuration of a shared embedding softmax without biases, over a padded
+    vocabulary.
+    """
     made = pax_fiddle.Config(SharedEmbeddingSoftmax)
     made.copy_fields_from(softmax)
     made.einsum_tpl = pax_fiddle.Config(

@@ -1,4 +1,6 @@
-"""What the checkpoint that a run would read holds, against what the run wants: a model's variables with their shapes, and what switches add to them."""
+"""What the checkpoint that a run would read holds, against what the run wants: a model's variables
+with their shapes, and what switches add to them.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ def named(folder: str, step: int) -> str:
 
 
 def shapes(checkpoint: str) -> Shapes | None:
-    """Return the shapes of a checkpoint's variables without their padding, a model's and not its optimizer's: "params.lm.final_ln.scale" -> shape.
+    """Return the shapes of a checkpoint's variables without their padding, a model's and not its
+    optimizer's: "params.lm.final_ln.scale" -> shape.
 
-    They stand in its metadata since Paxml's version 1.1 of them; of older checkpoints, and where there is no metadata, nothing is known: None.
+    They stand in its metadata since Paxml's version 1.1 of them; of older checkpoints, and where
+    there is no metadata, nothing is known: None.
 
     Raises:
       UserError: the metadata cannot be understood.
@@ -66,7 +70,8 @@ def _flat(name: str, node: Mapping[str, object]) -> Iterator[tuple[str, tuple[in
 
 
 def agree(folder: str, *, fp8: bool, lora: bool) -> None:
-    """Check that a run can go on from its folder's newest checkpoint; where there is none, or one of which nothing is known, it is taken to be fine.
+    """Check that a run can go on from its folder's newest checkpoint; where there is none, or one
+    of which nothing is known, it is taken to be fine.
 
     Args:
       folder: of the run (job_log_dir).
@@ -83,23 +88,31 @@ def agree(folder: str, *, fp8: bool, lora: bool) -> None:
     for (what, pattern), wanted in zip(_PARTS, (fp8, lora), strict=True):
         if any(re.search(pattern, name) for name in names) != wanted:
             has = "has no" if wanted else "has"
-            do = f'go on with the switches it was begun with, or begin another folder with --fdl.CHECKPOINT_RESTORE_PATH="{folder}"'
+            do = (
+                "go on with the switches it was begun with, or begin another folder with "
+                f'--fdl.CHECKPOINT_RESTORE_PATH="{folder}"'
+            )
             raise UserError(
-                f"{folders.split(checkpoint)[1]} {has} {what}, and the run would {'have some' if wanted else 'have none'}",
+                (
+                    f"{folders.split(checkpoint)[1]} {has} {what}, and the run would "
+                    f"{'have some' if wanted else 'have none'}"
+                ),
                 folder,
                 do,
             )
 
 
 def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[str] = ()) -> None:
-    """UserError naming the first variable that differs between a checkpoint and a model, and how many do: in shape, missing in the checkpoint, additional there.
+    """UserError naming the first variable that differs between a checkpoint and a model, and how
+    many do: in shape, missing in the checkpoint, additional there.
 
     Args:
       there: the checkpoint's variables, see shapes.
       model: the model's.
       where: for the message.
       do: likewise.
-      ignored: patterns of variables that may differ, which match as Paxml's do: from the start, of names with slashes.
+      ignored: patterns of variables that may differ, which match as Paxml's do: from the start, of
+        names with slashes.
     """
     known = [re.compile(pattern) for pattern in ignored]
 
@@ -132,7 +145,10 @@ def same(there: Shapes, model: Shapes, where: str, do: str, ignored: Iterable[st
         return
     kinds = Counter(kind for _, kind in rest)
     more = (
-        f", and {len(rest)} more differ{'s' * (len(rest) == 1)} ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+        (
+            f", and {len(rest)} more differ{'s' * (len(rest) == 1)} "
+            f"({', '.join(f'{count} {kind}' for kind, count in kinds.items())})"
+        )
         if rest
         else ""
     )

@@ -1,6 +1,7 @@
 """The switches of an experiment: how its model is computed, and what of it is trained.
 
-They are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, an experiment is what it is without this.
+They are hyper-parameters, so `--fdl.NAME=VALUE` sets them. With all of them off, an experiment is
+what it is without this.
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ class Switches:
 
     Attributes:
       USE_FP8: products with kernels in FP8, by XLA.
-      ENABLE_TE: Transformer Engine computes attention, and products in FP8. Left at None, the variable of this name says.
-      ENABLE_FP8: products in FP8, by Transformer Engine where ENABLE_TE is on, otherwise by XLA. Left at None, the variable of this name says.
-      ATTENTION: who computes the products between queries, keys and values: xla, cudnn or te; None: te where ENABLE_TE is on and NVTE_FUSED_ATTN
-        is not 0, otherwise xla.
+      ENABLE_TE: Transformer Engine computes attention, and products in FP8. Left at None, the
+        variable of this name says.
+      ENABLE_FP8: products in FP8, by Transformer Engine where ENABLE_TE is on, otherwise by XLA.
+      Left at None, the variable of this name says.
+      ATTENTION: who computes the products between queries, keys and values: xla, cudnn or te; None:
+        te where ENABLE_TE is on and NVTE_FUSED_ATTN is not 0, otherwise xla.
       USE_CUDNN_FLASH_ATTENTION: upstream's word for ATTENTION=cudnn.
-      USE_LORA, LORA_RANK, LORA_TARGET_LAYERS: train low-rank adaptations of all layers, of attention or of mlp, and nothing else.
+      USE_LORA, LORA_RANK, LORA_TARGET_LAYERS: train low-rank adaptations of all layers, of
+        attention or of mlp, and nothing else.
       NUM_MICROBATCHES: compute a batch in so many parts, one after another, for one step.
     """
 
@@ -66,7 +70,9 @@ class Switches:
     NUM_MICROBATCHES = 1
 
     def task(self) -> Any:
-        """Return the base class's task without any switch: it knows two of them, and would put layers of its own."""
+        """Return the base class's task without any switch: it knows two of them, and would put
+        layers of its own.
+        """
         asked = self.USE_FP8, self.USE_CUDNN_FLASH_ATTENTION
         self.USE_FP8 = self.USE_CUDNN_FLASH_ATTENTION = False
         try:
@@ -100,7 +106,9 @@ class Switches:
         )
 
     def goes_on(self, folder: str) -> None:
-        """UserError where the run cannot go on from the checkpoints in its folder, which it was begun with other switches in."""
+        """UserError where the run cannot go on from the checkpoints in its folder, which it was
+        begun with other switches in.
+        """
         chosen = self.chosen()
         stored.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
@@ -173,7 +181,9 @@ class Switches:
 
 
 def _asked(name: str, value: Any) -> bool:
-    """Return whether a switch is on, given as Python's True and False or as a text; left at None, as the variable says."""
+    """Return whether a switch is on, given as Python's True and False or as a text; left at None,
+    as the variable says.
+    """
     if value is None:
         return on(os.environ, name)
     return value if isinstance(value, bool) else flag(name, str(value))
@@ -186,7 +196,9 @@ def _count(name: str, value: Any) -> int:
 
 
 def block(lm: Any) -> Any:
-    """Return the configuration of a language model's stack of layers: where layers repeat, of what is repeated."""
+    """Return the configuration of a language model's stack of layers: where layers repeat, of what
+    is repeated.
+    """
     stack = lm.stacked_transformer_tpl
     return (
         stack.block

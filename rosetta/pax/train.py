@@ -1,4 +1,6 @@
-"""Paxml's program as it is, started by us: with progress said, and what a user can mend in one line with status 2."""
+"""Paxml's program as it is, started by us: with progress said, and what a user can mend in one line
+with status 2.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,16 @@ from rosetta.pax import stored
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
 
-_LESS_MEMORY = "take a smaller batch (PERCORE_BATCH_SIZE), more microbatches (--fdl.NUM_MICROBATCHES=N), or compute more of it again (--fdl.CHECKPOINT_POLICY)"
+_LESS_MEMORY = (
+    "take a smaller batch (PERCORE_BATCH_SIZE), more microbatches (--fdl.NUM_MICROBATCHES=N), or "
+    "compute more of it again (--fdl.CHECKPOINT_POLICY)"
+)
 
 
 def main() -> None:
-    """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of checkpoints that --mode=eval reads."""
+    """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of
+    checkpoints that --mode=eval reads.
+    """
     redact.install()
     if "--mode=eval" not in sys.argv:
         stop.take()
@@ -123,7 +130,9 @@ def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) ->
 
 
 def _end_if_damaged(folder: str, resumes: bool) -> None:
-    """End the process in one line where the checkpoint that it reads first is damaged; return where it is whole."""
+    """End the process in one line where the checkpoint that it reads first is damaged; return where
+    it is whole.
+    """
     try:
         _refuse_damaged(folder, resumes, read_values=True)
     except UserError as error:
@@ -131,7 +140,9 @@ def _end_if_damaged(folder: str, resumes: bool) -> None:
 
 
 def _prepare(experiment: Any, program: Any, options: Any) -> None:
-    """Put our programs where the experiment has Paxml's own, and say from where an evaluation reads. Ours alone heed signals."""
+    """Put our programs where the experiment has Paxml's own, and say from where an evaluation
+    reads. Ours alone heed signals.
+    """
     from paxml import base_experiment  # noqa: PLC0415
 
     from rosetta.pax import programs, saving  # noqa: PLC0415

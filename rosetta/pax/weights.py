@@ -1,4 +1,6 @@
-"""How many parameters an experiment has, by the hyper-parameters that it states: enough to know a checkpoint's size before JAX is there."""
+"""How many parameters an experiment has, by the hyper-parameters that it states: enough to know a
+checkpoint's size before JAX is there.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ _EVERY, _KEEP = 5000, 10
 
 
 def kernels(known: Mapping[str, object]) -> int | None:
-    """Return the parameters of the embedding and of all matrix products of these hyper-parameters; None where one is not known.
+    """Return the parameters of the embedding and of all matrix products of these hyper-parameters;
+    None where one is not known.
 
-    With d = MODEL_DIMS, w = DIMS_PER_HEAD x (NUM_HEADS + NUM_KV_HEADS), f = HIDDEN_DIMS, k kernels into and out of an MLP, E experts in every
-    second of L layers: V d + L 2 d w + (L - M) k d f + M E k d f. Norms, biases, positions, routers and a softmax of its own are left out.
+    With d = MODEL_DIMS, w = DIMS_PER_HEAD x (NUM_HEADS + NUM_KV_HEADS), f = HIDDEN_DIMS, k kernels
+    into and out of an MLP, E experts in every second of L layers: V d + L 2 d w + (L - M) k d f + M
+    E k d f. Norms, biases, positions, routers and a softmax of its own are left out.
     """
     d, hidden, layers, heads, vocabulary = (
         known.get(name)
@@ -52,7 +56,8 @@ def kernels(known: Mapping[str, object]) -> int | None:
 
 
 def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line where the checkpoints of a training run do not all fit, see space.check; nothing for experiments that are not ours.
+    """Return a line where the checkpoints of a training run do not all fit, see space.check;
+    nothing for experiments that are not ours.
 
     Args:
       config: the experiment.

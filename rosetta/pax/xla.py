@@ -1,4 +1,6 @@
-"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the cards at hand, in the precision that was chosen."""
+"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the cards
+at hand, in the precision that was chosen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Figures of NVIDIA's data centre cards, from their public data sheets and the CUDA programming guide's table of compute capabilities."""
+"""Figures of NVIDIA's data centre cards, from their public data sheets and the CUDA programming
+guide's table of compute capabilities.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ class Card:
         info = " ".join(f"{name}: {value}" for name, value in lines.items())
         capability = f"cuda_compute_capability {{ major: {self.major} minor: {self.minor} }}"
         versions = "dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 9 }"
-        return f'gpu_device_info {{ {info} {capability} }} platform_name: "CUDA" {versions} device_description_str: "{self.name}"'
+        return (
+            f'gpu_device_info {{ {info} {capability} }} platform_name: "CUDA" {versions} '
+            f'device_description_str: "{self.name}"'
+        )
 
 
 CARDS = {

@@ -82,7 +82,9 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 
 
 def nodes(gpus: int, per_node: int) -> tuple[int, int]:
-    """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not full."""
+    """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not
+    full.
+    """
     if gpus <= per_node:
         return 1, gpus
     if gpus % per_node:
@@ -95,7 +97,9 @@ def nodes(gpus: int, per_node: int) -> tuple[int, int]:
 
 
 def switches(words: list[str]) -> dict[str, Any]:
-    """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one is none, or they do not go together."""
+    """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one
+    is none, or they do not go together.
+    """
     from rosetta.t5x.config import T5Config  # noqa: PLC0415 (each command loads what it needs)
 
     known = {field.name: field.default for field in dataclasses.fields(T5Config)}
@@ -125,7 +129,9 @@ def _value(text: str) -> bool | int | float | str:
 
 
 def hyper(words: list[str]) -> dict[str, object]:
-    """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one is none."""
+    """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one
+    is none.
+    """
     from rosetta.pax import fdl  # noqa: PLC0415
 
     found: dict[str, object] = {}
@@ -170,7 +176,8 @@ def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     made = pax.named(args.config, chosen)
     count, per_node = nodes(args.gpus or pax.devices(made), args.gpus_per_node)
     _say(
-        f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to ten minutes"
+        f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
+        "ten minutes"
     )
     planned = pax.plan(made, card=args.card, nodes=count, per_node=per_node)
     if hlo:
@@ -211,7 +218,10 @@ def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], st
     read = ginread.read([ginfiles.HOME / name for name in files], [ginfiles.HOME])
     preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
     target.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
-    what = f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} for each {args.tp} GPU(s)"
+    what = (
+        f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
+        f"for each {args.tp} GPU(s)"
+    )
     _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
     compiled = target.t5x(
         files,

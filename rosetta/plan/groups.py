@@ -1,7 +1,10 @@
-"""Which devices a collective of optimised HLO connects, and how many of the links between them leave a node.
+"""Which devices a collective of optimised HLO connects, and how many of the links between them
+leave a node.
 
-XLA writes groups of devices in three ways: as lists, {{0,1},{2,3}}; as numbers in a row that are reshaped and transposed, [2,4]<=[4,2]T(1,0); and as
-axes of a mesh, mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}, where 'a':(2)2 is a part of an axis: of size 2, after parts of size 2.
+XLA writes groups of devices in three ways: as lists, {{0,1},{2,3}}; as numbers in a row that are
+reshaped and transposed, [2,4]<=[4,2]T(1,0); and as axes of a mesh, mesh['a'=4,'b'=2],
+device_ids=([2,4]T(1,0)) {'a'}, where 'a':(2)2 is a part of an axis: of size 2, after parts of size
+2.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ import re
 _LIST = re.compile(r"replica_groups=\{(\{[\d,{}\s]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+,\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
-    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? "
+    r"\{([^}]*)\}"
 )
 _PAIRS = re.compile(r"source_target_pairs=\{(\{[\d,{}\s]*\})\}")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str) -> list[list[int]] | None:
-    """Return the groups of devices that an instruction's attributes name; of a permutation, its pairs. None where they are not understood."""
+    """Return the groups of devices that an instruction's attributes name; of a permutation, its
+    pairs. None where they are not understood.
+    """
     if found := _LIST.search(attributes) or _PAIRS.search(attributes):
         return [_numbers(group) for group in re.findall(r"\{([\d,\s]*)\}", found[1])]
     if found := _IOTA.search(attributes):
@@ -41,8 +47,9 @@ def groups(attributes: str) -> list[list[int]] | None:
 def outside(found: list[list[int]], per_node: int, kind: str) -> float:
     """Return the part of what devices receive that comes from another node.
 
-    Within a group, devices form a ring that goes through one node after the other, so of its links as many leave a node as there are nodes; in an
-    all-to-all each device hears from each; a permutation's pairs are its links.
+    Within a group, devices form a ring that goes through one node after the other, so of its links
+    as many leave a node as there are nodes; in an all-to-all each device hears from each; a
+    permutation's pairs are its links.
 
     Args:
       found: the groups.

@@ -96,7 +96,9 @@ def size(shape: str) -> float:
 
 
 def parts(shape: str) -> list[str]:
-    """Return the elements of a tuple's shape, themselves shapes or tuples; of any other shape, itself."""
+    """Return the elements of a tuple's shape, themselves shapes or tuples; of any other shape,
+    itself.
+    """
     if not shape.startswith("("):
         return [shape]
     inside = shape[1:-1]
@@ -137,7 +139,9 @@ def parse(text: str) -> Program:
 
 
 def _operands(text: str) -> tuple[tuple[str, ...], str]:
-    """Split "a, %b), attribute=..." at the closing parenthesis; a parameter's only operand is its number."""
+    """Split "a, %b), attribute=..." at the closing parenthesis; a parameter's only operand is its
+    number.
+    """
     end = next((index for index, _, depth in _depths(text) if depth < 0), 0)
     inside = text[:end]
     return (inside,) if inside.isdigit() else tuple(re.findall(r"%([\w.\-]+)", inside)), text[

@@ -1,4 +1,6 @@
-"""Paxml's real train step of an experiment, compiled for a described card on a described cluster, without a GPU and without making a parameter."""
+"""Paxml's real train step of an experiment, compiled for a described card on a described cluster,
+without a GPU and without making a parameter.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,17 @@ class Planned:
 def table(found: dict[str, Any]) -> str:
     """Return a report's figures for people."""
     moved = found["traffic"]
-    return f"{report.table(found)}\n{traffic.table([traffic.Flow(**each) for each in moved['flows']], [traffic.Loop(**each) for each in moved['loops']])}"
+    flows = [traffic.Flow(**each) for each in moved["flows"]]
+    loops = [traffic.Loop(**each) for each in moved["loops"]]
+    return f"{report.table(found)}\n{traffic.table(flows, loops)}"
 
 
 def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
-    """Set up JAX for compiling an experiment for a card that is not here; to be called before JAX is imported.
+    """Set up JAX for compiling an experiment for a card that is not here; to be called before JAX
+    is imported.
 
-    XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see target.without_a_card.
+    XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see
+    target.without_a_card.
 
     Raises:
       UserError: this environment has no CUDA plugin, or no Pax.
@@ -113,7 +119,8 @@ def plan(experiment: Any, *, card: str, nodes: int, per_node: int) -> Planned:
 
 
 def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traffic.Dimensions]]:
-    """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not exist.
+    """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not
+    exist.
 
     The state is laid out as the partitioner says, and of batch and state there are shapes only.
 
@@ -178,7 +185,9 @@ def devices(experiment: Any) -> int:
 
 
 def mesh(model: Any, cluster: Sequence[Any]) -> Any:
-    """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within nodes first, those across them around."""
+    """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within
+    nodes first, those across them around.
+    """
     from jax.experimental import mesh_utils  # noqa: PLC0415
 
     within, across = (
@@ -194,7 +203,9 @@ def mesh(model: Any, cluster: Sequence[Any]) -> Any:
 
 
 def batch_shapes(experiment: Any, count: int) -> Any:
-    """Return the shapes of the global batch of a causal language model on so many devices, a NestedMap; no data is read, and no vocabulary."""
+    """Return the shapes of the global batch of a causal language model on so many devices, a
+    NestedMap; no data is read, and no vocabulary.
+    """
     from rosetta.pax import checks, inputs  # noqa: PLC0415
 
     rows = checks.batch(experiment.PERCORE_BATCH_SIZE, count)
@@ -206,10 +217,12 @@ def batch_shapes(experiment: Any, count: int) -> Any:
 
 
 def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Dimensions]:
-    """Return the dimensions that parameters have on a device: as they are kept, and gathered over any of the axes that split them.
+    """Return the dimensions that parameters have on a device: as they are kept, and gathered over
+    any of the axes that split them.
 
-    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop takes one of them, which counts too, as do neighbouring
-    dimensions that are multiplied as one, and those that are padded for a product (rosetta.pax.softmax).
+    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop
+    takes one of them, which counts too, as do neighbouring dimensions that are multiplied as one,
+    and those that are padded for a product (rosetta.pax.softmax).
 
     Args:
       shapes: of the parameters, a tree.

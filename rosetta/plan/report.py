@@ -1,4 +1,6 @@
-"""What a compiled step would do on a device: memory, kernels, traffic, products by precision, communication."""
+"""What a compiled step would do on a device: memory, kernels, traffic, products by precision,
+communication.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ GIGA = 1e9
 
 
 def report(compiled: Compiled) -> dict[str, Any]:
-    """Return the figures, per device and step: bytes, counts and FLOPs. The JSON of `rosetta plan`."""
+    """Return the figures, per device and step: bytes, counts and FLOPs.
+
+    The JSON of `rosetta plan`.
+    """
     program = hlo.parse(compiled.text)
     kernels, gemms = work.kernels(program), work.gemms(program)
     by_role: dict[str, dict[str, float]] = {}
@@ -49,7 +54,9 @@ def report(compiled: Compiled) -> dict[str, Any]:
 
 
 def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
-    """Alike collectives added up; `bytes_behind` are of those during which products or attention run."""
+    """Alike collectives added up; `bytes_behind` are of those during which products or attention
+    run.
+    """
     summed: dict[tuple[str, str], dict[str, Any]] = {}
     for each in found:
         entry = summed.setdefault(
@@ -71,7 +78,10 @@ def _fit(found: dict[str, Any]) -> list[str]:
     verdict = "fits" if run["fits"] else "does not fit"
     return [
         f"plan         {run['what']}, on {run['gpus']} x {run['gpu']}",
-        f"{verdict:<12} {peak:.1f} GB of the {usable:.1f} GB that JAX takes of each GPU's {run['memory'] / GIGA:.1f} GB",
+        (
+            f"{verdict:<12} {peak:.1f} GB of the {usable:.1f} GB that JAX takes of each GPU's "
+            f"{run['memory'] / GIGA:.1f} GB"
+        ),
     ]
 
 
@@ -83,19 +93,37 @@ def table(found: dict[str, Any]) -> str:
         if found["attention_flops"] is None
         else f"{found['attention_flops'] / 1e12:.2f}"
     )
+    kernels = [f"{times} x {name}" for name, times in sorted(found["attention"].items())]
     lines = [
         *_fit(found),
-        f"memory       {memory['peak'] / GIGA:.1f} GB at most ({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} of temporaries)",
-        f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read and written",
-        f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 and {found['gemms']['other']} not",
+        (
+            f"memory       {memory['peak'] / GIGA:.1f} GB at most "
+            f"({memory['arguments'] / GIGA:.1f} of arguments, {memory['temporaries'] / GIGA:.1f} "
+            "of temporaries)"
+        ),
+        (
+            f"kernels      {found['kernels']:,} launches, {found['bytes'] / GIGA:,.0f} GB read "
+            "and written"
+        ),
+        (
+            f"products     {found['gemm_flops'] / 1e12:.2f} TFLOP, {found['gemms']['fp8']} in FP8 "
+            f"and {found['gemms']['other']} not"
+        ),
         *(
-            f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, {flops['other'] / 1e12:8.2f} not"
+            (
+                f"  {role:<14} {flops['fp8'] / 1e12:8.2f} TFLOP in FP8, "
+                f"{flops['other'] / 1e12:8.2f} not"
+            )
             for role, flops in sorted(found["flops_by_role"].items())
         ),
-        f"attention    {attention} TFLOP, {', '.join(f'{times} x {name}' for name, times in sorted(found['attention'].items())) or 'no fused kernels'}",
+        (f"attention    {attention} TFLOP, {', '.join(kernels) or 'no fused kernels'}"),
     ]
     lines += [
-        f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, {each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind products"
+        (
+            f"{each['kind']:<18} {each['dtype']:<5} {each['times']:>5} x, "
+            f"{each['bytes'] / GIGA:8.2f} GB, {each['bytes_behind'] / GIGA:.2f} GB of it behind "
+            "products"
+        )
         for each in found["collectives"]
     ]
     if found["gemms"]["fp8"]:
@@ -107,6 +135,7 @@ def table(found: dict[str, Any]) -> str:
             ),
         ]
     lines.append(
-        f"compiled in {found['compile']['seconds']:.0f} s, {found['compile']['rss'] / GIGA:.1f} GB of memory"
+        f"compiled in {found['compile']['seconds']:.0f} s, "
+        f"{found['compile']['rss'] / GIGA:.1f} GB of memory"
     )
     return "\n".join(lines)

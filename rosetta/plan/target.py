@@ -1,4 +1,6 @@
-"""The real train step, compiled for a described card on a described cluster, without a GPU and without allocating an array."""
+"""The real train step, compiled for a described card on a described cluster, without a GPU and
+without allocating an array.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Compiled:
 
     Attributes:
       text: optimised HLO.
-      arguments, outputs, aliased, temporaries: bytes on each device; what is aliased is in both of the first two.
+      arguments, outputs, aliased, temporaries: bytes on each device; what is aliased is in both of
+        the first two.
       seconds: that lowering and compiling took; rss: the most memory of this process so far, bytes.
     """
 
@@ -45,9 +48,11 @@ class Compiled:
 
 
 def prepare(fp8: str, size: str, card: str) -> None:
-    """Set up JAX for compiling a T5X step for a card that is not here; to be called before JAX is imported.
+    """Set up JAX for compiling a T5X step for a card that is not here; to be called before JAX is
+    imported.
 
-    XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see without_a_card.
+    XLA gets the flags that the scripts give it for a size with this T5Config.fp8; see
+    without_a_card.
 
     Raises:
       UserError: this environment has no CUDA plugin.
@@ -56,7 +61,8 @@ def prepare(fp8: str, size: str, card: str) -> None:
 
 
 def without_a_card(options: Mapping[str, object]) -> None:
-    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX is imported.
+    """Set up JAX's environment for compiling for a card that is not here; to be called before JAX
+    is imported.
 
     XLA gets these options and no autotuning; the flags of XLA_FLAGS come last, where they win.
 
@@ -101,7 +107,9 @@ def devices(card: str, nodes: int, per_node: int) -> list[Any]:
 
 
 def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str, Any]:
-    """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a decoder, whose inputs and targets are one sequence."""
+    """Return the shapes of a batch as rosetta.data makes it for an encoder-decoder, or for a
+    decoder, whose inputs and targets are one sequence.
+    """
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
     from t5x import models  # noqa: PLC0415
@@ -118,7 +126,10 @@ def batch_shapes(model: Any, batch: int, lengths: Mapping[str, int]) -> dict[str
 
 
 def step(model: Any, trainer: Any, partitioner: Any, batch: Mapping[str, Any]) -> Any:
-    """Lower the step of a trainer class, as T5X's `train` would build and jit it. Returns JAX's lowered computation."""
+    """Lower the step of a trainer class, as T5X's `train` would build and jit it.
+
+    Returns JAX's lowered computation.
+    """
     import jax  # noqa: PLC0415
     from t5x import utils  # noqa: PLC0415
 

@@ -1,4 +1,6 @@
-"""What a compiled step sends between devices and why: parameters, gradients, small numbers, activations; within nodes and across them."""
+"""What a compiled step sends between devices and why: parameters, gradients, small numbers,
+activations; within nodes and across them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 Dimensions = tuple[
     int, ...
 ]  # of an array, in order of size and without ones: XLA transposes and reshapes as it likes
-SMALL = 1024  # numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth counts, only how often
+# Numbers: losses, norms and the largest values that FP8 looks for, beside which no bandwidth
+# counts, only how often.
+SMALL = 1024
 
 
 @dataclass
@@ -31,8 +35,10 @@ class Flow:
       role: "parameters", "gradients", "small" or "activations".
       dtype: of the numbers sent.
       times: how many arrays.
-      bytes: that a device receives, in a ring: (n - 1) / n of the whole array among n devices, twice that for an all-reduce.
-      across: of them, those that come from another node; None where XLA's groups are not understood.
+      bytes: that a device receives, in a ring: (n - 1) / n of the whole array among n devices,
+        twice that for an all-reduce.
+      across: of them, those that come from another node; None where XLA's groups are not
+        understood.
       waited: of `bytes`, those during which the device does nothing else.
       behind: of `bytes`, those during which some product, attention or loop runs.
     """
@@ -49,7 +55,9 @@ class Flow:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop's body: how often it runs, its all-reduces of small numbers, and how many of these look for a largest one, as FP8 does."""
+    """A loop's body: how often it runs, its all-reduces of small numbers, and how many of these
+    look for a largest one, as FP8 does.
+    """
 
     name: str
     times: int
@@ -126,15 +134,22 @@ def loops(program: Program) -> list[Loop]:
 def table(found: list[Flow], bodies: list[Loop]) -> str:
     """Return them for people."""
     lines = [
-        f"{'':<20}{'':<13}{'':<9}{'times':>6}{'GB received':>13}{'from other nodes':>18}{'waited for':>12}{'behind products':>17}"
+        (
+            f"{'':<20}{'':<13}{'':<9}{'times':>6}{'GB received':>13}"
+            f"{'from other nodes':>18}{'waited for':>12}{'behind products':>17}"
+        )
     ]
     for flow in found:
         across = "?" if flow.across is None else f"{flow.across / 1e9:.3f}"
         lines.append(
-            f"{flow.kind:<20}{flow.role:<13}{flow.dtype:<9}{flow.times:>6}{flow.bytes / 1e9:>13.3f}{across:>18}{flow.waited / 1e9:>12.3f}{flow.behind / 1e9:>17.3f}"
+            f"{flow.kind:<20}{flow.role:<13}{flow.dtype:<9}{flow.times:>6}{flow.bytes / 1e9:>13.3f}"
+            f"{across:>18}{flow.waited / 1e9:>12.3f}{flow.behind / 1e9:>17.3f}"
         )
     lines += [
-        f"loop of {body.times}: {body.small} all-reduces of small numbers, {body.largest} of them for the largest"
+        (
+            f"loop of {body.times}: {body.small} all-reduces of small numbers, {body.largest} of "
+            "them for the largest"
+        )
         for body in bodies
     ]
     return "\n".join(lines)

@@ -1,7 +1,9 @@
-"""What a compiled step does on a device: its kernels, what they read and write, its matrix products, attention and communication.
+"""What a compiled step does on a device: its kernels, what they read and write, its matrix
+products, attention and communication.
 
-Counts are per device and step. A loop's body counts as often as its known trip count says. A kernel is an instruction outside of fusions
-that does work on the device; its bytes are those of its operands and outputs by their shapes, a slice's own where a fusion slices.
+Counts are per device and step. A loop's body counts as often as its known trip count says. A kernel
+is an instruction outside of fusions that does work on the device; its bytes are those of its
+operands and outputs by their shapes, a slice's own where a fusion slices.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ COLLECTIVES = (
 
 @dataclass(frozen=True)
 class Kernel:
-    """An instruction that launches a kernel, the computation it stands in, and how often it runs in a step."""
+    """An instruction that launches a kernel, the computation it stands in, and how often it runs in
+    a step.
+    """
 
     instruction: Instruction
     computation: dict[str, Instruction]
@@ -59,7 +63,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Gemm:
-    """A matrix product. `dtypes` are those of both factors; `kind` is fprop, dgrad, wgrad, or forward and backward where it is not said."""
+    """A matrix product.
+
+    `dtypes` are those of both factors; `kind` is fprop, dgrad, wgrad, or forward and backward where
+    it is not said.
+    """
 
     op_name: str
     dtypes: tuple[str, str]
@@ -102,7 +110,8 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Collective:
-    """Communication between devices: what each of them ends up with, in bytes, and the matrix products and attention that run meanwhile.
+    """Communication between devices: what each of them ends up with, in bytes, and the matrix
+    products and attention that run meanwhile.
 
     `dtype` names every type of a collective that several were combined into: "f32+s32".
     """
@@ -116,7 +125,10 @@ class Collective:
 
 
 def kernels(program: Program) -> list[Kernel]:
-    """Return everything that runs on the device in a step. Of a conditional's branches it is the one that moves most bytes."""
+    """Return everything that runs on the device in a step.
+
+    Of a conditional's branches it is the one that moves most bytes.
+    """
     return _kernels(program, program.entry, 1)
 
 
@@ -221,13 +233,16 @@ def outputs(instruction: Instruction) -> str:
         and not instruction.opcode.startswith("all-reduce")
         and len(elements) > 1
     ):
-        # What is started holds its inputs, its outputs, and what the device needs meanwhile; an all-reduce that is started, its outputs only.
+        # What is started holds its inputs, its outputs, and what the device needs meanwhile; an
+        # all-reduce that is started, its outputs only.
         return elements[1]
     return instruction.shape
 
 
 def gemms(program: Program) -> list[Gemm]:
-    """Return every matrix product: library calls, and those that XLA compiles into fusions itself."""
+    """Return every matrix product: library calls, and those that XLA compiles into fusions
+    itself.
+    """
     found = []
     for kernel in kernels(program):
         instruction = kernel.instruction
@@ -277,7 +292,8 @@ def attention(program: Program) -> dict[str, int]:
 
 
 def attention_flops(program: Program) -> float | None:
-    """Return the FLOPs of cuDNN's fused attention: two products of queries, keys and depth forwards, and five backwards, as if nothing were masked.
+    """Return the FLOPs of cuDNN's fused attention: two products of queries, keys and depth
+    forwards, and five backwards, as if nothing were masked.
 
     None where queries or keys have other dimensions than batch, length, heads and depth.
     """
@@ -339,7 +355,9 @@ def waited_for(kernel: Kernel) -> bool:
 
 
 def behind(kernel: Kernel) -> int:
-    """Return how many products, attentions and loops run while a kernel communicates, until the instruction that waits for it."""
+    """Return how many products, attentions and loops run while a kernel communicates, until the
+    instruction that waits for it.
+    """
     if waited_for(kernel):
         return 0
     end = kernel.instruction.opcode.removesuffix("-start") + "-done"

@@ -1,4 +1,6 @@
-"""`python -m rosetta.presets`: `rosetta explain` on a Python that is too old for the other commands, as a login node has it."""
+"""`python -m rosetta.presets`: `rosetta explain` on a Python that is too old for the other
+commands, as a login node has it.
+"""
 
 from __future__ import annotations
 

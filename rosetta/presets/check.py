@@ -1,4 +1,7 @@
-"""Does XLA take every flag of every preset? Its parser says so, on the CPU too; it ends the process at the first that it does not take."""
+"""Does XLA take every flag of every preset?
+
+Its parser says so, on the CPU too; it ends the process at the first that it does not take.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def _bodies(framework: str) -> Iterator[Mapping[str, Value]]:
-    """What every place sets that a run of a framework can come by, for each card and with each switch."""
+    """What every place sets that a run of a framework can come by, for each card and with each
+    switch.
+    """
     yield files.common().values
     yield from (each.values for each in files.accelerators().values())
     for name, layer in files.presets().items():
@@ -26,7 +31,9 @@ def _bodies(framework: str) -> Iterator[Mapping[str, Value]]:
 
 
 def flags(framework: str) -> dict[str, str]:
-    """Return flag as XLA_FLAGS has it -> where it is set, of all that the versions at hand do not leave out."""
+    """Return flag as XLA_FLAGS has it -> where it is set, of all that the versions at hand do not
+    leave out.
+    """
     found: dict[str, str] = {}
     for body in _bodies(framework):
         for path, each in body.items():

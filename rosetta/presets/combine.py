@@ -1,14 +1,17 @@
 """Up to how many bytes XLA combines collectives, from the bytes of a model's own layers.
 
-A combiner joins neighbours of a kind until their outputs together are larger than a threshold. One layer's worth is the point of it: its arrays go in
-one call, and the call runs while another layer computes. For a layer of P parameters, with gradients in float32 and kernels that are gathered in bfloat16:
+A combiner joins neighbours of a kind until their outputs together are larger than a threshold. One
+layer's worth is the point of it: its arrays go in one call, and the call runs while another layer
+computes. For a layer of P parameters, with gradients in float32 and kernels that are gathered in
+bfloat16:
 
   all-reduce      4 P / tensor          gradients of a layer, whole on each device
   all-gather      2 P / tensor          kernels of a layer, as they come out
   reduce-scatter  4 P / tensor / fsdp   gradients of a layer, a device's share
 
-P is that of the largest layer; what is small in it (norms, biases, a router) is left out. Of a layer of experts the experts are, too: they stay on
-the devices that they are routed to, and are not reduced over them.
+P is that of the largest layer; what is small in it (norms, biases, a router) is left out. Of a
+layer of experts the experts are, too: they stay on the devices that they are routed to, and are not
+reduced over them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ PLACE = "combine: layers"
 
 
 def thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
-    """Return the options of XLA for a layer of so many parameters, each of them split `tensor` ways, and kept in `fsdp` parts; bytes."""
+    """Return the options of XLA for a layer of so many parameters, each of them split `tensor`
+    ways, and kept in `fsdp` parts; bytes.
+    """
     part = parameters // tensor
     return {
         "xla_gpu_all_reduce_combine_threshold_bytes": GRADIENT * part,
@@ -67,7 +72,9 @@ def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int)
 
 
 def _t5(size: str) -> int:
-    """Parameters of a decoder's layer: four products of attention, twice, and three of a gated feed-forward part."""
+    """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
+    feed-forward part.
+    """
     from rosetta.t5x import ginfiles, ginread  # noqa: PLC0415 (each framework's side loads its own)
 
     bound = ginread.read([ginfiles.HOME / ginfiles.model("t5_1_1", size)], [ginfiles.HOME])
@@ -79,7 +86,9 @@ def _t5(size: str) -> int:
 
 
 def _pax(config: str, fdl: Mapping[str, Any]) -> int:
-    """Parameters of a layer: queries and output by heads, keys and values by theirs, and two products of a feed-forward part, three of a gated one."""
+    """Parameters of a layer: queries and output by heads, keys and values by theirs, and two
+    products of a feed-forward part, three of a gated one.
+    """
     from rosetta.pax import hyperread  # noqa: PLC0415
 
     stated = hyperread.read(config.rpartition(".")[2])

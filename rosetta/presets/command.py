@@ -28,12 +28,18 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="NAME=VALUE",
-        help="variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets; ROSETTA_WITH=SWITCH,...",
+        help=(
+            "variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets; "
+            "ROSETTA_WITH=SWITCH,..."
+        ),
     )
     entry.add_argument(
         "--accelerator",
         metavar="CARD",
-        help="a100, h100, h200, gh200 or b200 (default: the card at hand, or the site's; with JAX_PLATFORMS=cpu none)",
+        help=(
+            "a100, h100, h200, gh200 or b200 (default: the card at hand, or the site's; with "
+            "JAX_PLATFORMS=cpu none)"
+        ),
     )
     entry.add_argument(
         "--nodes", type=arguments.positive, metavar="N", help="default: the preset's"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ENTRY = {"t5x": ("rosetta", "t5x"), "pax": ("rosetta", "pax")}
 MODEL = {"t5x": "T5_SIZE", "pax": "CONFIG"}
-# Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of what the environment has.
+# Precision -> the scripts' variables for it; one that is not there is the scripts' own choice, of
+# what the environment has.
 SWITCHES = {
     "t5x": {
         "bf16": {"PREC": "bfloat16", "ENABLE_FP8": "0"},
@@ -52,8 +53,10 @@ def describe(
 
     Args:
       name: of a preset, or the path of a file of one.
-      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's own, as for a run on the CPU.
-      settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets.
+      accelerator: a100, h100, h200, gh200, b200; None: the site's, else nothing that is a card's
+        own, as for a run on the CPU.
+      settings: NAME -> VALUE of the command line: variables of the scripts, flags of XLA without
+        dashes, fdl.NAME, fields of presets.
       nodes: None: the preset's.
       gpus_per_node: None: the preset's.
       environment: variables; those that the scripts and what is below them read are taken.
@@ -144,7 +147,10 @@ def model(found: Settings) -> str:
 
 
 def mesh(found: Settings) -> dict[str, list[int]]:
-    """Return "ici" and "dcn" of Pax in numbers. UserError where they are not of so many GPUs and nodes."""
+    """Return "ici" and "dcn" of Pax in numbers.
+
+    UserError where they are not of so many GPUs and nodes.
+    """
     sizes = {"gpus": found.get("gpus_per_node"), "nodes": found.get("nodes")}
     made = {
         name: [sizes.get(each, each) for each in shape]
@@ -162,7 +168,8 @@ def mesh(found: Settings) -> dict[str, list[int]]:
 
 
 def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int) -> Settings:
-    """Return the values with the thresholds that `combine: layers` makes; one that is not of a preset that is shipped stands.
+    """Return the values with the thresholds that `combine: layers` makes; one that is not of a
+    preset that is shipped stands.
 
     Raises:
       UserError: the model's sizes are not known.
@@ -214,7 +221,10 @@ def _same_model(framework: str, found: Settings, chain: list[files.Layer], name:
         raise UserError(
             "it is of no model",
             name,
-            f"name one: {variable}=..., or take one of the presets for a model: {', '.join(files.presets())}",
+            (
+                f"name one: {variable}=..., or take one of the presets for a model: "
+                f"{', '.join(files.presets())}"
+            ),
         )
     if known and asked and asked.value not in known:
         others = [
@@ -299,7 +309,9 @@ def run(found: Settings) -> Run:
 
 
 def _script(framework: str, found: Settings, of: str) -> str:
-    """What of its framework runs: finetuning where a task is named; data that are made up are trained on, not evaluated."""
+    """What of its framework runs: finetuning where a task is named; data that are made up are
+    trained on, not evaluated.
+    """
     runs: str = found.get("runs")
     if framework == "t5x" and found.get("settings.FT_TASK"):
         return "finetune"
@@ -309,7 +321,9 @@ def _script(framework: str, found: Settings, of: str) -> str:
 
 
 def _switches(framework: str, found: Settings) -> dict[str, str]:
-    """The scripts' variables for the precision; those that were set one by one stay as they are, and leave the others to the scripts."""
+    """The scripts' variables for the precision; those that were set one by one stay as they are,
+    and leave the others to the scripts.
+    """
     asked = [name for name in _ASKED if f"settings.{name}" in found.values]
     return {
         name: value

@@ -1,4 +1,6 @@
-"""`rosetta explain`: every value of a run, where it came from, what it took the place of, and why; the framework's own configuration included."""
+"""`rosetta explain`: every value of a run, where it came from, what it took the place of, and why;
+the framework's own configuration included.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,13 @@ def document(
     gpus_per_node: int | None,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what is known of a preset's run, without secrets; for the arguments see describe.describe.
+    """Return what is known of a preset's run, without secrets; for the arguments see
+    describe.describe.
 
     Returns:
-      preset, about, framework, accelerator; values: field -> {value, origin, why, overrode}; left_out: lines; config: name -> {value, origin}, of gin or
-      Fiddle; notes: lines; run: the run description.
+      preset, about, framework, accelerator; values: field -> {value, origin, why, overrode};
+      left_out: lines; config: name -> {value, origin}, of gin or Fiddle; notes: lines; run: the run
+        description.
 
     Raises:
       UserError: one line for the first thing that is wrong.
@@ -207,7 +211,9 @@ def _gin(
 
 
 def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What the experiment's classes state, with file and line, and what the settings set over them."""
+    """What the experiment's classes state, with file and line, and what the settings set over
+    them.
+    """
     from rosetta.pax import command, hyperread, settings  # noqa: PLC0415 (each framework's side loads its own)
 
     stated = hyperread.read(run.model.rpartition(".")[2])

@@ -26,7 +26,10 @@ _SITE = ("accelerators",)
 
 @dataclass(frozen=True)
 class Layer:
-    """What one place sets; `cards` is what it sets for a card, by its short name. The rest is of presets: configs are experiments of Pax."""
+    """What one place sets; `cards` is what it sets for a card, by its short name.
+
+    The rest is of presets: configs are experiments of Pax.
+    """
 
     name: str
     values: Mapping[str, Value]
@@ -38,7 +41,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A card: a word of its name, the compute capability it stands for, the card it starts from ("": none), and what it sets."""
+    """A card: a word of its name, the compute capability it stands for, the card it starts from
+    ("": none), and what it sets.
+    """
 
     match: str
     capability: str
@@ -97,7 +102,9 @@ def named(name: str) -> dict[str, Layer]:
 
 @functools.cache
 def presets() -> dict[str, Layer]:
-    """Return all presets that are shipped, by name; a framework's own, which its others extend, has its name."""
+    """Return all presets that are shipped, by name; a framework's own, which its others extend, has
+    its name.
+    """
     return {
         name: _preset(_shipped(f"{framework}.yaml"), (name,), name)
         for framework in schema.FRAMEWORKS
@@ -182,7 +189,8 @@ def _one(name: str, asked_by: str) -> Layer:
 
 
 def site(environment: Mapping[str, str]) -> Layer:
-    """Return what the site sets: the file that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml where there is one; ROSETTA_SITE empty: nothing.
+    """Return what the site sets: the file that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml
+    where there is one; ROSETTA_SITE empty: nothing.
 
     Raises:
       UserError: it is wrong, or ROSETTA_SITE names no file.

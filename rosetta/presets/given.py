@@ -1,4 +1,6 @@
-"""What the environment and the command line set of a preset's fields: variables that people know, and NAME=VALUE words."""
+"""What the environment and the command line set of a preset's fields: variables that people know,
+and NAME=VALUE words.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ FIELDS = {
         "DCN_MESH_SHAPE": "mesh.dcn",
     },
 }
-# Those of programs below ours: what begins so is passed on, but for what is of one machine or one process.
+# Those of programs below ours: what begins so is passed on, but for what is of one machine or one
+# process.
 _PASSED = re.compile(
     r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS"
 )
@@ -62,7 +65,9 @@ def variables(framework: str) -> tuple[str, ...]:
 
 
 def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or else of the environment."""
+    """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or
+    else of the environment.
+    """
     return words.get(PLATFORMS, environment.get(PLATFORMS, "")).split(",")[0] == "cpu"
 
 
@@ -91,7 +96,10 @@ def with_card(
 
 
 def settings(words: Iterable[str], where: str) -> dict[str, str]:
-    """Return name -> value of NAME=VALUE words. UserError for one that is none; where: the command."""
+    """Return name -> value of NAME=VALUE words.
+
+    UserError for one that is none; where: the command.
+    """
     found = {}
     for word in words:
         name, equals, found[name] = word.partition("=")
@@ -105,7 +113,10 @@ def settings(words: Iterable[str], where: str) -> dict[str, str]:
 
 
 def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
-    """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former. UserError where a quote is not closed."""
+    """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former.
+
+    UserError where a quote is not closed.
+    """
     found: dict[str, Value] = {}
     for variable in (BASE, "XLA_FLAGS"):
         for flag in xlaflags.split(environment.get(variable, "")):
@@ -131,7 +142,8 @@ def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
 
 
 def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict[str, Value]:
-    """Return field -> what NAME=VALUE words set: variables of the scripts, flags of XLA, fdl.NAME, and fields of presets.
+    """Return field -> what NAME=VALUE words set: variables of the scripts, flags of XLA, fdl.NAME,
+    and fields of presets.
 
     Args:
       framework: t5x or pax.
@@ -169,7 +181,10 @@ def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict
             do = (
                 f"did you mean {near[0]}?"
                 if near
-                else f"it takes variables of the scripts, flags (xla_...), {', '.join(each for each in schema.FIELDS if each != 'runs')}"
+                else (
+                    "it takes variables of the scripts, flags (xla_...), "
+                    f"{', '.join(each for each in schema.FIELDS if each != 'runs')}"
+                )
             )
             raise UserError(f"there is no setting {name!r}", TYPED, do)
     return found

@@ -1,4 +1,6 @@
-"""From layers to values: which of them is in force, where it was set, and what it took the place of."""
+"""From layers to values: which of them is in force, where it was set, and what it took the place
+of.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Resolved:
 
     Attributes:
       value: as its field has it.
-      origin: the place that set it: "presets/pax.yaml:12", another file with its line, a variable's name, or "command line".
+      origin: the place that set it: "presets/pax.yaml:12", another file with its line, a variable's
+        name, or "command line".
       why: the reason given there.
       overrode: (place, value) of those it took the place of, the last one first.
     """
@@ -38,9 +41,11 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Settings:
-    """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and experiments of its preset.
+    """All values of a run, by field ("precision", "xla_flags.NAME", ...), and the framework and
+    experiments of its preset.
 
-    `left_out` has a line for each value that the versions at hand leave out: a workaround that has ended, or what they are too old for.
+    `left_out` has a line for each value that the versions at hand leave out: a workaround that has
+    ended, or what they are too old for.
     """
 
     framework: str
@@ -92,13 +97,18 @@ def accelerator(cards: Iterable[Card]) -> str | None:
 
 
 def _alike_in(capability: tuple[int, int], of_card: str) -> bool:
-    """Is a capability that of a card? From Hopper on, its first number is enough: the second is the same chip in another product."""
+    """Is a capability that of a card?
+
+    From Hopper on, its first number is enough: the second is the same chip in another product.
+    """
     major, _, minor = of_card.partition(".")
     return capability[0] == int(major) and (capability[0] >= 9 or capability[1] == int(minor))
 
 
 def of_cards(name: str) -> tuple[str, ...]:
-    """Return the fields that some card has values for, of all presets and of this one; see files.chain for errors."""
+    """Return the fields that some card has values for, of all presets and of this one; see
+    files.chain for errors.
+    """
     tables = [
         *(each.values for each in files.accelerators().values()),
         *(values for layer in files.chain(name) for values in layer.cards.values()),
@@ -125,7 +135,8 @@ def resolve(
       typed: field -> what the command line sets.
       site: what the site sets.
       precision: what the run turned out to compute in, where that is known already.
-      versions: package -> its version, None where it is not known; what ended there, or is not there yet, is left out.
+      versions: package -> its version, None where it is not known; what ended there, or is not
+        there yet, is left out.
 
     Raises:
       UserError: there is no such preset, card, precision or switch.
@@ -182,7 +193,9 @@ def _alike(accelerator: str | None) -> list[str]:
 
 
 def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
-    """Switch -> the place that turns it on: they add up over the layers, and null takes out those below."""
+    """Switch -> the place that turns it on: they add up over the layers, and null takes out those
+    below.
+    """
     found: dict[str, str] = {}
     for layer in layers:
         if each := layer.get("switches"):
@@ -222,7 +235,9 @@ def _merged(
 
 
 def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
-    """Return why the versions at hand leave a value out, "" where they do not; a package that is not here leaves nothing out."""
+    """Return why the versions at hand leave a value out, "" where they do not; a package that is
+    not here leaves nothing out.
+    """
     for package, end in value.until.items():
         there = versions(package)
         if there is not None and xlaflags.numbers(there) >= xlaflags.numbers(end):

@@ -1,4 +1,6 @@
-"""What may stand in a preset, and of what kind: the names of the run description's fields, and what they are made from."""
+"""What may stand in a preset, and of what kind: the names of the run description's fields, and what
+they are made from.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ SIZES = ("gpus", "nodes")  # of the run, for a dimension of a mesh
 class Value:
     """A value where it is set, and why. None takes out what was set below.
 
-    `until` is package -> version that ends a workaround, `since` package -> version that first has it.
+    `until` is package -> version that ends a workaround, `since` package -> version that first has
+    it.
     """
 
     value: Any
@@ -196,7 +199,10 @@ def _value(document: Document, where: tuple[str, ...], given: Any, path: str) ->
         raise document.error(
             f"it has {odd[0]}" if odd else "it has no value",
             where,
-            "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: {PACKAGE: VERSION}}",
+            (
+                "write a value, or {value: VALUE, why: TEXT, until: {PACKAGE: VERSION}, since: "
+                "{PACKAGE: VERSION}}"
+            ),
         )
     if advice := wrong(path, parts["value"]):
         raise document.error(f"it is {parts['value']!r}", where, advice)

@@ -1,4 +1,6 @@
-"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value knows its line."""
+"""YAML that means one thing: no duplicate keys, anchors, tags, floats, dates or yes/no; every value
+knows its line.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Document:
-    """The data of a YAML file, and the line (from 1) of each path of keys; where: what the file is called."""
+    """The data of a YAML file, and the line (from 1) of each path of keys; where: what the file is
+    called.
+    """
 
     data: Any
     lines: Mapping[tuple[str, ...], int]

@@ -1,4 +1,6 @@
-"""What a launcher takes of a preset: flags of XLA and variables, for a model on the cards at hand."""
+"""What a launcher takes of a preset: flags of XLA and variables, for a model on the cards at
+hand.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Used:
       flags: of XLA, those of the user last.
       typed: of them, those of the user.
       env: variables to set; those that are set are not among them.
-      lines: what to say: each of the user's flags that is another today, and each that a precision does not go with.
+      lines: what to say: each of the user's flags that is another today, and each that a precision
+        does not go with.
     """
 
     flags: tuple[str, ...]
@@ -36,7 +39,9 @@ class Used:
 
 
 def of_model(framework: str, model: str) -> str:
-    """Return the preset for a model: T5_SIZE, or an experiment; where there is none, what all of its framework share."""
+    """Return the preset for a model: T5_SIZE, or an experiment; where there is none, what all of
+    its framework share.
+    """
     last = model.rpartition(".")[2]
     known = files.presets()
     if framework == "t5x":
@@ -47,7 +52,8 @@ def of_model(framework: str, model: str) -> str:
 def options(
     framework: str, model: str, *, precision: str, accelerator: str | None
 ) -> dict[str, Any]:
-    """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run gets that nobody has set anything for.
+    """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run
+    gets that nobody has set anything for.
 
     Raises:
       UserError: presets know no such card.
@@ -107,12 +113,14 @@ def use(
     mesh: Mapping[str, list[int]] | None = None,
     devices: int = 1,
 ) -> Used:
-    """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those of XLA_FLAGS, all as the jaxlib at hand takes them.
+    """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those
+    of XLA_FLAGS, all as the jaxlib at hand takes them.
 
     Args:
       framework: t5x or pax.
       model: T5_SIZE, or an experiment.
-      environment: the run's; ROSETTA_PRESET=given says that flags and variables stand in it already.
+      environment: the run's; ROSETTA_PRESET=given says that flags and variables stand in it
+        already.
       cards: at hand.
       on_cpu: whether it runs on the CPU, which has no use for variables of CUDA's libraries.
       precision: what it computes in, one of schema.PRECISIONS.

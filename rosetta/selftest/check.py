@@ -62,14 +62,17 @@ def import_all(
     for package in (*tiny.packages, "rosetta"):
         found = imports.check(context, package, known, framework=tiny.framework, workdir=place)
         context.say(
-            f"{package}: {found.modules} modules, {len(found.failed)} failed, {len(found.skipped)} skipped"
+            f"{package}: {found.modules} modules, {len(found.failed)} failed, "
+            f"{len(found.skipped)} skipped"
         )
         total += found
     return total
 
 
 def preset_flags(framework: str) -> tuple[int, list[str]]:
-    """Return how many flags of XLA a framework's presets set, and a line for each that XLA does not take."""
+    """Return how many flags of XLA a framework's presets set, and a line for each that XLA does not
+    take.
+    """
     try:
         return len(presets.flags(framework)), presets.problems(framework)
     except LookupError as error:
@@ -79,7 +82,9 @@ def preset_flags(framework: str) -> tuple[int, list[str]]:
 def run_all(
     context: Context, tiny: Workload, known: dict[str, str], place: Path, options: Options
 ) -> tuple[list[training.Run], imports.Imports]:
-    """Do everything, `options.jobs` things at a time; whatever interrupts it ends the children first."""
+    """Do everything, `options.jobs` things at a time; whatever interrupts it ends the children
+    first.
+    """
     counts = options.devices if options.with_training else ()
     with ThreadPoolExecutor(max_workers=options.jobs) as pool:
         try:

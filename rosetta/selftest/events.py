@@ -1,7 +1,8 @@
 """Scalars out of TensorBoard event files, also while they are still being written.
 
-Read by hand, since the alternative is to import TensorFlow into a process that only watches: TFRecord framing around
-Event messages, of which a handful of protobuf fields matter. Format: tensorflow/core/util/event.proto and summary.proto.
+Read by hand, since the alternative is to import TensorFlow into a process that only watches:
+TFRecord framing around Event messages, of which a handful of protobuf fields matter. Format:
+tensorflow/core/util/event.proto and summary.proto.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Scalar:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """Yield the complete records of a TFRecord file's bytes; a last one that is still being written is left out."""
+    """Yield the complete records of a TFRecord file's bytes; a last one that is still being written
+    is left out.
+    """
     at = 0
     while at + HEADER.size <= len(data):
         length, _ = HEADER.unpack_from(data, at)
@@ -56,7 +59,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (field number, value) of a protobuf message: a varint as int, everything else as its bytes."""
+    """Yield (field number, value) of a protobuf message: a varint as int, everything else as its
+    bytes.
+    """
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -129,7 +134,9 @@ def read(path: Path) -> list[Scalar]:
 
 
 def scalars(directory: Path, tag: str) -> dict[int, float]:
-    """Return step -> value of `tag` over all event files directly in `directory`; a later write of a step wins."""
+    """Return step -> value of `tag` over all event files directly in `directory`; a later write of
+    a step wins.
+    """
     paths = sorted(
         directory.glob("events.out.tfevents.*"),
         key=lambda path: (path.stat().st_mtime_ns, path.name),
@@ -141,7 +148,9 @@ def scalars(directory: Path, tag: str) -> dict[int, float]:
 
 
 def pace(folder: Path, steps: list[int]) -> float | None:
-    """Return steps per second between the first and the last of `steps`, by the clock of a file that has both; else None."""
+    """Return steps per second between the first and the last of `steps`, by the clock of a file
+    that has both; else None.
+    """
     if len(steps) < 2:
         return None
     for path in sorted(folder.rglob("events.out.tfevents.*")):

@@ -1,8 +1,10 @@
-"""The child of selftest/imports: imports modules one after another and writes down what happened to each.
+"""The child of selftest/imports: imports modules one after another and writes down what happened to
+each.
 
 Usage: python -m rosetta.selftest.importer MODULES RESULTS
-MODULES holds a name a line; RESULTS gets a JSON object a line: `{"start": name}`, then `{"done": name, "error": text or null}`.
-A start without its done is the module that took the interpreter down.
+MODULES holds a name a line; RESULTS gets a JSON object a line: `{"start": name}`, then `{"done":
+name, "error": text or null}`. A start without its done is the module that took the interpreter
+down.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import sys
 
 
 def forget_flags(package: str) -> None:
-    """Take back the absl flags that the package's modules defined: programs name theirs alike, and nobody runs two in one process."""
+    """Take back the absl flags that the package's modules defined: programs name theirs alike, and
+    nobody runs two in one process.
+    """
     flags = sys.modules.get("absl.flags")
     if flags is not None:
         owner = flags.FLAGS.find_module_defining_flag

@@ -1,4 +1,6 @@
-"""Import every shipped module, so that one that fails, exits or takes the interpreter down does not hide the others."""
+"""Import every shipped module, so that one that fails, exits or takes the interpreter down does not
+hide the others.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RETRIES = 8  # failed modules that get a second chance, alone in a fresh interpr
 
 @dataclass(frozen=True)
 class Imports:
-    """What importing did: how many modules there are, which were left out and why, which failed and how."""
+    """What importing did: how many modules there are, which were left out and why, which failed and
+    how.
+    """
 
     modules: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
@@ -34,7 +38,9 @@ class Imports:
 
 
 def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
-    """Return module -> error (None: fine) of the finished ones, and the one that was started and never finished."""
+    """Return module -> error (None: fine) of the finished ones, and the one that was started and
+    never finished.
+    """
     done: dict[str, str | None] = {}
     running = None
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
@@ -48,7 +54,9 @@ def _results(path: Path) -> tuple[dict[str, str | None], str | None]:
 def attempt(
     context: Context, names: Sequence[str], workdir: Path, label: str
 ) -> dict[str, str | None]:
-    """Import `names` in order in one child process, and in as many more as crashes make necessary; return name -> error."""
+    """Import `names` in order in one child process, and in as many more as crashes make necessary;
+    return name -> error.
+    """
     outcome: dict[str, str | None] = {}
     todo, results, log = (workdir / f"{label}.{kind}" for kind in ("todo", "results", "log"))
     while rest := [name for name in names if name not in outcome]:
@@ -60,7 +68,8 @@ def attempt(
         outcome |= done
         if running is not None:
             outcome[running] = (
-                f"importing it ended Python: the process {process.describe(status)}\n{process.tail(log, 4)}"
+                "importing it ended Python: the process "
+                f"{process.describe(status)}\n{process.tail(log, 4)}"
             )
         elif not done:
             reason = (
@@ -73,7 +82,9 @@ def attempt(
 def check(
     context: Context, package: str, known: dict[str, str], *, framework: str, workdir: Path
 ) -> Imports:
-    """Import all modules of `package`; `known` maps modules that cannot be imported to the reason."""
+    """Import all modules of `package`; `known` maps modules that cannot be imported to the
+    reason.
+    """
     names = modules.shipped(package)
     others = {f"rosetta.{other}" for other in FRAMEWORKS if other != framework}
     foreign = {
@@ -96,7 +107,8 @@ def check(
         f"imports-{package}",
     )
     failed = {name: error for name in plain if (error := outcome[name]) is not None}
-    # What failed beside others may be fine by itself, which is how people import it. A package that is not there stays so.
+    # What failed beside others may be fine by itself, which is how people import it. A package that
+    # is not there stays so.
     doubtful = [
         name for name, error in failed.items() if not error.startswith("ModuleNotFoundError")
     ]

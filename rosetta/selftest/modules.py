@@ -42,7 +42,9 @@ def shipped(package: str) -> list[str]:
 
 
 def known(framework: str, distribution: str | None = None) -> dict[str, str]:
-    """Return module -> why it cannot be imported, of the distribution's own list where there is one, else the framework's."""
+    """Return module -> why it cannot be imported, of the distribution's own list where there is
+    one, else the framework's.
+    """
     import yaml  # noqa: PLC0415 (the rest of rosetta's command line does without)
 
     names = [distribution, framework] if distribution else [framework]

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def mesh(folder: Path) -> dict[str, int]:
-    """Return mesh axis -> size as the arrays' shardings in the newest checkpoint below `folder` record it, {} if none does."""
+    """Return mesh axis -> size as the arrays' shardings in the newest checkpoint below `folder`
+    record it, {} if none does.
+    """
     records = sorted(folder.rglob("_sharding"), key=lambda path: path.stat().st_mtime_ns)
     found: dict[str, int] = {}
     for record in records[-1:]:

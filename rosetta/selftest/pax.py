@@ -25,7 +25,9 @@ def mesh(devices: int) -> list[int]:
 
 
 def cache_works(jax: str) -> bool:
-    """Say whether programs for the CPU that this jax took from its compilation cache run: jax 0.4.26's end in SIGSEGV."""
+    """Say whether programs for the CPU that this jax took from its compilation cache run: jax
+    0.4.26's end in SIGSEGV.
+    """
     return [int(part) for part in jax.split(".")[:2]] >= [0, 5]
 
 
@@ -57,7 +59,8 @@ class Pax:
         flags = f"--xla_force_host_platform_device_count={devices}"
         if cache_works(version("jax")):
             return Phase(argv, {"XLA_FLAGS": flags})
-        # Every process compiles anew, which takes a seventh of the time when it need not be fast code.
+        # Every process compiles anew, which takes a seventh of the time when it need not be fast
+        # code.
         flags += " --xla_backend_optimization_level=0"
         return Phase(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
 

@@ -28,7 +28,9 @@ class Stopped(Exception):  # noqa: N818 (no error: someone asked for it)
 
 @dataclass(frozen=True)
 class Context:
-    """What all children of one selftest share: the compilation cache, the stop sign, where progress is told."""
+    """What all children of one selftest share: the compilation cache, the stop sign, where progress
+    is told.
+    """
 
     cache: Path
     say: Callable[[str], None]
@@ -36,7 +38,9 @@ class Context:
 
 
 def platform() -> str:
-    """Return what the children run on: "cpu", or "cuda" where $ROSETTA_SELFTEST_PLATFORM says so; UserError for anything else."""
+    """Return what the children run on: "cpu", or "cuda" where $ROSETTA_SELFTEST_PLATFORM says so;
+    UserError for anything else.
+    """
     name = os.environ.get(PLATFORM) or "cpu"
     if name not in ("cpu", "cuda"):
         raise UserError(
@@ -48,7 +52,8 @@ def platform() -> str:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """Return what every child gets: the CPU or the first GPU alone, no flags of the caller's, one compilation cache for all.
+    """Return what every child gets: the CPU or the first GPU alone, no flags of the caller's, one
+    compilation cache for all.
 
     JAX stops where JAX_PLATFORMS names what is not there: nothing falls back to the CPU.
     """
@@ -77,10 +82,12 @@ def run(
     timeout: float,
     tick: Callable[[], None] = lambda: None,
 ) -> int | None:
-    """Run `argv` in `log`'s folder; return its exit status (negative: a signal), None where it took longer than `timeout` s.
+    """Run `argv` in `log`'s folder; return its exit status (negative: a signal), None where it took
+    longer than `timeout` s.
 
     `env` is added to `environment()`, that to ours. `tick` is called a few times a second.
-    Whatever happens here, the child and its children do not outlive the call. Raises Stopped when `context.stop` is set.
+    Whatever happens here, the child and its children do not outlive the call. Raises Stopped when
+    `context.stop` is set.
     """
     if context.stop.is_set():
         raise Stopped

@@ -29,7 +29,8 @@ def table(result: dict[str, Any]) -> str:
     lines += [f"  skipped {name}: {reason}" for name, reason in imports["skipped"].items()]
     if result["presets"]["flags"]:
         lines.append(
-            f"presets: {result['presets']['flags']} flags of XLA, {len(result['presets']['refused'])} refused"
+            f"presets: {result['presets']['flags']} flags of XLA, "
+            f"{len(result['presets']['refused'])} refused"
         )
     for run in result["runs"]:
         lines += _run(run)

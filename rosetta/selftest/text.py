@@ -1,4 +1,6 @@
-"""Text made on the spot: enough structure that a tiny model learns some of it within twenty steps."""
+"""Text made on the spot: enough structure that a tiny model learns some of it within twenty
+steps.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ PLACES = (
 
 
 def sentences(count: int, seed: int) -> Iterator[str]:
-    """Yield `count` ASCII sentences; the same ones for the same seed on every machine and Python."""
+    """Yield `count` ASCII sentences; the same ones for the same seed on every machine and
+    Python.
+    """
     # random() is the one method whose sequence Python promises to keep.
     draw = random.Random(seed).random  # noqa: S311
 
@@ -52,7 +56,9 @@ def sentences(count: int, seed: int) -> Iterator[str]:
 
 
 def write_text(path: Path, *, lines: int = 4096, per_line: int = 4, seed: int = 0) -> None:
-    """Write `lines` lines of `per_line` sentences each (about 50 bytes a sentence) to `path`, whole or not at all."""
+    """Write `lines` lines of `per_line` sentences each (about 50 bytes a sentence) to `path`, whole
+    or not at all.
+    """
     text = list(sentences(lines * per_line, seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

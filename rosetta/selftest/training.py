@@ -1,4 +1,6 @@
-"""Train a tiny model, stop, restore it in another process, go on; and look hard at what came of it."""
+"""Train a tiny model, stop, restore it in another process, go on; and look hard at what came of
+it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int)
     problems = []
     if len(losses) < 3 or max(losses, default=0) != steps:
         problems.append(
-            f"loss reported at steps {list(losses)}, which is not at least three times up to step {steps}"
+            f"loss reported at steps {list(losses)}, which is not at least three times up to "
+            f"step {steps}"
         )
     if not all(math.isfinite(loss) for loss in losses.values()):
         problems.append(f"a loss is not finite: {losses}")
@@ -71,7 +74,9 @@ def judge_training(losses: dict[int, float], checkpoints: list[int], steps: int)
 def judge_resumed(
     first: dict[int, float], resumed: dict[int, float], checkpoints: list[int], steps: int
 ) -> list[str]:
-    """Return what is wrong with the second process's results; `first` are the first's losses, up to step `steps`."""
+    """Return what is wrong with the second process's results; `first` are the first's losses, up to
+    step `steps`.
+    """
     problems = []
     if not resumed or max(resumed) != steps + MORE:
         problems.append(
@@ -79,7 +84,8 @@ def judge_resumed(
         )
     if resumed and min(resumed) <= steps:
         problems.append(
-            f"the second process reported step {min(resumed)}: it did not start from the checkpoint of step {steps}"
+            f"the second process reported step {min(resumed)}: it did not start from the "
+            f"checkpoint of step {steps}"
         )
     if not all(math.isfinite(loss) for loss in resumed.values()):
         problems.append(f"a loss after the restore is not finite: {resumed}")
@@ -89,7 +95,8 @@ def judge_resumed(
         # A model that starts anew has the loss of the beginning, whatever its step counter says.
         if back > (begin + end) / 2:
             problems.append(
-                f"the loss jumped at the restore: {end:.4f} before, {back:.4f} after, {begin:.4f} at the very start"
+                f"the loss jumped at the restore: {end:.4f} before, {back:.4f} after, "
+                f"{begin:.4f} at the very start"
             )
     if steps + MORE not in checkpoints:
         problems.append(f"no checkpoint of step {steps + MORE}; there are {checkpoints}")
@@ -109,7 +116,9 @@ def _set_aside(folder: Path) -> list[tuple[Path, Path]]:
 def _phase(
     context: Context, workload: Workload, run: Run, log: Path, *, steps: int
 ) -> tuple[dict[int, float], bool]:
-    """Run one process up to step `steps` in `log`'s folder; return the losses in its event files and whether it ended well."""
+    """Run one process up to step `steps` in `log`'s folder; return the losses in its event files
+    and whether it ended well.
+    """
     folder = log.parent
     told: set[int] = set()
 
@@ -125,7 +134,8 @@ def _phase(
     status = process.run(context, phase.argv, log, env=phase.env, timeout=TIMEOUT, tick=tick)
     if status != 0:
         run.problems.append(
-            f"training to step {steps} {process.describe(status)}; the end of {log}:\n{process.tail(log)}"
+            f"training to step {steps} {process.describe(status)}; the end of "
+            f"{log}:\n{process.tail(log)}"
         )
     return workload.losses(folder), status == 0
 

@@ -1,4 +1,6 @@
-"""What the selftest asks of a framework: how to train a tiny model with it, and where it left its results."""
+"""What the selftest asks of a framework: how to train a tiny model with it, and where it left its
+results.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,21 @@ class Workload(Protocol):
         ...
 
     def prepare(self, workdir: Path) -> None:
-        """Write the text to train on into `workdir` (made by the caller); the same text every time."""
+        """Write the text to train on into `workdir` (made by the caller); the same text every
+        time.
+        """
         ...
 
     def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
-        """Return the process that trains up to step `steps` in all, from the newest checkpoint in `workdir` if any."""
+        """Return the process that trains up to step `steps` in all, from the newest checkpoint in
+        `workdir` if any.
+        """
         ...
 
     def losses(self, workdir: Path) -> dict[int, float]:
-        """Return step -> training loss, from the TensorBoard events that the framework itself wrote so far."""
+        """Return step -> training loss, from the TensorBoard events that the framework itself wrote
+        so far.
+        """
         ...
 
     def checkpoint_steps(self, workdir: Path) -> list[int]:

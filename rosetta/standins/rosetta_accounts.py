@@ -1,7 +1,9 @@
-"""Names for users and groups that the system does not know: their number. Loaded when Python starts.
+"""Names for users and groups that the system does not know: their number. Loaded when Python
+starts.
 
-A container run as any UID, and files on a network share that belong to users of other machines, have no entry in /etc/passwd. etils asks
-for the owner's name whenever it looks at a file, so that restoring a checkpoint would end with KeyError there.
+A container run as any UID, and files on a network share that belong to users of other machines,
+have no entry in /etc/passwd. etils asks for the owner's name whenever it looks at a file, so that
+restoring a checkpoint would end with KeyError there.
 """
 
 import grp

@@ -1,4 +1,6 @@
-"""The training step, compiled in the background while the train state is made or read: neither waits for the other."""
+"""The training step, compiled in the background while the train state is made or read: neither
+waits for the other.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def _alike(tree: Any) -> tuple[object, ...]:
-    """What has to be equal for a compiled program to take a tree of arrays: structure, shapes and types."""
+    """What has to be equal for a compiled program to take a tree of arrays: structure, shapes and
+    types.
+    """
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((tuple(leaf.shape), np.dtype(leaf.dtype).name) for leaf in leaves)
 
@@ -61,7 +65,8 @@ def begin(
       partitioner: lays it out.
       shapes: of a global batch, by feature.
       types: of its arrays; None: float32.
-      seed: of the run; None: chosen by T5X, and as the step depends on it, nothing is compiled ahead.
+      seed: of the run; None: chosen by T5X, and as the step depends on it, nothing is compiled
+        ahead.
     """
     if seed is None:
         return
@@ -97,12 +102,15 @@ def begin(
     )
     _jobs[:] = [job]
     job.thread.start()
-    # A program that ends while XLA compiles in another thread aborts (status 134): a run that has no step left to do ends so soon.
+    # A program that ends while XLA compiles in another thread aborts (status 134): a run that has
+    # no step left to do ends so soon.
     atexit.register(job.thread.join)
 
 
 def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
-    """Return the compiled step for just these, waiting for it, or None where there is none; each is returned once."""
+    """Return the compiled step for just these, waiting for it, or None where there is none; each is
+    returned once.
+    """
     if not _jobs:
         return None
     job = _jobs.pop()
@@ -115,7 +123,10 @@ def take(*, model: Any, state: Any, batch: Any, key: Any) -> Any:
         or not np.array_equal(job.key, key)
     ):
         print(
-            "rosetta: the training step is compiled again: the run is not what was expected when it began to be compiled",
+            (
+                "rosetta: the training step is compiled again: the run is not what was expected "
+                "when it began to be compiled"
+            ),
             file=sys.stderr,
             flush=True,
         )

@@ -13,7 +13,8 @@ from rosetta.errors import UserError
 
 
 def tree(checkpoint: str) -> dict[str, Any]:
-    """Return a checkpoint_N of T5X, in Orbax's format or the older one, as nested dicts with jax.ShapeDtypeStruct for arrays.
+    """Return a checkpoint_N of T5X, in Orbax's format or the older one, as nested dicts with
+    jax.ShapeDtypeStruct for arrays.
 
     Raises:
       UserError: it is no such checkpoint.
@@ -38,7 +39,9 @@ def tree(checkpoint: str) -> dict[str, Any]:
 
 
 def shapes(checkpoint: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a checkpoint's arrays: 'target/...', 'state/...' or 'flax_mutables/...' -> shape. UserError as `tree`."""
+    """Return the shapes of a checkpoint's arrays: 'target/...', 'state/...' or 'flax_mutables/...'
+    -> shape. UserError as `tree`.
+    """
     return {
         name: tuple(leaf.shape) for name, leaf in flatten_dict(tree(checkpoint), sep="/").items()
     }
@@ -53,7 +56,9 @@ def _shaped(node: Any) -> Any:
 
 
 def _older(node: Any) -> Any:
-    """What T5X wrote before Orbax: small arrays themselves, large ones as a specification of TensorStore."""
+    """What T5X wrote before Orbax: small arrays themselves, large ones as a specification of
+    TensorStore.
+    """
     if isinstance(node, dict) and {"driver", "metadata"} <= set(node):
         return jax.ShapeDtypeStruct(
             tuple(node["metadata"]["shape"]),

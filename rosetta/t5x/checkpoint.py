@@ -1,7 +1,8 @@
 """Records on save, and every check of a checkpoint before the first compilation.
 
-T5X's own extension points carry it: `SaveCheckpointConfig.state_transformation_fns` (on_save), `train_state_initializer_cls`
-(Initializer) and `RestoreCheckpointConfig.state_transformation_fns` (transformations).
+T5X's own extension points carry it: `SaveCheckpointConfig.state_transformation_fns` (on_save),
+`train_state_initializer_cls` (Initializer) and `RestoreCheckpointConfig.state_transformation_fns`
+(transformations).
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def on_save(
     start: str | None = None,
     warmup_steps: int | None = None,
 ) -> tuple[Any, Any]:
-    """Write the record of the checkpoint that T5X is about to save; return what T5X passed in, unchanged.
+    """Write the record of the checkpoint that T5X is about to save; return what T5X passed in,
+    unchanged.
 
     Args:
       state: the train state as a nested dict.
@@ -106,7 +108,9 @@ def on_save(
 
 
 def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
-    """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer state (manager.Manager makes it anew)."""
+    """Return what T5X applies to a checkpoint of another run: nothing, or the loss of its optimizer
+    state (manager.Manager makes it anew).
+    """
 
     def weights_only(kept: Any, state: Any, *, is_resuming: bool = False) -> Any:
         del state
@@ -120,7 +124,8 @@ def transformations(*, optimizer: bool) -> list[Callable[..., Any]]:
 def refuse_other_shapes(
     checkpoint: str, model: Mapping[str, tuple[int, ...]], *, optimizer: bool
 ) -> None:
-    """UserError naming the first array of the model that the checkpoint lacks or has in another shape.
+    """UserError naming the first array of the model that the checkpoint lacks or has in another
+    shape.
 
     Args:
       checkpoint: a checkpoint_N.
@@ -135,9 +140,15 @@ def refuse_other_shapes(
         has = f"in the shape {there[name]}" if name in there else "not at all"
         if name.startswith(_OPTIMIZER):
             raise UserError(
-                f"its optimizer's state has {name.removeprefix(_OPTIMIZER)} {has}, the run needs {model[name]}",
+                (
+                    f"its optimizer's state has {name.removeprefix(_OPTIMIZER)} {has}, the run "
+                    f"needs {model[name]}"
+                ),
                 checkpoint,
-                "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer it was trained with",
+                (
+                    "restore the weights alone: RESTORE_OPTIMIZER = False, or take the optimizer "
+                    "it was trained with"
+                ),
             )
         raise UserError(
             f"it has {name.removeprefix('target/')} {has}, the model needs {model[name]}",
@@ -147,16 +158,19 @@ def refuse_other_shapes(
 
 
 class Initializer(utils.TrainStateInitializer):
-    """T5X's initializer, which knows the model's shapes and comes before everything that compiles: here checkpoints are refused.
+    """T5X's initializer, which knows the model's shapes and comes before everything that compiles:
+    here checkpoints are refused.
 
     Args beyond T5X's own:
       config: the network's T5Config.
       vocabulary: the model's.
-      checkpoint: the checkpoint_N that the run starts from; None: from nothing. Evaluation and inference: what they read.
+      checkpoint: the checkpoint_N that the run starts from; None: from nothing. Evaluation and
+        inference: what they read.
       model_dir: where the run saves, and goes on from; None: nowhere.
       optimizer: whether a start from `checkpoint` takes its optimizer's state over.
       checkpoint_cfg: T5X's CheckpointConfig: whether the run saves.
-      trainer_cls: the run's; its training step is compiled while the state is made or read. None: not before T5X does it.
+      trainer_cls: the run's; its training step is compiled while the state is made or read. None:
+        not before T5X does it.
       seed: the run's.
     """
 
@@ -265,7 +279,11 @@ class Initializer(utils.TrainStateInitializer):
         refuse_other_shapes(checkpoint, shapes, optimizer=optimizer and trains)
         if trains and jax.process_index() == 0:
             print(
-                f"rosetta: {checkpoint}: the weights and {'the state of the optimizer' if optimizer else 'nothing of the optimizer'} are taken over",
+                (
+                    f"rosetta: {checkpoint}: the weights and "
+                    f"{'the state of the optimizer' if optimizer else 'nothing of the optimizer'} "
+                    "are taken over"
+                ),
                 file=sys.stderr,
                 flush=True,
             )
@@ -304,7 +322,13 @@ def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> No
             }
         )
         raise UserError(
-            "scale_attn_logits is True, and it has no record, as public weights, for which it is False",
+            (
+                "scale_attn_logits is True, and it has no record, as public weights, for which it "
+                "is False"
+            ),
             checkpoint,
-            f"set network.T5Config.scale_attn_logits = False, or, if it was trained so, put {known} into {record.FILE} in it",
+            (
+                "set network.T5Config.scale_attn_logits = False, or, if it was trained so, put "
+                f"{known} into {record.FILE} in it"
+            ),
         )

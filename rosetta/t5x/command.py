@@ -81,7 +81,10 @@ VARIABLES = {
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
     """Add the command to a parser's subcommands."""
-    about = "T5_SIZE=small, DATA=text:FILES, ...: the variables of the scripts (docs/t5x.md), which the environment gives otherwise"
+    about = (
+        "T5_SIZE=small, DATA=text:FILES, ...: the variables of the scripts (docs/t5x.md), which "
+        "the environment gives otherwise"
+    )
     entry = commands.add_parser(
         "t5x", parents=[common], help="pretrain, finetune, evaluate a T5 or infer from one"
     )

@@ -44,25 +44,34 @@ def whole(value: Any, least: int) -> bool:
 
 @dataclass(frozen=True)
 class T5Config:
-    """What upstream's T5Config holds, under the same names, and below it how to compute the same model.
+    """What upstream's T5Config holds, under the same names, and below it how to compute the same
+    model.
 
-    No switch changes the parameters' tree, or what the model computes beyond rounding (fp8 rounds coarsely; docs/t5x-network.md has the table).
+    No switch changes the parameters' tree, or what the model computes beyond rounding (fp8 rounds
+    coarsely; docs/t5x-network.md has the table).
 
     Attributes:
       vocab_size: rows of the embedding, tokens of the logits.
-      dtype: of activations, and of the kernels while they are multiplied with; kept as its name. Parameters are float32.
-      emb_dim, num_heads, head_dim, mlp_dim: widths. num_encoder_layers is not read by a decoder-only model.
-      mlp_activations: one name of flax.linen for T5 1.0, two for the gated units of 1.1; "linear" is the identity.
+      dtype: of activations, and of the kernels while they are multiplied with; kept as its name.
+        Parameters are float32.
+      emb_dim, num_heads, head_dim, mlp_dim: widths. num_encoder_layers is not read by a
+        decoder-only model.
+      mlp_activations: one name of flax.linen for T5 1.0, two for the gated units of 1.1; "linear"
+        is the identity.
       dropout_rate: after embedding and blocks, of attention weights and within the MLP.
-      logits_via_embedding: logits from the embedding's table (T5 1.0) rather than a kernel of their own (1.1).
+      logits_via_embedding: logits from the embedding's table (T5 1.0) rather than a kernel of their
+        own (1.1).
       float32_attention_logits: queries times keys in float32.
-      scale_attn_logits: divide attention's logits by sqrt(head_dim). Must be as it was when a checkpoint was trained; public ones: False.
+      scale_attn_logits: divide attention's logits by sqrt(head_dim). Must be as it was when a
+        checkpoint was trained; public ones: False.
       fp8: projections in FP8 by XLA, by Transformer Engine, or not.
-      fuse_qkv: q, k and v, k and v of the attention to the encoder, and both halves of a gated MLP in one GEMM each.
+      fuse_qkv: q, k and v, k and v of the attention to the encoder, and both halves of a gated MLP
+        in one GEMM each.
       transpose_batch_sequence: activations as [length, batch, features].
       attention: who computes it.
       scan_layers: compile one layer and loop over it.
-      remat: what the backward pass computes again: nothing, all but matrix products ("minimal"), or whole layers ("full").
+      remat: what the backward pass computes again: nothing, all but matrix products ("minimal"), or
+        whole layers ("full").
       logits_dtype: of the factors of the last product, which is accumulated in float32.
       loss_chunks: slices of the vocabulary in which the loss is computed, 0 for all at once.
     """
@@ -116,7 +125,10 @@ class T5Config:
             unknown := [name for name in self.mlp_activations if name not in ACTIVATIONS]
         ):
             raise UserError(
-                f"mlp_activations has {', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}",
+                (
+                    "mlp_activations has "
+                    f"{', '.join(map(repr, unknown)) if self.mlp_activations else 'none'}"
+                ),
                 "T5Config.mlp_activations",
                 f"choose one or more of: {', '.join(ACTIVATIONS)}",
             )

@@ -1,4 +1,6 @@
-"""The gin configuration of a run: parsed with every error in one line, and nothing in it ignored in silence."""
+"""The gin configuration of a run: parsed with every error in one line, and nothing in it ignored in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def parse_files_and_bindings(
     skip_unknown: bool | Sequence[str] = False,
     print_includes_and_imports: bool = False,
 ) -> Any:
-    """Parse gin files and then bindings into gin's table. The arguments are those of gin's own function.
+    """Parse gin files and then bindings into gin's table. The arguments are those of gin's own
+    function.
 
     A relative path of a run's folders counts from the current folder, as it does in the scripts.
 
@@ -89,7 +92,8 @@ def is_configuration_error(error: Exception) -> bool:
     """Return whether an error that was raised before the first step comes from the configuration.
 
     Args:
-      error: as raised. What gin's calls raise has the calls named in its text. A full disk or a missing permission is no matter of gin.
+      error: as raised. What gin's calls raise has the calls named in its text. A full disk or a
+        missing permission is no matter of gin.
     """
     if system_errors.explain(error) is not None:
         return False
@@ -223,7 +227,8 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str]) -> None:
-    """Refuse a macro that nothing reads where it looks misspelt, and otherwise say that it has no effect.
+    """Refuse a macro that nothing reads where it looks misspelt, and otherwise say that it has no
+    effect.
 
     Args:
       files: the gin files of the run.
@@ -231,7 +236,8 @@ def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str
       known: the macros that the files bind.
 
     Raises:
-      UserError: a word sets a macro that no file has, or a user's file one that is nearly another's name.
+      UserError: a word sets a macro that no file has, or a user's file one that is nearly another's
+        name.
     """
     read = read_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
     words = {line.partition("=")[0].strip(): line for line in bindings}

@@ -1,7 +1,9 @@
-"""T5X's door to rosetta.data: tasks, training batches by step, and the checks that T5X makes of vocabularies.
+"""T5X's door to rosetta.data: tasks, training batches by step, and the checks that T5X makes of
+vocabularies.
 
-In gin: `train.get_dataset_fn = @dataset.get_dataset`, `DatasetConfig.mixture_or_task_name = @dataset.task()`,
-`train.verify_matching_vocabs_fn = @dataset.verify_vocabularies`. Tasks of SeqIO go on to T5X's own function unchanged.
+In gin: `train.get_dataset_fn = @dataset.get_dataset`, `DatasetConfig.mixture_or_task_name =
+@dataset.task()`, `train.verify_matching_vocabs_fn = @dataset.verify_vocabularies`. Tasks of SeqIO
+go on to T5X's own function unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     from rosetta.data.pipeline import Batches
 
-# What the training loop reads from, for the checkpoint's record: T5X has one training iterator a process.
+# What the training loop reads from, for the checkpoint's record: T5X has one training iterator a
+# process.
 _open: TrainIterator | None = None
 _kept: tuple[Mapping[str, Any], int] | None = None
 _tasks: dict[str, _Made] = {}
@@ -80,12 +83,15 @@ def vocabulary(
     checkpoint: str | None = None,
     model_dir: str | None = None,
 ) -> seqio.Vocabulary:
-    """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE" (no text).
+    """Return SeqIO's object for a vocabulary by name: "byte", a SentencePiece file, or "ids:SIZE"
+    (no text).
 
     Args:
       name: see rosetta.data.vocabulary.named.
-      extra_ids: sentinels to add; None: as many as the run began with, else as rosetta.data.vocabulary.named says.
-      checkpoint: the checkpoint_N that the run starts from or reads; its record says what it was trained with.
+      extra_ids: sentinels to add; None: as many as the run began with, else as
+        rosetta.data.vocabulary.named says.
+      checkpoint: the checkpoint_N that the run starts from or reads; its record says what it was
+        trained with.
       model_dir: where the run saves; the record of its newest checkpoint comes first.
 
     Raises:
@@ -96,7 +102,8 @@ def vocabulary(
     usual = vocabularies.named(name, extra_ids)
     if found != usual:
         pretrained.say(
-            f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new run has {vocabularies.describe_sentinels(usual)}"
+            f"sentinels: {vocabularies.describe_sentinels(found)}, as the run began; a new "
+            f"run has {vocabularies.describe_sentinels(usual)}"
         )
     if found.name == "byte":
         return seqio.ByteVocabulary(extra_ids=found.extra_ids)
@@ -135,11 +142,12 @@ def task(
 ) -> seqio.Task | seqio.Mixture:
     """Return a SeqIO task of the data, registered; the same one when asked for the same again.
 
-    Training reads it through get_dataset, by step. Its split "validation" (of eval_data; of `data` where that is a hf or tfds
-    set) goes through SeqIO, with T5's metrics for mnli and squad.
+    Training reads it through get_dataset, by step. Its split "validation" (of eval_data; of `data`
+    where that is a hf or tfds set) goes through SeqIO, with T5's metrics for mnli and squad.
 
     Args:
-      data: a spec string or {spec: rate} (rosetta.data.spec); `task:NAME` returns SeqIO's task or mixture of that name.
+      data: a spec string or {spec: rate} (rosetta.data.spec); `task:NAME` returns SeqIO's task or
+        mixture of that name.
       vocabulary: of both sides.
       objective: one of rosetta.data.spec.OBJECTIVES.
       eval_data: what evaluation reads.
@@ -147,7 +155,8 @@ def task(
       text_field: where JSON lines and Example records have their text.
       mean_noise_span_length: span corruption's.
       noise_density: span corruption's.
-      answered: whether records without a label or an answer are left out. Without it, as in inference, each is a row.
+      answered: whether records without a label or an answer are left out. Without it, as in
+        inference, each is a row.
 
     Raises:
       UserError: the data cannot be used; the name is taken by another task.
@@ -219,7 +228,8 @@ def get_dataset(
     *,
     workers: int | None = None,
 ) -> Any:
-    """Return the training batches of a t5x DatasetConfig: of tasks made by `task` by step, of others as T5X does.
+    """Return the training batches of a t5x DatasetConfig: of tasks made by `task` by step, of
+    others as T5X does.
 
     `cfg.seed` None counts as 0: the order is never left to the clock.
 
@@ -228,7 +238,8 @@ def get_dataset(
       shard_id: this host's part of the global batch.
       num_shards: into how many it is divided.
       feature_converter_cls: the model's FEATURE_CONVERTER_CLS.
-      num_epochs: None in training. A number, which inference asks for, has T5X read tasks of ours too.
+      num_epochs: None in training. A number, which inference asks for, has T5X read tasks of ours
+        too.
       continue_from_last_checkpoint: as in t5x.
       workers: processes that make batches; None: what the data needs.
     """
@@ -330,7 +341,8 @@ def _within(iterator: Any) -> TrainIterator | None:
 
 
 def resume(kept: Mapping[str, Any] | None, step: int) -> None:
-    """Remember what a checkpoint of this run's own MODEL_DIR says of its data; `align` acts on it. `kept` is what `state` gave.
+    """Remember what a checkpoint of this run's own MODEL_DIR says of its data; `align` acts on it.
+    `kept` is what `state` gave.
 
     Raises:
       UserError: the data, its seed or its vocabulary is another than the run began with.
@@ -343,10 +355,11 @@ def resume(kept: Mapping[str, Any] | None, step: int) -> None:
 
 
 def align(iterator: Any, step: int) -> None:
-    """Put the trainer's iterator at a step: batch s is trained at step s, whatever was restored or read ahead.
+    """Put the trainer's iterator at a step: batch s is trained at step s, whatever was restored or
+    read ahead.
 
-    Does nothing for iterators that are not ours, and nothing where it already stands there. To be called by the trainer, after
-    T5X has taken its first batch.
+    Does nothing for iterators that are not ours, and nothing where it already stands there. To be
+    called by the trainer, after T5X has taken its first batch.
     """
     global _kept
     found = _within(iterator)
@@ -370,12 +383,16 @@ def align(iterator: Any, step: int) -> None:
 
 
 def state(step: int) -> dict[str, Any] | None:
-    """Return what a checkpoint of step `step` should keep of the training data; None where it is not ours."""
+    """Return what a checkpoint of step `step` should keep of the training data; None where it is
+    not ours.
+    """
     return None if _open is None else _open.batches.state(step)
 
 
 def told(step: int) -> dict[str, Any] | None:
-    """Return the hash and the examples of this host's rows of a step, None where they are not ours or, as a stream's, cannot be made again."""
+    """Return the hash and the examples of this host's rows of a step, None where they are not ours
+    or, as a stream's, cannot be made again.
+    """
     return None if _open is None else _open.batches.told(step)
 
 
@@ -385,7 +402,9 @@ def waited() -> float:
 
 
 def verify_vocabularies(cfg: Any, model: Any) -> None:
-    """Raise UserError where data and model disagree about ids: T5X's train.verify_matching_vocabs_fn."""
+    """Raise UserError where data and model disagree about ids: T5X's
+    train.verify_matching_vocabs_fn.
+    """
     from t5x import utils  # noqa: PLC0415 (t5x imports slowly)
 
     theirs = utils.get_vocabulary(cfg)

@@ -124,7 +124,9 @@ def _records(
 
 
 def _keeping_errors(read: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Return a generator that keeps what it raises for the user: TensorFlow hands on no more than its text."""
+    """Return a generator that keeps what it raises for the user: TensorFlow hands on no more than
+    its text.
+    """
 
     @functools.wraps(read)
     def wrapped(*args: Any) -> Iterator[Any]:
@@ -152,7 +154,9 @@ def _number(idx: Any) -> int:
 
 
 def _split(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
-    """Return one element, the split's name: the rows depend on lengths, which only a preprocessor is told."""
+    """Return one element, the split's name: the rows depend on lengths, which only a preprocessor
+    is told.
+    """
     del shuffle_files, seed
     return tf.data.Dataset.from_tensors({"split": split})
 
@@ -164,7 +168,9 @@ def _windows(
     made: Any,
     sides: tuple[str, ...],
 ) -> tf.data.Dataset:
-    """Return every row of the split once, in the data's own order: examples of inputs and targets without padding."""
+    """Return every row of the split once, in the data's own order: examples of inputs and targets
+    without padding.
+    """
 
     def read(split: bytes) -> Iterator[Mapping[str, Array]]:
         recipe = made.recipe(

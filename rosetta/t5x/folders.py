@@ -1,4 +1,6 @@
-"""The folders of a run: where it reads, where it writes, and that finetuning never touches what it reads."""
+"""The folders of a run: where it reads, where it writes, and that finetuning never touches what it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ def finetuning(
 ) -> tuple[str, str]:
     """Return the folder that finetuned checkpoints go to, and the checkpoint they start from.
 
-    The pretrained folder is only read, unless MAKE_FT_DIR=false was typed. A run that is started again starts from what it started from,
-    whatever has been saved since: a later checkpoint would move its end.
+    The pretrained folder is only read, unless MAKE_FT_DIR=false was typed. A run that is started
+    again starts from what it started from, whatever has been saved since: a later checkpoint would
+    move its end.
 
     Args:
       model_dir: the folder of the pretrained model.
@@ -90,7 +93,9 @@ def _beside(folder: str, before: str, after: str) -> str:
 
 
 def start_file(out: str) -> Path:
-    """Return the file that keeps which checkpoint the finetuning in a folder of this machine started from."""
+    """Return the file that keeps which checkpoint the finetuning in a folder of this machine
+    started from.
+    """
     return Path(out, record.FOLDER, "start")
 
 

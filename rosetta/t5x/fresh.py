@@ -1,6 +1,8 @@
-"""Parameters from nothing, compiled in parts: what differs between the layers of a model is a random key, their initialisation is one program.
+"""Parameters from nothing, compiled in parts: what differs between the layers of a model is a
+random key, their initialisation is one program.
 
-As one program, which is what jax.jit makes of it, the initialisation of T5-small takes XLA about as long to compile as its training step.
+As one program, which is what jax.jit makes of it, the initialisation of T5-small takes XLA about as
+long to compile as its training step.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ KEYED = "random_fold_in"  # gives a parameter the key of its own
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What makes one array: of a jaxpr, equations in order, the variables they take from elsewhere, and the one they end in."""
+    """What makes one array: of a jaxpr, equations in order, the variables they take from elsewhere,
+    and the one they end in.
+    """
 
     jaxpr: Any
     equations: tuple[Any, ...]
@@ -49,7 +53,8 @@ class Part:
                 (variable, ("made", len(lines), index))
                 for index, variable in enumerate(equation.outvars)
             )
-            # Programs within programs are compared by identity: JAX traces one function for the same shapes once.
+            # Programs within programs are compared by identity: JAX traces one function for the
+            # same shapes once.
             settings = tuple(
                 (key, id(value) if hasattr(value, "jaxpr") else repr(value))
                 for key, value in sorted(equation.params.items())
@@ -104,7 +109,9 @@ class Program:
 
 
 def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
-    """Return a sharding for each array of `shapes`, by a layout of PartitionSpecs, or None for whole arrays on all devices."""
+    """Return a sharding for each array of `shapes`, by a layout of PartitionSpecs, or None for
+    whole arrays on all devices.
+    """
 
     def below(spec: Any, tree: Any) -> Any:
         return jax.tree.map(lambda _: NamedSharding(mesh, spec or PartitionSpec()), tree)
@@ -115,7 +122,8 @@ def shardings(mesh: Any, layout: Any, shapes: Any) -> Any:
 
 
 def make(function: Callable[[Any], Any], key: Any, where: Any) -> Any:
-    """Return jax.jit(function, out_shardings=where)(key) up to rounding, compiled once for all outputs that are made alike.
+    """Return jax.jit(function, out_shardings=where)(key) up to rounding, compiled once for all
+    outputs that are made alike.
 
     Args:
       function: from a random key to a tree of arrays.

@@ -1,4 +1,6 @@
-"""Which gin files a run is made of: ours by family and size, those of the old scripts in a tree, and one of the user's own."""
+"""Which gin files a run is made of: ours by family and size, those of the old scripts in a tree,
+and one of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def example(root: Path, size: str, suffix: str) -> str:
 
 
 def own(variables: Mapping[str, str]) -> list[Path]:
-    """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no file."""
+    """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no
+    file.
+    """
     path = variables.get("ROSETTA_GIN")
     if path and not Path(path).is_file():
         raise UserError("it is no file", f"ROSETTA_GIN={path}", "name a gin file, or unset it")

@@ -1,4 +1,6 @@
-"""Gin files as text: enough of them to check a run's numbers and files in milliseconds, where gin itself would import T5X and JAX first."""
+"""Gin files as text: enough of them to check a run's numbers and files in milliseconds, where gin
+itself would import T5X and JAX first.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _BINDING = re.compile(r"(\s*)([\w./]+)\s*=\s*(.+)$")
 def literal(value: object) -> str:
     """Return a gin literal for a string, number, None, boolean, or a dict or tuple of them."""
     if isinstance(value, str):
-        # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has none.
+        # JSON's escapes are Python's, which gin reads; its raw surrogates are not, but a path has
+        # none.
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return (
@@ -29,7 +32,8 @@ def literal(value: object) -> str:
 
 
 def read(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, str]:
-    """Return the text that each macro and parameter is bound to at the end of these files, by full name as written.
+    """Return the text that each macro and parameter is bound to at the end of these files, by full
+    name as written.
 
     Args:
       files: in the order gin parses them; what they include is read where they include it.
@@ -39,7 +43,8 @@ def read(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, str]:
 
 
 def placed(files: Sequence[Path], roots: Sequence[Path]) -> dict[str, tuple[str, str]]:
-    """Return, by full name as written, the text that each macro and parameter is bound to at the end of these files, and its file:line; see read.
+    """Return, by full name as written, the text that each macro and parameter is bound to at the
+    end of these files, and its file:line; see read.
 
     Of a value that goes over several lines the text is the first.
     """
@@ -68,7 +73,9 @@ def _read(file: Path, roots: Sequence[Path], found: dict[str, tuple[str, str]]) 
 
 
 def value(bound: Mapping[str, str], name: str) -> object | None:
-    """Return what a name is bound to, through macros; None for what is no literal on one line, and for what is not bound."""
+    """Return what a name is bound to, through macros; None for what is no literal on one line, and
+    for what is not bound.
+    """
     text = bound.get(name, "").strip()
     if macro := re.fullmatch(r"%(\w+)\s*(?:#.*)?", text):
         return value({key: each for key, each in bound.items() if key != name}, macro[1])

@@ -1,4 +1,6 @@
-"""From a script's settings to the trainer: every check that needs no JAX, the trainer's command line, and then its process in place of ours."""
+"""From a script's settings to the trainer: every check that needs no JAX, the trainer's command
+line, and then its process in place of ours.
+"""
 
 from __future__ import annotations
 
@@ -106,17 +108,21 @@ def command(
     log = None
     if given.log_dir:
         writable(absolute(given.log_dir))
-        log = (
-            Path(given.log_dir)
-            / f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}_{chosen.precision}_gbs_{given.batch}.log"
+        log = Path(given.log_dir) / (
+            f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
+            f"_{chosen.precision}_gbs_{given.batch}.log"
         )
     argv = trainer(environment, [str(file.absolute()) for file in files], bindings, root=root)
     if given.processes > 1:
-        argv.append(
-            "--multiprocess_gpu"
-        )  # no address: JAX finds the coordinator from Slurm's own variables, which name the right host
+        # No address: JAX finds the coordinator from Slurm's own variables, which name the right
+        # host.
+        argv.append("--multiprocess_gpu")
     if on(variables, "WITH_NSYS"):
-        profile = f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_{environment.get('SLURM_JOB_ID') or os.getpid()}_{environment.get('SLURM_PROCID', '0')}"
+        profile = (
+            f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
+            f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
+            f"{environment.get('SLURM_PROCID', '0')}"
+        )
         argv = nsys.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
     used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
     said, refused = run.asked(
@@ -151,7 +157,10 @@ def command(
 
 def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
     processes = f" in {given.processes} processes" if given.processes > 1 else ""
-    parts = f"global batch {given.batch} on {given.gpus} device(s){processes}, {given.tensor_parallel}-way tensor parallel, {given.microbatches} microbatch(es)"
+    parts = (
+        f"global batch {given.batch} on {given.gpus} device(s){processes}, "
+        f"{given.tensor_parallel}-way tensor parallel, {given.microbatches} microbatch(es)"
+    )
     if given.finetune:
         parts = f"finetuning on {given.task}, {parts}"
     return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
@@ -189,7 +198,9 @@ def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
 
 
 def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
-    """The bindings for macros that are given as variables; gin takes those that nothing reads, too."""
+    """The bindings for macros that are given as variables; gin takes those that nothing reads,
+    too.
+    """
     for name, value in given.macros.items():
         if name not in bound:
             raise UserError(
@@ -212,12 +223,18 @@ def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
         steps = warmup.default_steps(total, model_dir)
         if steps < min(total, warmup.LONGEST):
             return (
-                f"the learning rate rises over the first {steps:,} of {total:,} steps: WARMUP_STEPS",
+                (
+                    f"the learning rate rises over the first {steps:,} of {total:,} steps: "
+                    "WARMUP_STEPS"
+                ),
             )
     if not isinstance(steps, int) or total >= steps:
         return ()
     return (
-        f"the learning rate still rises when the run ends, after {total:,} steps: WARMUP_STEPS is {steps:,}",
+        (
+            f"the learning rate still rises when the run ends, after {total:,} steps: "
+            f"WARMUP_STEPS is {steps:,}"
+        ),
     )
 
 
@@ -234,7 +251,9 @@ def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object
 def _data(
     given: Settings, benchmark: bool, bound: dict[str, str]
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin file's."""
+    """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin
+    file's.
+    """
     chosen: dict[str, object] = {
         name: given.variables[name]
         for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
@@ -262,7 +281,9 @@ def _data(
 def _length(
     given: Settings, benchmark: bool, model_dir: str, start: str | None
 ) -> dict[str, object]:
-    """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from the restored one."""
+    """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from
+    the restored one.
+    """
     if benchmark and "://" not in model_dir and folders.newest(model_dir):
         raise UserError(
             "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
@@ -304,7 +325,10 @@ def of_preset(
     on_cpu: bool,
     devices: int = 1,
 ) -> Used:
-    """Return the flags and variables of a size's preset, see presets.use. UserError where XLA does not take a flag of the user's."""
+    """Return the flags and variables of a size's preset, see presets.use.
+
+    UserError where XLA does not take a flag of the user's.
+    """
     precision = switches.PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
     used = use.use(
         "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
@@ -316,7 +340,9 @@ def of_preset(
 def surroundings(
     environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1
 ) -> dict[str, str]:
-    """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see run.compiled."""
+    """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see
+    run.compiled.
+    """
     known = {**environment, **used.env}
     known.pop("BASE_XLA_FLAGS", None)
     return {

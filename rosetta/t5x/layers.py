@@ -1,7 +1,8 @@
 """T5's blocks: attention and MLP with their norms and residuals, in either layout, fused or not.
 
-A block sees activations as [batch, length, features], or with `transposed` as [length, batch, features]; masks and biases keep the batch
-first. What holds for a whole stack (the relative positions' bias, masks, who computes attention) is worked out once and handed down.
+A block sees activations as [batch, length, features], or with `transposed` as [length, batch,
+features]; masks and biases keep the batch first. What holds for a whole stack (the relative
+positions' bias, masks, who computes attention) is worked out once and handed down.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def view(
     deterministic: bool,
     incremental: bool = False,
 ) -> View:
-    """Choose the implementation for one kind of attention, and prepare its bias. While decoding with a cache it is always XLA."""
+    """Choose the implementation for one kind of attention, and prepare its bias.
+
+    While decoding with a cache it is always XLA.
+    """
     asked = "xla" if incremental else config.attention
     dropping = not deterministic and config.dropout_rate > 0
     if asked == "te":
@@ -86,7 +90,9 @@ def axes(*, transposed: bool) -> tuple[str, str]:
 
 
 def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
-    """Return what a module over activations x keeps under dropout: for each name bool [batch, width], None where all is kept."""
+    """Return what a module over activations x keeps under dropout: for each name bool [batch,
+    width], None where all is kept.
+    """
     if module.deterministic or module.config.dropout_rate == 0:
         return dict.fromkeys(widths)
     return dropout.draw(
@@ -95,14 +101,18 @@ def draw(module: Any, x: Any, widths: Mapping[str, int]) -> Mapping[str, Any]:
 
 
 def dropped(config: T5Config, x: Any, kept: Any, *, transposed: bool) -> Any:
-    """Return activations x after dropout, which drops the same features along the whole length, as T5 does; kept is bool [batch, features]."""
+    """Return activations x after dropout, which drops the same features along the whole length, as
+    T5 does; kept is bool [batch, features].
+    """
     if kept is None:
         return x
     return dropout.drop(x, kept[None] if transposed else kept[:, None], config.dropout_rate)
 
 
 class Attention(nn.Module):
-    """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`; returns the shape of `queries`."""
+    """Multi-head attention with T5's parameters `query`, `key`, `value` and `out`; returns the
+    shape of `queries`.
+    """
 
     config: T5Config
     deterministic: bool
@@ -217,7 +227,9 @@ class Attention(nn.Module):
         )()
 
     def _drop(self, kept: Any, weights: Any) -> Any:
-        """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as T5 does."""
+        """Drop attention weights [batch, heads, queries, keys]: the same keys for all queries, as
+        T5 does.
+        """
         if kept is None:
             return weights
         return dropout.drop(
@@ -226,7 +238,9 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """The feed-forward block with T5's parameters `wi`, or `wi_0` and `wi_1` where it is gated, and `wo`."""
+    """The feed-forward block with T5's parameters `wi`, or `wi_0` and `wi_1` where it is gated, and
+    `wo`.
+    """
 
     config: T5Config
     deterministic: bool
@@ -304,7 +318,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention within the output, to the encoder where there is one, then the MLP; [.., .., features] to the same."""
+    """Attention within the output, to the encoder where there is one, then the MLP; [.., ..,
+    features] to the same.
+    """
 
     config: T5Config
     deterministic: bool

@@ -1,6 +1,8 @@
-"""T5X's manager of Orbax checkpoints, which saves beside the training, deletes this run's own checkpoints only, and overwrites none.
+"""T5X's manager of Orbax checkpoints, which saves beside the training, deletes this run's own
+checkpoints only, and overwrites none.
 
-T5X builds the manager of a resumed run from its own default, which gin cannot reach: `install` puts this one in its place.
+T5X builds the manager of a resumed run from its own default, which gin cannot reach: `install` puts
+this one in its place.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _Upstream: Any = checkpoints.OrbaxCheckpointManagerInterface
 
 
 def _with_record(folder: str) -> type:
-    """Return Orbax's class of a checkpoint that is being written, which puts the record inside before it counts as whole."""
+    """Return Orbax's class of a checkpoint that is being written, which puts the record inside
+    before it counts as whole.
+    """
     usual: Any = atomicity_defaults.get_default_temporary_path_class(epath.Path(folder))
 
     class WithRecord(usual):
@@ -70,8 +74,9 @@ class _Keeper(_Upstream._CheckpointManagerImpl):  # noqa: SLF001
 class Manager(_Upstream):
     """Upstream's class with its arguments.
 
-    A save returns once the arrays are copied to the host; writing goes on while the next steps run. The next save and `close`
-    wait for it, and raise what went wrong in it. `keep` counts all checkpoints of the folder, and removes the run's own.
+    A save returns once the arrays are copied to the host; writing goes on while the next steps run.
+    The next save and `close` wait for it, and raise what went wrong in it. `keep` counts all
+    checkpoints of the folder, and removes the run's own.
     """
 
     def __init__(
@@ -112,7 +117,11 @@ class Manager(_Upstream):
         state_transformation_fns: Sequence[Any] = (),
         lazy_parameters: bool | None = False,
     ) -> Any:
-        """Restore as upstream does. FP8 state, or an optimizer's that a transformation took away, is made anew where the checkpoint has none."""
+        """Restore as upstream does.
+
+        FP8 state, or an optimizer's that a transformation took away, is made anew where the
+        checkpoint has none.
+        """
         state = self._train_state.state_dict()
         checkpoint = path or f"{self.directory}/checkpoint_{step}"
         resumes = folders.split(checkpoint)[0] == str(self.directory)
@@ -142,7 +151,9 @@ class Manager(_Upstream):
         return jax.tree.map(_counted, self._train_state, found)
 
     def _first_param_states(self) -> Any:
-        """Return the state of the optimizer before its first step, laid out as it is to be, which depends on the parameters' shapes alone."""
+        """Return the state of the optimizer before its first step, laid out as it is to be, which
+        depends on the parameters' shapes alone.
+        """
         abstract = self._train_state
 
         def make() -> Any:
@@ -157,7 +168,8 @@ class Manager(_Upstream):
     def save(
         self, train_state: Any, state_transformation_fns: Sequence[Any] = (), force: bool = True
     ) -> bool:
-        """Begin to save a train state; False where its step is already there, which is left as it is.
+        """Begin to save a train state; False where its step is already there, which is left as it
+        is.
 
         Raises:
           UserError: there is no room for it.
@@ -178,7 +190,8 @@ class Manager(_Upstream):
     def _begin(self, train_state: Any, transformations: Sequence[Any], force: bool) -> bool:
         error: Exception | None = None
         try:
-            super().wait_until_finished()  # as Orbax would below: until then its thread may delete what the transformations stamp
+            # As Orbax would below: until then its thread may delete what the transformations stamp.
+            super().wait_until_finished()
             record.require_room(
                 str(self.directory), size(self._train_state.state_dict(), self._save_dtype)
             )
@@ -196,7 +209,9 @@ class Manager(_Upstream):
         return bool(super().save(train_state, transformations, force))
 
     def wait_until_finished(self) -> None:
-        """Wait where something went wrong and the process is about to end, not where T5X waits after every save."""
+        """Wait where something went wrong and the process is about to end, not where T5X waits
+        after every save.
+        """
         if sys.exception() is not None:
             super().wait_until_finished()
 
@@ -220,7 +235,8 @@ def refuse_damaged(checkpoint: str, *, resumes: bool, read_values: bool = False)
     """Raise UserError where one of a checkpoint's files is damaged.
 
     Args:
-      checkpoint: a checkpoint_N; of those in the format before Orbax only what TensorStore says is known, once reading fails.
+      checkpoint: a checkpoint_N; of those in the format before Orbax only what TensorStore says is
+        known, once reading fails.
       resumes: whether a run was to go on from it.
       read_values: decode its arrays as well, which takes as long as restoring it.
     """
@@ -238,7 +254,9 @@ def save_now(train_state: Any) -> None:
 
 
 def finish() -> str | None:
-    """Wait for the saves that are begun and close their managers; return their folder, None where there were none."""
+    """Wait for the saves that are begun and close their managers; return their folder, None where
+    there were none.
+    """
     saving = list(_open)
     for each in saving:
         each.close()
@@ -246,7 +264,9 @@ def finish() -> str | None:
 
 
 def _counted(shape: Any, leaf: Any) -> Any:
-    """An array as restored, and a counter as a whole number again: upstream saves those of a resumed run as float32."""
+    """An array as restored, and a counter as a whole number again: upstream saves those of a
+    resumed run as float32.
+    """
     return leaf.astype(shape.dtype) if jnp.issubdtype(shape.dtype, jnp.integer) else leaf
 
 
@@ -256,7 +276,9 @@ def _say(line: str) -> None:
 
 
 def size(state: Any, dtype: Any = None) -> int:
-    """Return the bytes of a train state's checkpoint, uncompressed; `dtype` is the parameters', None as they are."""
+    """Return the bytes of a train state's checkpoint, uncompressed; `dtype` is the parameters',
+    None as they are.
+    """
     width = None if dtype is None else jnp.dtype(dtype).itemsize
     total = 0
     for part, tree in state.items():
@@ -276,7 +298,9 @@ def _ours(config: Any) -> Any:
 
 
 def install() -> None:
-    """Have T5X build this manager wherever it would build its default one; one of the user's stays."""
+    """Have T5X build this manager wherever it would build its default one; one of the user's
+    stays.
+    """
     upstream = utils.create_orbax_checkpoint_manager
     if getattr(upstream, "of_rosetta", False):
         return

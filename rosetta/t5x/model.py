@@ -1,4 +1,6 @@
-"""Upstream's models around rosetta's networks: FP8 state in the train state, and the loss over slices of the vocabulary."""
+"""Upstream's models around rosetta's networks: FP8 state in the train state, and the loss over
+slices of the vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SEGMENTS = "_segment_ids"  # ends the names of what says which example of a pack
 
 
 class _Applied:
-    """A module whose every `apply` is also given these variables and settings, for code of upstream's that passes the parameters alone."""
+    """A module whose every `apply` is also given these variables and settings, for code of
+    upstream's that passes the parameters alone.
+    """
 
     def __init__(self, module: Any, state: Mapping[str, Any], **how: Any) -> None:
         self._module, self._state, self._how = module, state, how
@@ -34,7 +38,9 @@ class _Applied:
 
 
 def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return for each feature which example its places belong to, [batch, length], 0 at padding: of packed rows by number, else all to one."""
+    """Return for each feature which example its places belong to, [batch, length], 0 at padding: of
+    packed rows by number, else all to one.
+    """
     packed = [name for name in batch if name.endswith(SEGMENTS)]
     if packed:
         return {name.removesuffix(SEGMENTS): batch[name] for name in packed}
@@ -46,14 +52,19 @@ def _segments(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Model(models.BaseTransformerModel):
-    """What both kinds of model share. `flax_mutables` everywhere is the train state's: empty, or the FP8 state."""
+    """What both kinds of model share.
+
+    `flax_mutables` everywhere is the train state's: empty, or the FP8 state.
+    """
 
     @property
     def config(self) -> Any:
         return self.module.config
 
     def get_initial_variables(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what upstream's returns, and with FP8 its state and the (empty) names of its axes."""
+        """Return what upstream's returns, and with FP8 its state and the (empty) names of its
+        axes.
+        """
         variables = super().get_initial_variables(*args, **kwargs)
         if fp8.COLLECTION not in variables:
             return variables
@@ -62,7 +73,9 @@ class _Model(models.BaseTransformerModel):
         )
 
     def loss_fn(self, params: Any, batch: Any, dropout_rng: Any, flax_mutables: Any = None) -> Any:
-        """Return the batch's loss (a sum over tokens, in float32) and its metrics; dropout_rng is None for evaluation."""
+        """Return the batch's loss (a sum over tokens, in float32) and its metrics; dropout_rng is
+        None for evaluation.
+        """
         bound = self._bound(flax_mutables)
         return (
             bound._chunked_loss(params, batch, dropout_rng)  # noqa: SLF001
@@ -94,7 +107,9 @@ class _Model(models.BaseTransformerModel):
         return bound
 
     def _chunked_loss(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """As upstream's loss_fn, without ever holding the logits of more than a slice of the vocabulary."""
+        """As upstream's loss_fn, without ever holding the logits of more than a slice of the
+        vocabulary.
+        """
         targets = batch["decoder_target_tokens"]
         hidden, kernel = self._hidden(params, batch, dropout_rng)
         config = self.config
@@ -140,7 +155,9 @@ class _Model(models.BaseTransformerModel):
         return total, metrics
 
     def _hidden(self, params: Any, batch: Any, dropout_rng: Any) -> Any:
-        """The hidden vectors [batch, length, features] and the kernel [features, vocabulary] that logits are made from."""
+        """The hidden vectors [batch, length, features] and the kernel [features, vocabulary] that
+        logits are made from.
+        """
         bound = copy.copy(self)
         bound.module = _Applied(self.module, {}, hidden_only=True)
         return bound._compute_logits(params, batch, dropout_rng)  # noqa: SLF001

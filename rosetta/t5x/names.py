@@ -1,6 +1,8 @@
-"""Gin settings typed for upstream's classes act on ours, where a run is ours: nobody's own gin file falls silent.
+"""Gin settings typed for upstream's classes act on ours, where a run is ours: nobody's own gin file
+falls silent.
 
-Importing this module from a gin file is enough. The settings are carried over once all files and bindings are read.
+Importing this module from a gin file is enough. The settings are carried over once all files and
+bindings are read.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _NETWORKS = (
 )
 OURS = {
     "t5x.partitioning.PjitPartitioner": "rosetta.t5x.partitioning.PjitPartitioner",
-    "t5x.partitioning.standard_logical_axis_rules": "rosetta.t5x.partitioning.standard_logical_axis_rules",
+    "t5x.partitioning.standard_logical_axis_rules": (
+        "rosetta.t5x.partitioning.standard_logical_axis_rules"
+    ),
     "t5x.trainer.Trainer": "rosetta.t5x.trainer.Trainer",
     "t5x.models.EncoderDecoderModel": "rosetta.t5x.model.EncoderDecoderModel",
     "t5x.models.DecoderOnlyModel": "rosetta.t5x.model.DecoderOnlyModel",
@@ -36,7 +40,8 @@ def carried(config: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, An
     Args:
       config: gin's own table, (scope, selector) -> {parameter: value}.
 
-    Whoever binds upstream's name means to override the run's files, which bind ours only: the value wins.
+    Whoever binds upstream's name means to override the run's files, which bind ours only: the value
+    wins.
     """
     found: dict[str, Any] = {}
     for (scope, selector), values in config.items():

@@ -1,4 +1,6 @@
-"""T5 as an encoder and decoder, and as a decoder alone; the parameters' tree and the methods are those of upstream's networks."""
+"""T5 as an encoder and decoder, and as a decoder alone; the parameters' tree and the methods are
+those of upstream's networks.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ def _embedded(
 
 
 def _logits(config: T5Config, hidden: Any, kernel: Any) -> Any:
-    """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the kernel is [features, vocabulary] in float32."""
+    """Return float32 logits [batch, length, vocabulary] of hidden [batch, length, features]; the
+    kernel is [features, vocabulary] in float32.
+    """
     return logits.product(hidden, kernel, config.logits_dtype) * logits_scale(config)
 
 
 def logits_scale(config: T5Config) -> float:
-    """What the products of hidden vectors and kernel are multiplied with: an embedding's rows are long where it doubles as the kernel."""
+    """What the products of hidden vectors and kernel are multiplied with: an embedding's rows are
+    long where it doubles as the kernel.
+    """
     return config.emb_dim**-0.5 if config.logits_via_embedding else 1.0
 
 
@@ -93,8 +99,9 @@ def _decoded(
 ) -> Any:
     """The body of both decoders, whose parameters are the module's.
 
-    tokens: int32 [batch, length]; encoded: [batch, length of the input, features]; encoder_mask: of decoder to encoder.
-    Returns float32 logits [batch, length, vocabulary], or with `hidden_only` what they are made from: hidden [batch, length, features], kernel.
+    tokens: int32 [batch, length]; encoded: [batch, length of the input, features]; encoder_mask: of
+    decoder to encoder. Returns float32 logits [batch, length, vocabulary], or with `hidden_only`
+    what they are made from: hidden [batch, length, features], kernel.
     """
     cached, length = decode or prefill_lengths is not None, tokens.shape[1]
     transposed = config.transpose_batch_sequence and not cached
@@ -155,7 +162,10 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder. Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary]."""
+    """Encoder and decoder.
+
+    Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary].
+    """
 
     config: T5Config
 
@@ -195,9 +205,11 @@ class Transformer(nn.Module):
         max_decode_length: int | None = None,
         hidden_only: bool = False,
     ) -> Any:
-        """Return logits of the decoder over `encoded`; with `decode`, of one token at a time with a cache.
+        """Return logits of the decoder over `encoded`; with `decode`, of one token at a time with a
+        cache.
 
-        Positions are counted from the start of a row also in packed ones, since only distances matter, and are therefore not read.
+        Positions are counted from the start of a row also in packed ones, since only distances
+        matter, and are therefore not read.
         """
         del decoder_positions
         real_inputs = encoder_input_tokens > 0
@@ -286,8 +298,9 @@ class LanguageModel(nn.Module):
     ) -> Any:
         """Return logits for inputs, which are the targets moved right by one; see Decoder.
 
-        decoder_causal_attention: int [batch, length], 1 for a prefix that sees itself in both directions.
-        With `prefill`, a prompt of prefill_lengths int32 [batch] tokens goes into the cache; with `decode`, one token after it.
+        decoder_causal_attention: int [batch, length], 1 for a prefix that sees itself in both
+        directions. With `prefill`, a prompt of prefill_lengths int32 [batch] tokens goes into the
+        cache; with `decode`, one token after it.
         """
         del decoder_positions  # only distances matter
         config, deterministic = self.config, not enable_dropout
@@ -324,7 +337,10 @@ class LanguageModel(nn.Module):
 
 
 class DecoderOnly(nn.Module):
-    """A language model. Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary]."""
+    """A language model.
+
+    Tokens are int32 [batch, length], 0 is padding; logits are float32 [batch, length, vocabulary].
+    """
 
     config: T5Config
 

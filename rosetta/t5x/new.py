@@ -127,7 +127,9 @@ def _checkpoint(given: str) -> str:
 
 
 def _data(given: str | None) -> str | dict[str, float] | None:
-    """Return a spec, or a mixture, whose files have absolute names: the script may be started from anywhere."""
+    """Return a spec, or a mixture, whose files have absolute names: the script may be started from
+    anywhere.
+    """
     from rosetta.data import spec  # noqa: PLC0415
 
     if given is None:
@@ -170,7 +172,10 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         raise UserError(
             "it has no sentinels for span corruption",
             args.vocab,
-            "make it with rosetta vocab train, or leave its extra_id pieces out so that they are added",
+            (
+                "make it with rosetta vocab train, or leave its extra_id pieces out so that they "
+                "are added"
+            ),
         )
     if args.checkpoint and own != vocab_size(family):
         raise UserError(
@@ -185,7 +190,10 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
         "SIZE": args.size,
         "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
         "NETWORK_IMPORT": "from rosetta.t5x import network\n" if network else "",
-        "VOCAB_SIZE": f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple of 128\n"
+        "VOCAB_SIZE": (
+            f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple "
+            "of 128\n"
+        )
         if network
         else "",
         "DATA": repr(_data(args.data)),
@@ -201,10 +209,12 @@ def _values(args: argparse.Namespace) -> dict[str, str]:
 
 
 def write(args: argparse.Namespace) -> list[Path]:
-    """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return their paths.
+    """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return
+    their paths.
 
     Raises:
-      UserError: a value is wrong, the folder cannot be written to, or one of the files is there already.
+      UserError: a value is wrong, the folder cannot be written to, or one of the files is there
+        already.
 
     All four are written or, whatever happens, none.
     """

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 
 
 class Scheduled(optimizers.OptaxWrapper):
-    """An optax optimizer of rate 1 whose update is multiplied by the rate the trainer hands it for its step.
+    """An optax optimizer of rate 1 whose update is multiplied by the rate the trainer hands it for
+    its step.
 
-    T5X's own wrapper drops that rate: an optax optimizer keeps the one it was built with, and the schedule of the run
-    shows in the log only. A schedule inside optax would count steps from where its state began instead of from
-    `train_state.step`, so that finetuning without the old optimizer state would start its schedule elsewhere.
+    T5X's own wrapper drops that rate: an optax optimizer keeps the one it was built with, and the
+    schedule of the run shows in the log only. A schedule inside optax would count steps from where
+    its state began instead of from `train_state.step`, so that finetuning without the old optimizer
+    state would start its schedule elsewhere.
     """
 
     def apply_gradient(
@@ -41,7 +43,9 @@ class Scheduled(optimizers.OptaxWrapper):
 
 
 def scheduled(transformations: Sequence[optax.GradientTransformation]) -> Scheduled:
-    """Return a chain of optax transformations, built for a rate of 1, that follows the trainer's learning rate."""
+    """Return a chain of optax transformations, built for a rate of 1, that follows the trainer's
+    learning rate.
+    """
     return Scheduled(optax.chain(*transformations))
 
 
@@ -55,22 +59,24 @@ def adamw(
 ) -> Scheduled:
     """Return AdamW (Loshchilov and Hutter, 2019) after clipping the gradient's global norm.
 
-    Its state is that of t5x.optimizers.chain([clip_by_global_norm, adamw]) with a constant rate, so that checkpoints
-    written with upstream's AdamW restore and the other way round.
+    Its state is that of t5x.optimizers.chain([clip_by_global_norm, adamw]) with a constant rate, so
+    that checkpoints written with upstream's AdamW restore and the other way round.
 
     Args:
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: added to the root of the second moment.
       weight_decay: times the learning rate and the parameter, subtracted in each step.
-      clip_norm: the largest global norm a gradient keeps; None clips nothing, and has another state tree.
+      clip_norm: the largest global norm a gradient keeps; None clips nothing, and has another state
+        tree.
     """
     steps = [] if clip_norm is None else [optax.clip_by_global_norm(clip_norm)]
     return scheduled([*steps, optax.adamw(1.0, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay)])
 
 
 def decay_per_step(steps: int, warmup_steps: int, last: float) -> float:
-    """Return `decay_factor` of T5X's linear_decay: the share of the peak lost in each step after the warm-up.
+    """Return `decay_factor` of T5X's linear_decay: the share of the peak lost in each step after
+    the warm-up.
 
     Args:
       steps: the schedule's length, warm-up included.

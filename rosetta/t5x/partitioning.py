@@ -1,7 +1,9 @@
-"""How a train state is laid out over devices: upstream's rules over a mesh of data times model, with the optimizer's state over both.
+"""How a train state is laid out over devices: upstream's rules over a mesh of data times model,
+with the optimizer's state over both.
 
-A dimension of a parameter is a multiple of some power of two, and seldom of 9. So that the optimizer's state can be spread over 144 groups of
-devices, they become 9 replicas of 16: the batch lies over both axes, and each array over as much of them as one of its dimensions divides by.
+A dimension of a parameter is a multiple of some power of two, and seldom of 9. So that the
+optimizer's state can be spread over 144 groups of devices, they become 9 replicas of 16: the batch
+lies over both axes, and each array over as much of them as one of its dimensions divides by.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ SPLIT = "TP_SIZE (num_partitions)"
 
 
 def fitting(devices: int, local: int) -> list[int]:
-    """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of them that divide all."""
+    """Return the tensor-parallel sizes that fit: divisors of a machine's devices, and multiples of
+    them that divide all.
+    """
     return [
         size
         for size in range(1, devices + 1)
@@ -40,9 +44,11 @@ def fitting(devices: int, local: int) -> list[int]:
 
 
 def shards(groups: int, local: int) -> int:
-    """Return over how many neighbours an axis of its own is to spread state: the largest power of two that divides the groups of devices.
+    """Return over how many neighbours an axis of its own is to spread state: the largest power of
+    two that divides the groups of devices.
 
-    Of it or in it are whole machines, with `local` groups each, so that what a machine has is a block of the mesh.
+    Of it or in it are whole machines, with `local` groups each, so that what a machine has is a
+    block of the mesh.
     """
     power = groups & -groups
     while power % local and local % power:
@@ -55,7 +61,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
 
     Args:
       num_partitions: devices over which one model is split (tensor parallelism).
-      fsdp: keep each device's share of the optimizer's state only, over the data axes as well. Checkpoints do not depend on it.
+      fsdp: keep each device's share of the optimizer's state only, over the data axes as well.
+        Checkpoints do not depend on it.
       devices: the mesh's devices; default: all of the process's backend.
       Others as upstream's; with model_parallel_submesh the mesh is upstream's, too.
     """
@@ -84,7 +91,10 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         if num_partitions not in fitting(len(found), local):
             sizes = ", ".join(map(str, fitting(len(found), local)))
             raise UserError(
-                f"a model is not split {num_partitions}-fold over {len(found)} device(s), {local} a process",
+                (
+                    f"a model is not split {num_partitions}-fold over {len(found)} device(s), "
+                    f"{local} a process"
+                ),
                 SPLIT,
                 f"choose one of: {sizes}",
             )
@@ -106,7 +116,9 @@ class PjitPartitioner(partitioning.PjitPartitioner):
 
     @functools.cached_property
     def mesh(self) -> Mesh:
-        """Data times model, neighbours on one machine sharing a model; with `fsdp`, replica times data times model where that spreads more."""
+        """Data times model, neighbours on one machine sharing a model; with `fsdp`, replica times
+        data times model where that spreads more.
+        """
         if self._model_parallel_submesh or self._ici_mesh_shape:
             return super().mesh
         axes = (REPLICA, DATA, MODEL)[-len(self._groups) - 1 :]
@@ -127,14 +139,19 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             below = batch_size // self.data_mesh_size * self.data_mesh_size
             near = ", ".join(str(each) for each in (below, below + self.data_mesh_size) if each)
             raise UserError(
-                f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups of devices",
+                (
+                    f"a batch of {batch_size} does not divide over {self.data_mesh_size} groups "
+                    "of devices"
+                ),
                 "batch_size",
                 f"give a multiple of {self.data_mesh_size}: {near}",
             )
         return super().get_data_layout(batch_size, host_index)
 
     def get_mesh_axes(self, train_state: Any) -> Any:
-        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data axes as well, where a dimension divides."""
+        """Return the layout of a train state; with `fsdp`, the optimizer's state lies over the data
+        axes as well, where a dimension divides.
+        """
         axes = super().get_mesh_axes(train_state)
         shapes = traverse_util.flatten_dict(
             train_state.state_dict(), keep_empty_nodes=True, sep="/"
@@ -143,7 +160,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         for name, spec in flat.items():
             shape = getattr(shapes.get(name), "shape", None)
             if spec is None and shape == ():
-                # Without a layout, T5X restores a counter in the parameters' type: float32 is exact up to 2**24 only, bfloat16 to 256.
+                # Without a layout, T5X restores a counter in the parameters' type: float32 is exact
+                # up to 2**24 only, bfloat16 to 256.
                 flat[name] = PartitionSpec()
             elif self._fsdp and name.startswith("state/param_states/"):
                 flat[name] = spread_over_data(spec, shape or (), self._sizes)
@@ -163,7 +181,8 @@ class PjitPartitioner(partitioning.PjitPartitioner):
         return axes.restore_state(traverse_util.unflatten_dict(flat, sep="/"))
 
     def over_data(self, axes: Any, params: Any) -> Any:
-        """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its optimizer's state over them.
+        """Return for each parameter, as a PartitionSpec of data axes alone, how `fsdp` spreads its
+        optimizer's state over them.
 
         Args:
           axes: the parameters' own layout, a tree of PartitionSpec or None.
@@ -184,9 +203,11 @@ def _over(spec: Iterable[Any], axes: Container[str]) -> bool:
 
 
 def spread_over_data(spec: Any, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Any:
-    """Return a layout with data axes added to a dimension that has room for them: free, and divisible by their sizes.
+    """Return a layout with data axes added to a dimension that has room for them: free, and
+    divisible by their sizes.
 
-    It is all of the axes if a dimension divides by them together, else the faster ones; and of such dimensions the largest.
+    It is all of the axes if a dimension divides by them together, else the faster ones; and of such
+    dimensions the largest.
 
     Args:
       spec: the layout so far, a PartitionSpec or None.

@@ -15,7 +15,8 @@ RECORD_NAME = "record_name"  # see evaluation_data.RECORD_NAME
 
 
 def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any = None) -> None:
-    """Write predictions as T5X does, with "id" or "idx", or however the record calls it, as the first field of a line.
+    """Write predictions as T5X does, with "id" or "idx", or however the record calls it, as the
+    first field of a line.
 
     Arguments are those of T5X's write_inferences_to_file.
     """

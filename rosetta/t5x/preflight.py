@@ -1,4 +1,6 @@
-"""What can be known to be wrong with a run before JAX starts: its devices, its model's split, its data, its files."""
+"""What can be known to be wrong with a run before JAX starts: its devices, its model's split, its
+data, its files.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,8 @@ def data(
     trains: bool = False,
     answered: bool = True,
 ) -> None:
-    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see check.
+    """Check data, vocabulary and lengths, as far as they are set in a way that can be read; see
+    check.
 
     Training's first records are read, and every record that is evaluated or inferred from.
 
@@ -182,11 +185,13 @@ def data(
 
 
 def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
-    """Check that a run that goes on makes the rows that it began with, as far as that can be read; the trainer looks at files and vocabulary, too.
+    """Check that a run that goes on makes the rows that it began with, as far as that can be read;
+    the trainer looks at files and vocabulary, too.
 
     Args:
       checkpoint: the newest in its folder.
-      start: what a finetuning starts from; "" in pretraining. A checkpoint with another one is not this run's.
+      start: what a finetuning starts from; "" in pretraining. A checkpoint with another one is not
+        this run's.
       bound: see check.
 
     Raises:
@@ -225,7 +230,8 @@ def goes_on(checkpoint: str, start: str, bound: dict[str, str]) -> None:
 def check_last_step(
     bound: Mapping[str, str], begun: int, step: int, folder: str
 ) -> tuple[str, ...]:
-    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is left.
+    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is
+    left.
 
     Args:
       bound: see check.
@@ -260,12 +266,16 @@ def describe_precision_change(checkpoint: str, bound: Mapping[str, str]) -> tupl
 
 
 def datasets(environment: Mapping[str, str]) -> str:
-    """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation mounts it."""
+    """Return the folder of prepared data sets: TFDS_DATA_DIR, else where the image's documentation
+    mounts it.
+    """
     return environment.get("TFDS_DATA_DIR") or "/t5x_home/datasets"
 
 
 def checkpoint(path: str, name: str) -> str:
-    """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError where a folder of this machine is neither."""
+    """Return the checkpoint_N, or folder with some, that a variable names, absolute; UserError
+    where a folder of this machine is neither.
+    """
     found = absolute(path)
     if "://" in found:
         checks.remote_path(found)

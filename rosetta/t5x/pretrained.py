@@ -1,4 +1,6 @@
-"""What finetuning takes over from the checkpoint it starts from: its step, its batch, its attention's scale."""
+"""What finetuning takes over from the checkpoint it starts from: its step, its batch, its
+attention's scale.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     """Return the checkpoint_N that a run starts from, the same one whenever it is started again.
 
     Args:
-      checkpoint: a checkpoint_N, or a folder of them: the newest, unless `model_dir` says which. None: from nothing.
-      model_dir: where the run saves. Its newest checkpoint's record says what finetuning there started from.
+      checkpoint: a checkpoint_N, or a folder of them: the newest, unless `model_dir` says which.
+        None: from nothing.
+      model_dir: where the run saves. Its newest checkpoint's record says what finetuning there
+        started from.
 
     Raises:
       UserError: there is none, or the finetuning in `model_dir` started from another step.
@@ -57,7 +61,8 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
 
 
 def named(checkpoint: str | None) -> str:
-    """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one in the folder.
+    """Return the checkpoint a path names: itself where it ends in checkpoint_N, else the newest one
+    in the folder.
 
     Raises:
       UserError: there is none.
@@ -90,7 +95,9 @@ def step(checkpoint: str | None) -> int:
 
 
 def total_steps(checkpoint: str | None, more: int) -> int:
-    """Return the step at which `more` steps from the checkpoint are done: T5X counts on from its step."""
+    """Return the step at which `more` steps from the checkpoint are done: T5X counts on from its
+    step.
+    """
     if more < 1:
         raise UserError(f"FT_STEPS is {more}", "finetuning", "give at least 1")
     begun = step(checkpoint)
@@ -99,7 +106,8 @@ def total_steps(checkpoint: str | None, more: int) -> int:
 
 
 def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping[str, int]) -> int:
-    """Return the target tokens of one pretraining batch, by which T5 divides the loss in finetuning too.
+    """Return the target tokens of one pretraining batch, by which T5 divides the loss in finetuning
+    too.
 
     A loss on another scale would meet Adam's moments and the z-loss as they were in pretraining.
 
@@ -114,26 +122,32 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
     if found and found.batch_size and found.targets_length:
         batch, targets, says = found.batch_size, found.targets_length, "as the checkpoint says"
     say(
-        f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x {targets} target tokens, {says}"
+        f"the loss is divided by {batch * targets}: pretraining's {batch} sequences x "
+        f"{targets} target tokens, {says}"
     )
     return batch * targets
 
 
 def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
-    """Return whether attention's logits are divided by the root of the head's size, as the checkpoint's were.
+    """Return whether attention's logits are divided by the root of the head's size, as the
+    checkpoint's were.
 
     Args:
       checkpoint: where the weights come from; None: from nothing.
       otherwise: the answer for weights from nothing.
 
-    Public T5, mT5 and byT5 weights say nothing of themselves and need False: T5 folds the division into the weights.
+    Public T5, mT5 and byT5 weights say nothing of themselves and need False: T5 folds the division
+    into the weights.
     """
     if not checkpoint:
         return otherwise
     found = record.require(named(checkpoint), "whether its attention's logits are divided")
     scaled = bool(found and found.scale_attn_logits)
     say(
-        f"attention's logits are {'divided by the root of the head size' if scaled else 'not divided'}: {named(checkpoint)} {'says so' if found else 'has no record, so it is taken for public weights'}"
+        "attention's logits are "
+        f"{'divided by the root of the head size' if scaled else 'not divided'}: "
+        f"{named(checkpoint)} "
+        f"{'says so' if found else 'has no record, so it is taken for public weights'}"
     )
     return scaled
 

@@ -1,4 +1,6 @@
-"""Evaluating a checkpoint and inferring from one: from the settings to the program, with every check that needs no JAX."""
+"""Evaluating a checkpoint and inferring from one: from the settings to the program, with every
+check that needs no JAX.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ def command(what: str, environment: Mapping[str, str]) -> Command:
 
     Args:
       what: "eval" or "infer".
-      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC, BSIZE (32), TP_SIZE, DATA, VOCAB,
-        EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and the switches.
+      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC,
+        BSIZE (32), TP_SIZE, DATA, VOCAB, EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and
+        the switches.
 
     Raises:
       UserError: anything that can be known to be wrong before JAX starts.

@@ -1,7 +1,9 @@
-"""What a checkpoint says of itself: rosetta.json, beside it when it is saved and inside it once it is whole.
+"""What a checkpoint says of itself: rosetta.json, beside it when it is saved and inside it once it
+is whole.
 
-Upstream's checkpoints hold arrays only. Some of what they were trained with decides how they must be read: whether attention's
-logits were divided, the batch that the loss belongs to, the vocabulary. Public weights have no record.
+Upstream's checkpoints hold arrays only. Some of what they were trained with decides how they must
+be read: whether attention's logits were divided, the batch that the loss belongs to, the
+vocabulary. Public weights have no record.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def read(checkpoint: str) -> Record | None:
                 raise UserError(
                     "it was written by a newer release",
                     place,
-                    "use that release, or remove the file and set network.T5Config.scale_attn_logits",
+                    (
+                        "use that release, or remove the file and set "
+                        "network.T5Config.scale_attn_logits"
+                    ),
                 )
             return Record(**found)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -103,7 +108,8 @@ def _replace(path: Any, text: str) -> None:
 
 
 def put_inside(folder: str, step: int, checkpoint: str) -> None:
-    """Put the record of a step's checkpoint into the folder it is being written to, before it counts as whole.
+    """Put the record of a step's checkpoint into the folder it is being written to, before it
+    counts as whole.
 
     Args:
       folder: of the checkpoints; `write` has put the record there.
@@ -116,7 +122,10 @@ def put_inside(folder: str, step: int, checkpoint: str) -> None:
 
 
 def is_orbax(checkpoint: str) -> bool:
-    """Return whether a checkpoint_N is in Orbax's format, as ours are. Public weights are in T5X's older one."""
+    """Return whether a checkpoint_N is in Orbax's format, as ours are.
+
+    Public weights are in T5X's older one.
+    """
     marks = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
     return any(folders.path(f"{checkpoint}/{mark}").exists() for mark in marks)
 
@@ -129,7 +138,8 @@ def require(checkpoint: str, setting: str) -> Record | None:
       setting: what has to be known of it, for the error.
 
     Raises:
-      UserError: it has no record and is not in the format of public weights: nothing says what it was trained with.
+      UserError: it has no record and is not in the format of public weights: nothing says what it
+        was trained with.
     """
     found = read(checkpoint)
     if found is None and is_orbax(checkpoint):
@@ -140,7 +150,10 @@ def require(checkpoint: str, setting: str) -> Record | None:
             "batch_size": 128,
             "targets_length": 114,
         }
-        do = f"copy {FILE} from the folder of the run that wrote it, or write one with the values it was trained with: {json.dumps(known)}"
+        do = (
+            f"copy {FILE} from the folder of the run that wrote it, or write one with the values "
+            f"it was trained with: {json.dumps(known)}"
+        )
         raise UserError(
             f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do
         )
@@ -148,11 +161,13 @@ def require(checkpoint: str, setting: str) -> Record | None:
 
 
 def stamp(folder: str, *, idle: bool = False) -> None:
-    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget those whose checkpoint is gone.
+    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget
+    those whose checkpoint is gone.
 
     Args:
       folder: of the checkpoints.
-      idle: nothing is being saved in it. Else a record later than all checkpoints may be that of one which is.
+      idle: nothing is being saved in it. Else a record later than all checkpoints may be that of
+        one which is.
     """
     beside = folders.path(f"{folder}/{FOLDER}")
     if not beside.is_dir():
@@ -189,7 +204,9 @@ def was_begun_here(folder: str) -> bool:
 
 
 def made_here(folder: str, step: int) -> bool:
-    """Return whether the run that saves in `folder` made this checkpoint: not one without a record, nor one copied from another run."""
+    """Return whether the run that saves in `folder` made this checkpoint: not one without a record,
+    nor one copied from another run.
+    """
     name = folders.path(f"{folder}/{FOLDER}/run")
     found = read(f"{folder}/checkpoint_{step}")
     return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
@@ -201,7 +218,9 @@ def make(folder: str) -> None:
 
 
 def require_folder(folder: str) -> None:
-    """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot be written to or made."""
+    """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot
+    be written to or made.
+    """
     if "://" in folder:
         return
     if not os.path.isabs(folder):
@@ -214,7 +233,10 @@ def require_folder(folder: str) -> None:
 
 
 def require_room(folder: str, needed: int) -> None:
-    """NoRoomError where the next checkpoint of `needed` bytes does not fit. Object stores are not asked."""
+    """NoRoomError where the next checkpoint of `needed` bytes does not fit.
+
+    Object stores are not asked.
+    """
     if "://" in folder:
         return
     existing = os.path.abspath(folder)

@@ -1,7 +1,8 @@
 """Gradients that leave a device once a step, in the type one chooses.
 
-Left to itself, XLA adds gradients up over the data axes where each arises: in the type of that product, and once for every microbatch.
-Here each group of devices sums its own microbatches, and what it has is added up over the groups at the end.
+Left to itself, XLA adds gradients up over the data axes where each arises: in the type of that
+product, and once for every microbatch. Here each group of devices sums its own microbatches, and
+what it has is added up over the groups at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ WHERE = "GRADIENT_DTYPE (Trainer.gradient_dtype)"
 
 
 def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) -> None:
-    """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its tokens.
+    """UserError where gradients cannot be added up in `dtype`, or the loss is no sum over its
+    tokens.
 
     Args:
       dtype: one of DTYPES, or None: nothing is asked for.
@@ -61,7 +63,10 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
         )
     if config.attention != "xla" and partitioner.mesh.size > partitioner.data_mesh_size:
         raise UserError(
-            f"with models split over devices XLA cannot place {config.attention}'s attention inside it",
+            (
+                f"with models split over devices XLA cannot place {config.attention}'s attention "
+                "inside it"
+            ),
             WHERE,
             "leave it unset, or set ATTENTION=xla or TP_SIZE=1",
         )
@@ -70,19 +75,23 @@ def check(dtype: str | None, factor: Any, partitioner: Any, config: T5Config) ->
 def over_data(
     gradients: Callable[..., Any], partitioner: Any, dtype: str, axes: Any
 ) -> Callable[..., Any]:
-    """Return `gradients` computed by each group of devices on its rows of the batch, and added up in `dtype`.
+    """Return `gradients` computed by each group of devices on its rows of the batch, and added up
+    in `dtype`.
 
     Args:
-      gradients: (params, state, batch, rng) -> (gradients, metrics, what FP8 has seen), all sums over the batch, or largest values.
+      gradients: (params, state, batch, rng) -> (gradients, metrics, what FP8 has seen), all sums
+        over the batch, or largest values.
       partitioner: of the run: its mesh, and the rules of which the data axes are none inside.
-      dtype: of the sum over the groups. What it gives is float32 again, and where the optimizer's state is spread over the groups, so is it.
+      dtype: of the sum over the groups. What it gives is float32 again, and where the optimizer's
+        state is spread over the groups, so is it.
       axes: the parameters' layout, a tree of PartitionSpec.
 
     Dropout's masks differ from those without it: every group draws its own.
     """
     mesh, over, groups = partitioner.mesh, partitioner.data_axes, partitioner.data_mesh_size
     split_models = mesh.size > groups
-    # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has no rule inside such a function.
+    # Where no model is split nothing is left to XLA, for whose partitioning cuDNN's attention has
+    # no rule inside such a function.
     rules = (
         [
             (name, None if set(named(axis)) & set(over) else axis)
@@ -110,7 +119,8 @@ def over_data(
         return (lax.psum(leaf, rest) if rest else leaf).astype(jnp.float32)
 
     def reduced(params: Any, state: Any, batch: Any, rng: Any) -> Any:
-        # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism each takes its part of the whole sum.
+        # Over an axis that is left to XLA, a scatter would first gather: with tensor parallelism
+        # each takes its part of the whole sum.
         replicated, split = PartitionSpec(), PartitionSpec(over)
         spread = (
             jax.tree.map(lambda _: replicated, params)
@@ -130,7 +140,8 @@ def over_data(
                 largest,
             )
 
-        # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the type it has.
+        # Unchecked, as otherwise JAX itself adds up the gradients of what all groups share, in the
+        # type it has.
         found, metrics, seen = jax.shard_map(
             local,
             mesh=mesh,

@@ -1,4 +1,6 @@
-"""What the gin files of a run come to, without running it: for checks before step 0, for planning, for tests."""
+"""What the gin files of a run come to, without running it: for checks before step 0, for planning,
+for tests.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ ENTRIES = {"train": "train", "eval": "evaluate", "infer": "infer"}
 
 @functools.cache  # gin keeps what it has registered, and takes no second function of the same name
 def _stand_in(script: str) -> types.ModuleType:
-    """Return a module in the place of T5X's script, whose entry gives back what gin passes to it."""
+    """Return a module in the place of T5X's script, whose entry gives back what gin passes to
+    it.
+    """
     entry = ENTRIES[script]
     real = getattr(importlib.import_module(f"t5x.{script}"), entry)
 
@@ -42,15 +46,18 @@ def arguments(
     script: str = "train",
     search: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Give what T5X's `train`, `evaluate` or `infer` would be called with, built: model, partitioner, data sets.
+    """Give what T5X's `train`, `evaluate` or `infer` would be called with, built: model,
+    partitioner, data sets.
 
     Args:
       files: gin files, later ones overriding earlier ones.
       bindings: lines such as "TRAIN_STEPS = 10", which override the files.
       script: "train", "eval" or "infer".
-      search: folders in which relative names are looked for, before the working folder and Python's packages.
+      search: folders in which relative names are looked for, before the working folder and Python's
+        packages.
 
-    Gin's own table is filled inside the context, for what reads it when called (the trainer's class), and empty after it.
+    Gin's own table is filled inside the context, for what reads it when called (the trainer's
+    class), and empty after it.
 
     Raises:
       UserError: a file is missing, a name is unknown, or a required value is not set.

@@ -1,4 +1,6 @@
-"""What a run of the scripts is asked to do, from positionals or from variables, checked before anything starts."""
+"""What a run of the scripts is asked to do, from positionals or from variables, checked before
+anything starts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 TASKS = ("mnli2", "squad1")
 LENGTHS = {"ENC_SL": "inputs", "DEC_SL": "targets"}
 _SWITCHES = ("ENABLE_FP8", "TRANSPOSE_BS", "FUSE_QKV", "PACK")
-# The scripts' words, in their documented order; any of them may be left out from the end, or be empty.
+# The scripts' words, in their documented order; any of them may be left out from the end, or be
+# empty.
 POSITIONALS = {
     "singlenode_pretrain_pile": (
         "T5_SIZE",
@@ -61,7 +64,8 @@ class Settings:
       gpus: in the run.
       batch_per_gpu: sequences.
       lengths: tokens; only those that were given.
-      macros: of the gin files, by their names, which are variables' too; only those that were given.
+      macros: of the gin files, by their names, which are variables' too; only those that were
+        given.
       steps: at which the run ends, None for what the gin file says.
       model_dir: absolute, or the address of an object store.
       log_dir: "" for none.
@@ -132,7 +136,8 @@ def read(
             ("SLURM_NTASKS", "1"),
         )
     }
-    # Inside a Slurm job SLURM_NTASKS is set for all that runs there, also for what is one process by its name.
+    # Inside a Slurm job SLURM_NTASKS is set for all that runs there, also for what is one process
+    # by its name.
     processes = 1 if single else numbers["SLURM_NTASKS"]
     size = given.get("T5_SIZE") or "large"
     model_dir = given.get("MODEL_DIR") or (
@@ -171,7 +176,9 @@ def lengths(given: Mapping[str, str]) -> dict[str, int]:
 
 
 def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
-    """Return the number of sentinels to add to the vocabulary, where EXTRA_IDS gives it; UserError where it is not a number."""
+    """Return the number of sentinels to add to the vocabulary, where EXTRA_IDS gives it; UserError
+    where it is not a number.
+    """
     text = given.get("EXTRA_IDS")
     if not text:
         return {}
@@ -179,7 +186,10 @@ def read_extra_ids(given: Mapping[str, str]) -> dict[str, int]:
 
 
 def macros(given: Mapping[str, str]) -> dict[str, float]:
-    """Return the macros of the gin files that are given as variables: steps, and a learning rate. UserError where one is no number above 0."""
+    """Return the macros of the gin files that are given as variables: steps, and a learning rate.
+
+    UserError where one is no number above 0.
+    """
     found: dict[str, float] = {
         name: positive(name, given[name])
         for name in ("WARMUP_STEPS", "SAVE_PERIOD", "EVAL_PERIOD")
@@ -197,7 +207,8 @@ def arithmetic(
     microbatches: int = 1,
     names: tuple[str, str] = ("TP_SIZE=", "NUM_MICROBATCHES="),
 ) -> None:
-    """Check that GPUs divide into groups that share a model, and a group's sequences into microbatches.
+    """Check that GPUs divide into groups that share a model, and a group's sequences into
+    microbatches.
 
     Args:
       gpus: of the run.
@@ -216,7 +227,10 @@ def arithmetic(
     if sequences % microbatches:
         batch = gpus // split * sequences
         raise UserError(
-            f"a global batch of {batch}, {sequences} for each group of {split} GPU(s), does not divide by it",
+            (
+                f"a global batch of {batch}, {sequences} for each group of {split} GPU(s), does "
+                "not divide by it"
+            ),
             f"{names[1]}{microbatches}",
             fitting(sequences),
         )

@@ -1,4 +1,6 @@
-"""A stack of equal layers: one after the other, or one compiled layer in a loop; with rematerialisation or without."""
+"""A stack of equal layers: one after the other, or one compiled layer in a loop; with
+rematerialisation or without.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ def run(
     cached: bool = False,
     **how: Any,
 ) -> Any:
-    """Send x through `count` layers named layers_0, layers_1, ... of `module`, called as layer(config, **how)(x, *others).
+    """Send x through `count` layers named layers_0, layers_1, ... of `module`, called as
+    layer(config, **how)(x, *others).
 
-    The variables are those of single layers also with config.scan_layers: they are stacked for the loop, so that checkpoints do not depend on
-    it. Layers with a cache are never scanned over.
+    The variables are those of single layers also with config.scan_layers: they are stacked for the
+    loop, so that checkpoints do not depend on it. Layers with a cache are never scanned over.
     """
     checkpoints = config.remat != "none"
     if not config.scan_layers or not count or cached or module.is_initializing():

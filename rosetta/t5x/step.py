@@ -30,8 +30,8 @@ def loss(values: Mapping[str, float], factor: Any) -> float | None:
 
     Args:
       values: metric -> its value over the period.
-      factor: the model's loss_normalizing_factor, by which T5X's own numbers are divided: a number, None for 1, or the name of a mean,
-        whose loss is already one.
+      factor: the model's loss_normalizing_factor, by which T5X's own numbers are divided: a number,
+        None for 1, or the name of a mean, whose loss is already one.
     """
     if factor is None or isinstance(factor, (int, float)):
         found = values.get("loss_per_nonpadding_target_token")

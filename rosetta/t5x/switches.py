@@ -1,4 +1,6 @@
-"""The switches that people set by variables or positionals, what they default to on the card at hand, and the gin bindings they become."""
+"""The switches that people set by variables or positionals, what they default to on the card at
+hand, and the gin bindings they become.
+"""
 
 from __future__ import annotations
 
@@ -68,18 +70,23 @@ class Switches:
 
 
 def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
-    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a card; see presets.use.options."""
+    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a card;
+    see presets.use.options.
+    """
     return use.options("t5x", size, precision=PRECISIONS[fp8], accelerator=accelerator)
 
 
 def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:
-    """Decide all switches from what was given, by the names of the variables (empty: not given), and from the cards.
+    """Decide all switches from what was given, by the names of the variables (empty: not given),
+    and from the cards.
 
-    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as documented; FP8 only where every card has it and
-    no other precision was asked for. The attention is cuDNN's where every card has it.
+    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as
+    documented; FP8 only where every card has it and no other precision was asked for. The attention
+    is cuDNN's where every card has it.
 
     Raises:
-      UserError: a value is none, or something was asked for that this machine or environment cannot do.
+      UserError: a value is none, or something was asked for that this machine or environment cannot
+        do.
     """
     notes = list[str]()
     precision = one_of("PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16"))

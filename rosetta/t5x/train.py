@@ -1,4 +1,6 @@
-"""T5X's programs as they are (train, or eval or infer as the first word), started by us: what a user can mend is one line and status 2 there as well."""
+"""T5X's programs as they are (train, or eval or infer as the first word), started by us: what a
+user can mend is one line and status 2 there as well.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from rosetta.errors import UserError
 from rosetta.health import run, stop, system_errors
 from rosetta.launch import end, startup
 
-_LESS_MEMORY = "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more of it again (REMAT=full)"
+_LESS_MEMORY = (
+    "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more "
+    "of it again (REMAT=full)"
+)
 
 
 def main(module: str = "t5x.train") -> None:
@@ -76,14 +81,17 @@ def _parse_flags(words: list[str]) -> list[str]:
 
 
 def _end_if_data() -> None:
-    """End the process with one line if evaluation's data raised an error for the user; return otherwise."""
+    """End the process with one line if evaluation's data raised an error for the user; return
+    otherwise.
+    """
     data = sys.modules.get("rosetta.t5x.evaluation_data")
     if data is not None and data.errors:
         end.now(data.errors[0])
 
 
 def _end_if_system(error: Exception) -> None:
-    """End the process with one line if the operating system raised the error before the first step; return otherwise.
+    """End the process with one line if the operating system raised the error before the first step;
+    return otherwise.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
@@ -96,7 +104,8 @@ def _end_if_system(error: Exception) -> None:
 
 
 def _end_if_configuration(error: Exception) -> None:
-    """End the process with one line if the error was raised while gin built the run; return otherwise.
+    """End the process with one line if the error was raised while gin built the run; return
+    otherwise.
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """

@@ -1,4 +1,6 @@
-"""Upstream's trainer, with gradients of several microbatches and FP8 state in one step, and progress said."""
+"""Upstream's trainer, with gradients of several microbatches and FP8 state in one step, and
+progress said.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,13 @@ _SKIPPED = "rosetta/skipped"  # the share of steps whose update was left out
 def gradients(
     model: Any, params: Any, state: Any, batch: Any, dropout_rng: Any, microbatches: int, spec: Any
 ) -> tuple[Any, Any, Any]:
-    """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where there is none).
+    """Return the sum of the gradients over a batch, its metrics, and what FP8 has seen (empty where
+    there is none).
 
     All microbatches read the same FP8 scales, and their largest magnitudes are combined.
 
-    The batch's arrays are [batch, ...], which divides by `microbatches`; `spec` is its layout over the mesh, None where it has none.
+    The batch's arrays are [batch, ...], which divides by `microbatches`; `spec` is its layout over
+    the mesh, None where it has none.
     """
 
     def loss(variables: tuple[Any, Any], part: Any, rng: Any) -> Any:
@@ -106,7 +110,8 @@ class Trainer(trainer.Trainer):
 
     Args:
       total_steps: of the run, for the time that is left.
-      gradient_dtype: add gradients up over the devices once a step, in this type (rosetta.t5x.reduction); None: as XLA does.
+      gradient_dtype: add gradients up over the devices once a step, in this type
+        (rosetta.t5x.reduction); None: as XLA does.
     """
 
     train_state: Any  # upstream's property
@@ -145,7 +150,10 @@ class Trainer(trainer.Trainer):
         self._work: Any = None
 
     def close(self) -> None:
-        """Wait for the last report and close as upstream's does. What went wrong in a report is raised."""
+        """Wait for the last report and close as upstream's does.
+
+        What went wrong in a report is raised.
+        """
         if self._health:
             self._health.close()
         self._said.shutdown()
@@ -175,7 +183,8 @@ class Trainer(trainer.Trainer):
         )  # that it was waited for
 
     def train(self, batch_iter: Any, num_steps: int, start_step: int | None = None) -> Any:
-        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier report is raised.
+        """Train as upstream's does, on batch s at step s, and report. What went wrong in an earlier
+        report is raised.
 
         Raises:
           PreemptionError: the run is to end here, and T5X to save a checkpoint first.
@@ -264,7 +273,10 @@ class Trainer(trainer.Trainer):
         }
 
     def _seen(self, batches: Any, start: int) -> Iterator[Any]:
-        """The same batches, one of which was looked at for its shapes. Between them the run may be stopped, or saved."""
+        """The same batches, one of which was looked at for its shapes.
+
+        Between them the run may be stopped, or saved.
+        """
         self._at = start
         self._between()
         remaining = iter(batches)
@@ -377,7 +389,9 @@ class Trainer(trainer.Trainer):
 
 
 def _where_finite(found: Any, after: Any, before: Any) -> tuple[Any, Any]:
-    """Return the train state after a step whose gradients are finite; of another, the one before it, with the step counted. And which it is, bool []."""
+    """Return the train state after a step whose gradients are finite; of another, the one before
+    it, with the step counted. And which it is, bool [].
+    """
     fine = finite(found)
     return jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, before).replace_step(
         after.step

@@ -16,12 +16,16 @@ def when(condition: object, make: Callable[[], Any]) -> Any:
 
 
 def task_name(task: Any) -> str:
-    """Return a SeqIO task's name, under which it is registered: SeqIO's evaluator takes no task itself."""
+    """Return a SeqIO task's name, under which it is registered: SeqIO's evaluator takes no task
+    itself.
+    """
     return task if isinstance(task, str) else str(task.name)
 
 
 def needs_answers(mode: str) -> bool:
-    """Return whether inference in a mode of T5X's needs each record's answer: it does to score answers."""
+    """Return whether inference in a mode of T5X's needs each record's answer: it does to score
+    answers.
+    """
     return mode == "score"
 
 

@@ -1,4 +1,6 @@
-"""How long pretraining's learning rate rises where nothing says it: T5X's 10,000 steps, or a share of a shorter run."""
+"""How long pretraining's learning rate rises where nothing says it: T5X's 10,000 steps, or a share
+of a shorter run.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ SHARE = 20  # of a run, one step in so many
 
 @functools.cache  # what a run begins with it ends with, whatever is saved there meanwhile
 def default_steps(total: int, model_dir: str | None = None) -> int:
-    """Return the steps over which the learning rate rises, for a run that does not set WARMUP_STEPS.
+    """Return the steps over which the learning rate rises, for a run that does not set
+    WARMUP_STEPS.
 
-    A run that goes on keeps the warm-up it began with, also where it is to go on for longer. Checkpoints of releases that
-    did not record it, and of other programs, had 10,000 steps.
+    A run that goes on keeps the warm-up it began with, also where it is to go on for longer.
+    Checkpoints of releases that did not record it, and of other programs, had 10,000 steps.
 
     Args:
       total: steps of the run.

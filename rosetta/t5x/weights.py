@@ -1,4 +1,6 @@
-"""How many parameters a T5 has, by what its gin files bind: enough to know a checkpoint's size before JAX is there."""
+"""How many parameters a T5 has, by what its gin files bind: enough to know a checkpoint's size
+before JAX is there.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ _ADAM = "@optimizer.adamw()"
 
 
 def kernels(bound: Mapping[str, str]) -> int | None:
-    """Return the parameters of the embedding and of all matrix products; None where a size is no number in the files. Norms and biases are left out.
+    """Return the parameters of the embedding and of all matrix products; None where a size is no
+    number in the files. Norms and biases are left out.
 
     With d = emb_dim, w = num_heads x head_dim, f = mlp_dim, g kernels into the MLP, E and D layers:
-      V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f); a decoder alone (E = 0) has 4 d w.
+      V d (twice without logits_via_embedding) + E (4 d w + (g + 1) d f) + D (8 d w + (g + 1) d f);
+      a decoder alone (E = 0) has 4 d w.
     """
     found = {name: ginread.value(bound, f"network.T5Config.{name}") for name in _SIZES}
     activations = ginread.value(bound, "network.T5Config.mlp_activations")
@@ -59,7 +63,8 @@ def find_last_step(bound: Mapping[str, str], begun: int) -> int | None:
 def room(
     bound: Mapping[str, str], folder: str, own: Sequence[int], begun: int, name: str
 ) -> tuple[str, ...]:
-    """Return a line where a run's checkpoints do not all fit, see space.check; nothing where the files do not say how long it trains, or it saves none.
+    """Return a line where a run's checkpoints do not all fit, see space.check; nothing where the
+    files do not say how long it trains, or it saves none.
 
     Args:
       bound: what its gin files and its bindings bind, as ginread reads them.

@@ -36,7 +36,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     entry = commands.add_parser(
         "tune",
         parents=[common],
-        help="find the batch and the switches that suit a preset here, and write them as a preset of its own",
+        help=(
+            "find the batch and the switches that suit a preset here, and write them as a preset "
+            "of its own"
+        ),
     )
     entry.add_argument("preset", metavar="PRESET", help="a name, or a YAML file (docs/presets.md)")
     entry.add_argument(
@@ -52,7 +55,10 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--evidence",
         type=Path,
         metavar="FILE",
-        help="a line for each trial (default: the preset's file with .jsonl); what is in it is not tried again",
+        help=(
+            "a line for each trial (default: the preset's file with .jsonl); what is in it is not "
+            "tried again"
+        ),
     )
     entry.add_argument(
         "--try",
@@ -210,7 +216,9 @@ def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 @dataclass(frozen=True)
 class _Where:
-    """Where trials are made, or planned for: the cards' short name for presets and their full name, and how many of a node (None: the preset's)."""
+    """Where trials are made, or planned for: the cards' short name for presets and their full name,
+    and how many of a node (None: the preset's).
+    """
 
     accelerator: str | None
     card: str
@@ -297,10 +305,9 @@ def _measured(
         known = kept.known(choice, repeat)
         if known is not None:
             return known  # type: ignore[no-any-return]
-        say(
-            f"trying {' '.join(f'{name}={value}' for name, value in choice.settings().items()) or 'the preset as it is'}"
-            + (f", again ({repeat + 1})" if repeat else "")
-        )
+        settings = " ".join(f"{name}={value}" for name, value in choice.settings().items())
+        again = f", again ({repeat + 1})" if repeat else ""
+        say(f"trying {settings or 'the preset as it is'}{again}")
         try:
             outcome = make(choice, repeat)
         except UserError as error:  # of this choice: what it starts from can be described
@@ -312,7 +319,9 @@ def _measured(
 
 
 def _comes_to(make: Any, choice: Choice) -> object:
-    """Return what a choice comes to; an invalid one is unlike all others, and its trial says why."""
+    """Return what a choice comes to; an invalid one is unlike all others, and its trial says
+    why.
+    """
     from rosetta.errors import UserError  # noqa: PLC0415
     from rosetta.tune import same  # noqa: PLC0415
 

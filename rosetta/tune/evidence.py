@@ -1,4 +1,7 @@
-"""The evidence of a tuning: a line for what was tuned where, then one for each trial. A tuning that was ended goes on from it."""
+"""The evidence of a tuning: a line for what was tuned where, then one for each trial.
+
+A tuning that was ended goes on from it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ class Evidence:
 
     Args:
       path: of the file; it need not be there.
-      about: what is tuned: preset, settings, card, versions, steps, values. Trials of anything else do not count.
+      about: what is tuned: preset, settings, card, versions, steps, values. Trials of anything else
+        do not count.
 
     Raises:
       UserError: the file is of another tuning, or none.
@@ -55,7 +59,10 @@ class Evidence:
         whole_again.replace(path)
 
     def known(self, choice: Choice, repeat: int) -> Outcome | None:
-        """Return the outcome of a trial that was made. One that was refused, failed or took too long is made again: its cause may have been mended."""
+        """Return the outcome of a trial that was made.
+
+        One that was refused, failed or took too long is made again: its cause may have been mended.
+        """
         found = self._trials.get(_key(choice.settings(), repeat))
         return found if found and found.kind in (OK, MEMORY) else None
 

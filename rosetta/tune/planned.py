@@ -1,4 +1,6 @@
-"""A trial without the card: `rosetta plan` says whether a step fits, and how much of its communication is waited for."""
+"""A trial without the card: `rosetta plan` says whether a step fits, and how much of its
+communication is waited for.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
 class Plans:
     """Plans of a preset for a card.
 
-    The rate has no unit: it is the batch, less the share of what is communicated that nothing hides. So a larger batch that fits is better, and so is
-    a switch that hides more.
+    The rate has no unit: it is the batch, less the share of what is communicated that nothing
+    hides. So a larger batch that fits is better, and so is a switch that hides more.
 
     Args:
       preset: its name or file; card: short name; nodes, gpus: of a node, None: the preset's.
@@ -116,7 +118,9 @@ class Plans:
 
 
 def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
-    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the card's memory, and the rate."""
+    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the card's
+    memory, and the rate.
+    """
     peak = result["memory"]["peak"]
     room = cards.named(card).memory * float(run.env.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     moved = sum(each["bytes"] for each in result["collectives"])
@@ -142,7 +146,8 @@ def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, An
 
 
 def words(run: Run, card: str) -> list[str]:
-    """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have it on that card.
+    """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have
+    it on that card.
 
     Raises:
       UserError: the step has something that is not planned.
@@ -201,7 +206,8 @@ def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
 def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
     from rosetta.pax import choose, command, settings  # noqa: PLC0415
 
-    # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it is.
+    # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it
+    # is.
     environment = {
         **run.env,
         "ENABLE_TE": run.env.get("ENABLE_TE") or "0",
@@ -213,7 +219,10 @@ def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
         raise UserError(
             "no plan is made with it",
             "ENABLE_TE=1",
-            "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without --card",
+            (
+                "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without "
+                "--card"
+            ),
         )
     chosen = choose.choose(given, here, xlaflags.written(run.xla_flags), on_cpu=False)
     return [

@@ -1,4 +1,7 @@
-"""Programs that trials are made of: each has a log and a time, and none outlives us. What a killed tuning left on a card would be in the way of the next one."""
+"""Programs that trials are made of: each has a log and a time, and none outlives us.
+
+What a killed tuning left on a card would be in the way of the next one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a run comes to, so that the same one is not tried twice under two names: XLA's defaults, and what a precision goes without, make many a switch void."""
+"""What a run comes to, so that the same one is not tried twice under two names: XLA's defaults, and
+what a precision goes without, make many a switch void.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     from rosetta.launch.description import Run
 
 # The options are kept while they are written: their memory is the compile options'.
-_ASK = "from jaxlib import xla_client; made = xla_client.CompileOptions(); print(made.executable_build_options.debug_options)"
+_ASK = (
+    "from jaxlib import xla_client; made = xla_client.CompileOptions(); "
+    "print(made.executable_build_options.debug_options)"
+)
 
 
 def comes_to(run: Run) -> tuple[object, ...]:
@@ -31,7 +36,8 @@ def comes_to(run: Run) -> tuple[object, ...]:
 
 @functools.cache
 def options(flags: str, python: str = sys.executable) -> tuple[str, ...]:
-    """Return all options of XLA that these flags make, defaults among them, a line for each; where the jaxlib at hand cannot say, the flags.
+    """Return all options of XLA that these flags make, defaults among them, a line for each; where
+    the jaxlib at hand cannot say, the flags.
 
     Args:
       flags: as XLA_FLAGS has them.

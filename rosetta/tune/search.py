@@ -1,4 +1,7 @@
-"""The search: the batch doubled while it pays, then each switch by itself on top of what was kept. It knows nothing of how a trial is made."""
+"""The search: the batch doubled while it pays, then each switch by itself on top of what was kept.
+
+It knows nothing of how a trial is made.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ LEAST = 0.005  # share: what gains less is not worth another setting, however st
 
 @dataclass(frozen=True)
 class Choice:
-    """What is tried: sequences a GPU (None: what the preset says), switches of presets, and fields of them."""
+    """What is tried: sequences a GPU (None: what the preset says), switches of presets, and fields
+    of them.
+    """
 
     batch: int | None = None
     switches: tuple[str, ...] = ()
@@ -48,7 +53,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: OK with its rate, larger being better, or another word with the reason. `more` is for whoever reads the evidence."""
+    """How a trial ended: OK with its rate, larger being better, or another word with the reason.
+
+    `more` is for whoever reads the evidence.
+    """
 
     kind: str
     rate: float = 0.0
@@ -58,7 +66,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found: the choice, its rate and that of the start, and the noise, the largest distance of a repeat from their median as a share of it."""
+    """What was found: the choice, its rate and that of the start, and the noise, the largest
+    distance of a repeat from their median as a share of it.
+    """
 
     choice: Choice
     rate: float
@@ -72,7 +82,8 @@ class Search:
 
     Args:
       measure: makes a trial of a choice; the number tells repeats of one apart.
-      repeats: of what it starts from, by which noise is known. 1: what is measured is always the same, and once is enough for a choice, too.
+      repeats: of what it starts from, by which noise is known. 1: what is measured is always the
+        same, and once is enough for a choice, too.
       most: trials after those of the start, at the most.
       comes_to: what a choice comes to. One that comes to what is kept already is not tried.
       say: takes a line about each step.
@@ -96,7 +107,8 @@ class Search:
         Args:
           batch: that the preset has; None where it cannot be doubled.
           parts: name -> what it adds, each tried once.
-          grow: whether the batch may change upwards. Where it does not fit, it is halved in any case.
+          grow: whether the batch may change upwards. Where it does not fit, it is halved in any
+            case.
 
         Raises:
           UserError: what it starts from does not run.

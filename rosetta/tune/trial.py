@@ -1,4 +1,6 @@
-"""One trial: the preset's own training program with made-up data and no checkpoints, for some steps, in a process of its own."""
+"""One trial: the preset's own training program with made-up data and no checkpoints, for some
+steps, in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class Trials:
         self._processes = process.Processes(logs, seconds)
 
     def describe(self, choice: Choice, folder: str = "") -> Run:
-        """Return the run of a choice, whose files go into a folder. UserError where preset or settings are wrong."""
+        """Return the run of a choice, whose files go into a folder.
+
+        UserError where preset or settings are wrong.
+        """
         framework = files.chain(self.preset)[0].name
         bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
         run = describe.describe(
@@ -85,7 +90,10 @@ class Trials:
         )
 
     def __call__(self, choice: Choice, _: int) -> Outcome:
-        """Make a trial. Its rate is tokens a second of all devices, without the first step, which compiles."""
+        """Make a trial.
+
+        Its rate is tokens a second of all devices, without the first step, which compiles.
+        """
         with tempfile.TemporaryDirectory(prefix="rosetta-tune-") as folder:
             run = self.describe(choice, folder)
             argv = [sys.executable, "-P", "-m", *run.entry]

@@ -23,7 +23,9 @@ ALL = (BATCH, *LAUNCHES, *LOOPS, SPLIT, COMBINE)
 
 
 def usual(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
-    """Return what is tried of a run where nothing else is asked for: the switches are of cards, and most of them of what goes between cards."""
+    """Return what is tried of a run where nothing else is asked for: the switches are of cards, and
+    most of them of what goes between cards.
+    """
     names = [BATCH]
     if on_cpu:
         return names
@@ -39,7 +41,10 @@ def usual(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
 
 
 def asked(text: str, *, planned: bool) -> list[str]:
-    """Return what a list with commas names. UserError for what cannot be tried, or not be planned."""
+    """Return what a list with commas names.
+
+    UserError for what cannot be tried, or not be planned.
+    """
     names = [each.strip() for each in text.split(",")]
     for each in names:
         if each not in ALL:
@@ -70,7 +75,10 @@ def part(name: str) -> Choice:
 
 
 def _loops(run: Run) -> bool:
-    """Has the step a loop with collectives in it: over layers, or microbatches? Paxml's layers are one."""
+    """Has the step a loop with collectives in it: over layers, or microbatches?
+
+    Paxml's layers are one.
+    """
     return (
         run.framework == "pax"
         or on(run.env, "SCAN_LAYERS")

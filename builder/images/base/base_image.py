@@ -1,4 +1,6 @@
-"""What an image stands on, as layers of ours with known facts: a registry's image or the engine's own, or Debian from its packages."""
+"""What an image stands on, as layers of ours with known facts: a registry's image or the engine's
+own, or Debian from its packages.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ _KEPT = re.compile(
 
 @dataclass(frozen=True)
 class Base:
-    """A base of one architecture. `digest` is that of the image, or what stands for it: the sha256 of its package list."""
+    """A base of one architecture.
+
+    `digest` is that of the image, or what stands for it: the sha256 of its package list.
+    """
 
     architecture: str
     name: str  # "debian:trixie-slim", what --base gave, or "bootstrap:trixie"
@@ -92,10 +97,13 @@ def resolve(
     make: bool = True,
     allow_current: bool = False,
 ) -> dict[str, Base]:
-    """The base of a line's images, per architecture, made or fetched where the cache lacks it; and that of this machine, whose Python compiles for all.
+    """The base of a line's images, per architecture, made or fetched where the cache lacks it; and
+    that of this machine, whose Python compiles for all.
 
-    Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker", "buildah", or "" for the first that answers.
-    With `allow_current`, today's packages are taken where Debian has superseded a locked one, for all architectures alike.
+    Without `make` it is NotMadeError where one would have to be made. `asked`: "" for what
+    locks/base-*.json says, "bootstrap" for Debian's packages, else an image. `engine`: "docker",
+    "buildah", or "" for the first that answers. With `allow_current`, today's packages are taken
+    where Debian has superseded a locked one, for all architectures alike.
     """
     entry = manifest.lines[line]
     if entry.base is None:
@@ -123,7 +131,10 @@ def resolve(
         found[architectures[0]].python_full
     }:
         raise FatalError(
-            f"the base has Python {found[architectures[0]].python_full} and {', '.join(unlike)} on different architectures",
+            (
+                f"the base has Python {found[architectures[0]].python_full} and "
+                f"{', '.join(unlike)} on different architectures"
+            ),
             asked or entry.base,
             "give a --base that has the same everywhere",
         )
@@ -171,7 +182,8 @@ def _report_replaced(lock: BaseLock, replaced: Sequence[Replacement]) -> None:
         for package in replaced
     )
     log.warn(
-        f"Debian has superseded locked packages of {lock.suite} for {lock.architecture}; this local build takes the current versions "
+        f"Debian has superseded locked packages of {lock.suite} for {lock.architecture}; this "
+        "local build takes the current versions "
         f"and records them in lock.json: {versions}"
     )
 
@@ -211,7 +223,9 @@ def _of_layout(request: _Asked, place: Path) -> Base:
 
 
 def _of_registry(request: _Asked, image: str) -> Base | None:
-    """Where nothing is locked yet: the manifest's image, if an engine is here and has it or can fetch it."""
+    """Where nothing is locked yet: the manifest's image, if an engine is here and has it or can
+    fetch it.
+    """
     engine = None if request.context.offline or not request.make else engines.find(request.engine)
     if engine is None:
         log.info(
@@ -227,7 +241,10 @@ def _of_registry(request: _Asked, image: str) -> Base | None:
 
 
 def _of_image(request: _Asked, reference: str, digest: str) -> Base:
-    """An image of a registry or of the engine, with what Dockerfile.base adds. A known digest needs no engine where the cache has the result."""
+    """An image of a registry or of the engine, with what Dockerfile.base adds.
+
+    A known digest needs no engine where the cache has the result.
+    """
     pinned = re.fullmatch(r"(.+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})", reference)
     if reference.startswith("-") or not re.fullmatch(r"[\w.][\w./:@-]*", reference):
         raise FatalError(
@@ -252,7 +269,8 @@ def _of_image(request: _Asked, reference: str, digest: str) -> Base:
             return _described(request, reference, digest, *known)
         if local:
             log.info(
-                f"{reference} is an image of {engine.name}'s own: no other machine can make the same"
+                f"{reference} is an image of {engine.name}'s own: no other machine can make "
+                "the same"
             )
         elif reference == request.manifest.bases[request.name].image:
             debian_resolution.write(
@@ -301,7 +319,9 @@ def _key(request: _Asked, digest: str) -> str:
 def _built(
     request: _Asked, engine: Engine, on: str, digest: str
 ) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """The layers of the image, written again our way, and that of Dockerfile.base; and the image's ENV."""
+    """The layers of the image, written again our way, and that of Dockerfile.base; and the image's
+    ENV.
+    """
     cache, key = request.cache, _key(request, digest)
     with dockerfile_step.build_base(
         engine, cache, debian_lock.ROOT, on, request.architecture
@@ -329,7 +349,9 @@ def _built(
 
 
 def _known(request: _Asked, digest: str) -> tuple[tuple[Layer, ...], tuple[str, ...]] | None:
-    """What `_built` gave before, if the cache still has all of it, be it in the other compression."""
+    """What `_built` gave before, if the cache still has all of it, be it in the other
+    compression.
+    """
     cache = request.cache
     record = read_stamp(cache.path("stamps", f"base-{_key(request, digest)}.json"))
     if record is None:

@@ -1,4 +1,6 @@
-"""The bytecode that a base brings along: tied to the hash of its source instead of its time, for every time in a layer is another than it was."""
+"""The bytecode that a base brings along: tied to the hash of its source instead of its time, for
+every time in a layer is another than it was.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
     from builder.images.oci.tar_entry import Entry
 
-RULES = 1  # counts up whenever the same layer would come out as another: part of the keys of such layers
+# Counts up whenever the same layer would come out as another: part of the keys of such layers.
+RULES = 1
 
 _CACHED = re.compile(r"((?:.*/)?)__pycache__/([^/]+?)\.[a-z]+-?[0-9]+[a-z]?(?:\.opt-\w+)?\.pyc")
 _HEAD = struct.Struct("<4sIII")  # magic number, 0 for "by time", the source's time and size
@@ -24,9 +27,11 @@ _CHECKED = 0b11  # by hash, and the hash is compared on import: an edit of the s
 
 
 def tie_to_hashes(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Yield the entries of a layer, sorted by path as `tar.spooled` gives them, with the bytecode in `__pycache__` tied to its source's hash.
+    """Yield the entries of a layer, sorted by path as `tar.spooled` gives them, with the bytecode
+    in `__pycache__` tied to its source's hash.
 
-    Bytecode that Python would not use in the base, or whose source is in another layer, is left out: Python compiles that source again.
+    Bytecode that Python would not use in the base, or whose source is in another layer, is left
+    out: Python compiles that source again.
     """
     by_path = {entry.path: entry for entry in entries}
     gone: set[str] = set()
@@ -56,7 +61,10 @@ def _is_by_time(entry: Entry) -> bool:
 
 
 def _fits(entry: Entry, source: Entry) -> bool:
-    """Would Python take this bytecode for this source? By the rule of importlib: the same time and size."""
+    """Would Python take this bytecode for this source?
+
+    By the rule of importlib: the same time and size.
+    """
     _, _, time, size = _HEAD.unpack(_head(entry))
     return (time, size) == (source.mtime & 0xFFFFFFFF, source.size & 0xFFFFFFFF)
 

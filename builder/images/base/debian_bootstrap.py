@@ -1,6 +1,8 @@
-"""Debian from its packages, where no image registry is reachable: mmdebstrap on exactly the locked files, without network.
+"""Debian from its packages, where no image registry is reachable: mmdebstrap on exactly the locked
+files, without network.
 
-One run makes both layers: a minimal system ("base"), then what Dockerfile.base's own script installs into it ("os", the difference).
+One run makes both layers: a minimal system ("base"), then what Dockerfile.base's own script
+installs into it ("os", the difference).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def keys(lock: BaseLock, root: Path) -> dict[str, str]:
-    """The keys of the layers "base" and "os": of the packages, and of the script that installs them."""
+    """The keys of the layers "base" and "os": of the packages, and of the script that installs
+    them.
+    """
     script = hashlib.sha256(
         (root / _SCRIPT).read_bytes() + (root / debian_lock.PACKAGES).read_bytes()
     ).hexdigest()
@@ -69,7 +73,10 @@ def keys(lock: BaseLock, root: Path) -> dict[str, str]:
 def layers(
     cache: Cache, lock: BaseLock, root: Path, compression: str, *, offline: bool = False
 ) -> tuple[Layer, Layer]:
-    """The layers "base" and "os" of a locked base. `root` is the repository, for docker/. FatalError with what is missing on this machine."""
+    """The layers "base" and "os" of a locked base.
+
+    `root` is the repository, for docker/. FatalError with what is missing on this machine.
+    """
     wanted = keys(lock, root)
     if known := _known(cache, wanted, compression):
         return known
@@ -84,7 +91,8 @@ def layers(
         scratch.mkdir()
         try:
             with log.stage(
-                f"make Debian {lock.suite} for {lock.architecture} from {len(lock.packages)} packages"
+                f"make Debian {lock.suite} for {lock.architecture} from {len(lock.packages)} "
+                "packages"
             ):
                 lower, upper = _run(scratch, folder, lock, root)
             return _write(cache, wanted, compression, lock, scratch, lower, upper)
@@ -125,7 +133,9 @@ def _known(cache: Cache, wanted: Mapping[str, str], compression: str) -> tuple[L
 
 
 def either(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
-    """The layer of this key, written again if the cache has it in the other compression only; None where it has none."""
+    """The layer of this key, written again if the cache has it in the other compression only; None
+    where it has none.
+    """
     other = "gzip" if compression == "zstd" else "zstd"
     if (made := layer.find(cache, key, name, compression)) or not (
         known := layer.find(cache, key, name, other)
@@ -164,15 +174,22 @@ def _check_emulation(lock: BaseLock, here: str) -> None:
             else "mmdebstrap asks it what this machine runs"
         )
         raise FatalError(
-            f"programs for {lock.architecture} do not run on this {here} machine, and the packages of its base run some",
+            (
+                f"programs for {lock.architecture} do not run on this {here} machine, and the "
+                "packages of its base run some"
+            ),
             f"Debian {lock.suite}",
-            f"apt-get install {' '.join(missing)} ({why}), or leave {lock.architecture} out with --platform linux/{here}",
+            (
+                f"apt-get install {' '.join(missing)} ({why}), or leave {lock.architecture} out "
+                f"with --platform linux/{here}"
+            ),
         )
 
 
 def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path, Path]:
     """The tar of the minimal system, and of that with the OS packages."""
-    # In user namespaces (without root) the maker is another user, who must be able to read and write here.
+    # In user namespaces (without root) the maker is another user, who must be able to read and
+    # write here.
     scratch.chmod(0o755)
     lower, upper, temporary, repository = (
         scratch / name for name in ("base.tar", "all.tar", "tmp", "debs")
@@ -204,7 +221,8 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
         f"deb [trusted=yes] copy:{repository} ./",
     ]
     if os.geteuid() == 0 and shutil.which("setpriv") and shutil.which("unshare"):
-        # Nothing of it survives this process, neither a program nor a mount: a rerun would meet it, and delete through /proc and /sys.
+        # Nothing of it survives this process, neither a program nor a mount: a rerun would meet it,
+        # and delete through /proc and /sys.
         argv = [
             "setpriv",
             "--pdeathsig",
@@ -240,11 +258,15 @@ def _run(scratch: Path, folder: Path, lock: BaseLock, root: Path) -> tuple[Path,
 
 
 def _hook(scratch: Path, lower: Path) -> str:
-    """Runs with the system's root as $1, once the minimal system is there: keeps a copy of it, then installs as Dockerfile.base does."""
+    """Runs with the system's root as $1, once the minimal system is there: keeps a copy of it, then
+    installs as Dockerfile.base does.
+    """
     here = shlex.quote(str(scratch))
     return f"""#!/bin/sh
 set -eu
-tar --create --file={shlex.quote(str(lower))} --directory="$1" --numeric-owner --one-file-system --xattrs --xattrs-include='security.capability' --exclude=./proc --exclude=./sys --exclude=./dev .
+tar --create --file={shlex.quote(str(lower))} --directory="$1" --numeric-owner \
+--one-file-system --xattrs --xattrs-include='security.capability' \
+--exclude=./proc --exclude=./sys --exclude=./dev .
 mkdir -p "$1/run/rosetta"
 cp -R {here}/docker {here}/debs "$1/run/rosetta/"
 chroot "$1" sh /run/rosetta/{_SCRIPT} /run/rosetta >&2
@@ -284,7 +306,9 @@ def _write(
 
 
 def _normal(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
-    """A system without what differs from run to run or names this machine, and with what every one has from us."""
+    """A system without what differs from run to run or names this machine, and with what every one
+    has from us.
+    """
     found = {entry.path: entry for entry in entries if not root_file_system.dropped(entry)} | {
         entry.path: entry for entry in own
     }
@@ -292,7 +316,9 @@ def _normal(entries: Iterable[Entry], own: Iterable[Entry]) -> list[Entry]:
 
 
 def _own(folder: Path, lock: BaseLock) -> list[Entry]:
-    """Debian's sources as Debian's own apt package shows them, so that apt works inside; and what is left out of later packages too."""
+    """Debian's sources as Debian's own apt package shows them, so that apt works inside; and what
+    is left out of later packages too.
+    """
     apt = next((deb for deb in lock.packages if deb.name == "apt"), None)
     if apt is None:
         raise FatalError(

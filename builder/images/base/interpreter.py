@@ -1,4 +1,6 @@
-"""The Python of a base, on this machine: its own program and libraries, started by its own loader, without a container and without root."""
+"""The Python of a base, on this machine: its own program and libraries, started by its own loader,
+without a container and without root.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ exec "$here/{loader}" --library-path "{libraries}" "$here/{program}" "$@"
 
 
 def interpreter(cache: Cache, found: dict[str, Base] | Base) -> Interpreter:
-    """The Python of the base of this machine's architecture: for compiling, `-S -I`, not for installing into."""
+    """The Python of the base of this machine's architecture: for compiling, `-S -I`, not for
+    installing into.
+    """
     bases = found if isinstance(found, dict) else {found.architecture: found}
     here = MACHINES.get(platform.machine(), platform.machine())
     if here not in bases:

@@ -1,4 +1,6 @@
-"""What is known of a base without running anything of it: its C library, its Pythons, whether an image can stand on it."""
+"""What is known of a base without running anything of it: its C library, its Pythons, whether an
+image can stand on it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ GLIBC = (2, 28)  # what the wheels in the locks are built for
 _LIBC = re.compile(r"(usr/)?lib(64|/[\w-]+-linux-gnu)?/(libc\.so\.6|libc-[\d.]+\.so)")
 _PYTHON = re.compile(r"usr/(bin/python3\.\d+|lib(64|/[\w-]+-linux-gnu)?/libpython3\.\d+\.so[\d.]*)")
 _RELEASE = re.compile(r"(etc|usr/lib)/os-release")
-# Parts of the standard library that distributions put into packages of their own; a trainer needs them all.
+# Parts of the standard library that distributions put into packages of their own; a trainer needs
+# them all.
 _STDLIB = (
     "os.py",
     "json/__init__.py",
@@ -34,7 +37,9 @@ _MACHINES = {62: "amd64", 183: "arm64"}  # e_machine of ELF
 
 @dataclass(frozen=True)
 class Facts:
-    """`glibc` "2.41", `python` "3.13", `python_full` "3.13.5", `release` as the system calls itself."""
+    """`glibc` "2.41", `python` "3.13", `python_full` "3.13.5", `release` as the system calls
+    itself.
+    """
 
     glibc: str
     python: str
@@ -57,7 +62,10 @@ def look(blobs: Iterable[Path]) -> dict[str, Entry]:
 def facts(
     shown: Mapping[str, Entry], name: str, architecture: str, pythons: Sequence[str]
 ) -> Facts:
-    """The facts of a base; of its Pythons the first that `pythons` names. One FatalError that lists all that is missing."""
+    """The facts of a base; of its Pythons the first that `pythons` names.
+
+    One FatalError that lists all that is missing.
+    """
     missing = []
     release = _release(shown)
     glibc, machine = _glibc(shown)
@@ -78,15 +86,20 @@ def facts(
             key=lambda each: int(each[2:]),
         )
         missing.append(
-            f"Python {' or '.join(sorted(pythons))} in /usr/bin (it has {', '.join(present) or 'none'})"
+            f"Python {' or '.join(sorted(pythons))} in /usr/bin (it has "
+            f"{', '.join(present) or 'none'})"
         )
     elif lacking := _lacking(shown, found[0]):
         missing.append(
-            f"of Python {found[0]}'s standard library: {', '.join(lacking)} (Debian and Ubuntu: the package python3)"
+            f"of Python {found[0]}'s standard library: {', '.join(lacking)} (Debian and "
+            "Ubuntu: the package python3)"
         )
     if missing:
         raise FatalError(
-            f"no image can stand on this base{f' ({release})' if release else ''}: it lacks {'; '.join(missing)}",
+            (
+                f"no image can stand on this base{f' ({release})' if release else ''}: it lacks "
+                f"{'; '.join(missing)}"
+            ),
             name,
             "give another --base; Debian 12 or 13 and NVIDIA's CUDA images of Ubuntu 24.04 will do",
         )
@@ -131,7 +144,8 @@ def _python(shown: Mapping[str, Entry], version: str) -> tuple[str, str] | None:
         path for path in shown if path.startswith("usr/lib") and f"/libpython{version}.so" in path
     )
     for path in (f"usr/bin/python{version}", *libraries):
-        # The string stands alone, or a linker has made it the end of another one, such as the folder it was built in.
+        # The string stands alone, or a linker has made it the end of another one, such as the
+        # folder it was built in.
         if full := re.search(
             rb"(?<![\d.])(" + re.escape(version).encode() + rb"\.\d+(?:(?:a|b|rc)\d+)?)\+?\0",
             _read(shown, path),

@@ -1,4 +1,6 @@
-"""File systems as layers have them: what one adds to another, what no layer should hold, and a view over a stack of them."""
+"""File systems as layers have them: what one adds to another, what no layer should hold, and a view
+over a stack of them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-# What mmdebstrap leaves of its own, and folders whose owner goes by who ran it: apt makes them again.
+# What mmdebstrap leaves of its own, and folders whose owner goes by who ran it: apt makes them
+# again.
 _LITTER = re.compile(
     r"etc/(apt/apt\.conf\.d|dpkg/dpkg\.cfg\.d)/\d\dmmdebstrap|etc/apt/sources\.list(\.d/.*mmdebstrap.*)?|usr/bin/qemu-\w+-static|var/(cache/apt/archives|lib/apt/lists)/partial"
 )
@@ -56,7 +59,9 @@ def whiteout(path: str) -> Entry:
 
 
 def apply(below: dict[str, Entry], entries: Iterable[Entry]) -> None:
-    """Lay a layer over what is there: whiteouts hide, opaque folders hide what lay in them, a file in place of a folder hides it."""
+    """Lay a layer over what is there: whiteouts hide, opaque folders hide what lay in them, a file
+    in place of a folder hides it.
+    """
     layer = list(entries)
     for entry in layer:
         folder, _, name = entry.path.rpartition("/")
@@ -80,14 +85,18 @@ def _hide(below: dict[str, Entry], path: str, *, itself: bool = True) -> None:
 
 
 def entries(blob: Path, wanted: Callable[[Entry], bool]) -> Iterator[Entry]:
-    """The entries of a layer's blob, whatever its compression; the files that are `wanted` with their content."""
+    """The entries of a layer's blob, whatever its compression; the files that are `wanted` with
+    their content.
+    """
     with open(blob, "rb") as packed, blob_compression.reader(packed) as plain:
         for entry, file in tar_file.read(plain):
             yield replace(entry, data=file.read()) if file is not None and wanted(entry) else entry
 
 
 def view(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, Entry]:
-    """What a stack of layers shows, by path; the files that are `wanted` with their content, the others without."""
+    """What a stack of layers shows, by path; the files that are `wanted` with their content, the
+    others without.
+    """
     shown: dict[str, Entry] = {}
     for blob in blobs:
         apply(shown, entries(blob, wanted))
@@ -95,7 +104,9 @@ def view(blobs: Iterable[Path], wanted: Callable[[Entry], bool]) -> dict[str, En
 
 
 def resolve(shown: Mapping[str, Entry], path: str) -> str:
-    """The path that `path` leads to, its symbolic links followed inside the file system; empty where it leads nowhere."""
+    """The path that `path` leads to, its symbolic links followed inside the file system; empty
+    where it leads nowhere.
+    """
     left, here, steps = [part for part in path.split("/") if part], "", 0
     while left:
         part = left.pop(0)
@@ -118,7 +129,9 @@ def resolve(shown: Mapping[str, Entry], path: str) -> str:
 
 
 def unpack(shown: Mapping[str, Entry], folder: Path) -> None:
-    """Write what is shown, where files have content, links lead and folders are: for reading, so without owners."""
+    """Write what is shown, where files have content, links lead and folders are: for reading, so
+    without owners.
+    """
     for path, entry in sorted(shown.items()):
         target = os.path.join(folder, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)

@@ -1,4 +1,5 @@
-"""How this machine reaches package archives, for the one step of a build that needs it: as secret mounts, so that no layer, label or history keeps any of it.
+"""How this machine reaches package archives, for the one step of a build that needs it: as secret
+mounts, so that no layer, label or history keeps any of it.
 
 Each secret is one of Dockerfile.base's, by its name there; docker/install-packages reads them.
 """
@@ -25,14 +26,18 @@ _ENVIRONMENT = re.compile(
     r"(?i)(https?|ftp|all|no)_proxy|(PIP|UV)_\w*(INDEX|FIND_LINKS|TRUSTED_HOST|INSECURE_HOST)\w*"
 )
 _APT = re.compile(
-    r'Acquire::(?:https?::|ftp::|Retries |ForceIPv[46] |Check-Valid-Until |Check-Date |Max-FutureTime )\S* ?"[^"]*";'
+    r"Acquire::(?:https?::|ftp::|Retries |ForceIPv[46] |Check-Valid-Until |Check-Date "
+    r'|Max-FutureTime )\S* ?"[^"]*";'
 )
 _FILES = re.compile(r'Acquire::https::(?:\S+::)?(CaInfo|SslCert|SslKey) "([^"]+)";')
 _PLACE = "/run/secrets/"
 
 
 def of_host() -> dict[str, bytes]:
-    """The secrets that this machine has, by name; nothing that is empty. Raises FatalError for one that no engine takes."""
+    """The secrets that this machine has, by name; nothing that is empty.
+
+    Raises FatalError for one that no engine takes.
+    """
     found = {"rosetta-environment": _environment(), **_apt(), "rosetta-sources": _sources()}
     if (bundle := package_index.ca_bundle()) and (data := _read(bundle)) != (
         own := found.get("rosetta-ca", b"")
@@ -50,7 +55,9 @@ def of_host() -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def files(values: Mapping[str, bytes]) -> Iterator[dict[str, Path]]:
-    """Each secret as a file that only this user can read, in memory where the machine has such a place, gone when the context ends."""
+    """Each secret as a file that only this user can read, in memory where the machine has such a
+    place, gone when the context ends.
+    """
     if not values:
         yield {}
         return
@@ -136,7 +143,9 @@ def _directory(key: str) -> str:
 
 
 def _sources() -> bytes:
-    """The archives of this machine's own distribution: its id and codename, then one `URI SUITE COMPONENTS` a line."""
+    """The archives of this machine's own distribution: its id and codename, then one `URI SUITE
+    COMPONENTS` a line.
+    """
     try:
         release = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -158,7 +167,9 @@ def _sources() -> bytes:
 
 
 def _archives() -> Iterator[tuple[str, str, str]]:
-    """URI, suite and components of every archive that apt is told of: read from its files, for apt itself leaves out credentials, and those never updated."""
+    """URI, suite and components of every archive that apt is told of: read from its files, for apt
+    itself leaves out credentials, and those never updated.
+    """
     parts = Path(_directory("Dir::Etc::sourceparts/d"))
     for path in (
         Path(_directory("Dir::Etc::sourcelist/f")),

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from builder.images.oci.oci_documents import Image, Index
 
 _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[::1\])[:/]")
-_ISOLATION = (
-    "--isolation",
-    "chroot",
-)  # works for root, for users, and inside of containers; it has the host's network or none to switch off
+# Works for root, for users, and inside of containers; it has the host's network or none to switch
+# off.
+_ISOLATION = ("--isolation", "chroot")
 
 
 class Buildah:
@@ -123,7 +122,8 @@ class Buildah:
 
     def save(self, tag: str, file: Path) -> None:
         file.unlink(missing_ok=True)  # into one that is there it would not write
-        # By a relative name: buildah takes everything after the first colon for one. As a layout: its other form knows no zstd.
+        # By a relative name: buildah takes everything after the first colon for one. As a layout:
+        # its other form knows no zstd.
         engine_program.run(
             "buildah",
             "push",
@@ -153,7 +153,8 @@ class Buildah:
             return name
         images = [f"{name}-{image.architecture}" for image in index.images]
         for image, named in zip(index.images, images, strict=True):
-            # A list only refers to images: each keeps a name of its own, or it would go with its temporary one.
+            # A list only refers to images: each keeps a name of its own, or it would go with its
+            # temporary one.
             with self._taken(cache, image, index) as temporary:
                 engine_program.run("buildah", "tag", temporary, named, where=tag)
         if engine_program.run("buildah", "manifest", "rm", "--", name, check=False).returncode:
@@ -181,7 +182,9 @@ class Buildah:
 
     @contextlib.contextmanager
     def _taken(self, cache: Cache, image: Image, index: Index) -> Iterator[str]:
-        """One architecture's image in the storage, under a name that it has for as long as the context lasts."""
+        """One architecture's image in the storage, under a name that it has for as long as the
+        context lasts.
+        """
         temporary = _temporary(image)
         folder = temporary.partition("/")[2].partition(":")[0]  # buildah makes the name of it
         scratch = cache.path("blobs", f".tmp-engine-{image.digest[7:23]}")
@@ -231,7 +234,8 @@ class Buildah:
                 "give --engine docker, with NVIDIA's runtime",
             )
         if limits.architecture and self.digest(own := f"{image}-{limits.architecture}"):
-            image = own  # of a list podman 4.3 takes the machine's own architecture, whatever it was asked for
+            # Of a list podman 4.3 takes the machine's own architecture, whatever it was asked for.
+            image = own
         if shutil.which("podman"):
             return self._podman(image, command_, limits)
         if limits.read_only or limits.memory_folders or limits.entrypoint is not None:
@@ -278,7 +282,8 @@ class Buildah:
             return engine_program.run(*words, check=False, where=image)
 
         done = start()
-        # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal differently.
+        # Podman asks for more than an unprivileged machine may have; runc and crun word the refusal
+        # differently.
         if done.returncode and "rlimit" in done.stderr.lower():
             for name, kind in (
                 ("nofile", resource.RLIMIT_NOFILE),
@@ -299,7 +304,9 @@ class Buildah:
 
 
 def _published(full: str, options_: Sequence[str]) -> str:
-    """The digest of what a registry has under a tag, all architectures together: as docker says it, while buildah names one architecture's."""
+    """The digest of what a registry has under a tag, all architectures together: as docker says it,
+    while buildah names one architecture's.
+    """
     if not shutil.which("skopeo"):
         return ""
     with tempfile.TemporaryDirectory() as scratch:

@@ -84,8 +84,9 @@ class Docker:
         )
 
     def build(self, step: Step) -> None:
-        # --no-cache: what a step found in an archive last week is no answer for today, and secrets are not in the key of that cache.
-        # The builder of the daemon in use, whatever else buildx is set to: only that one sees its images.
+        # --no-cache: what a step found in an archive last week is no answer for today, and secrets
+        # are not in the key of that cache. The builder of the daemon in use, whatever else buildx
+        # is set to: only that one sees its images.
         context = (
             engine_program.run(
                 "docker", "context", "inspect", "--format", "{{.Name}}", check=False
@@ -151,7 +152,9 @@ class Docker:
         return tag
 
     def _load_one(self, cache: Cache, index: Index, temporary: str, *, containerd: bool) -> None:
-        """First without the layers that are there already, then whole, then in the form that every docker reads."""
+        """First without the layers that are there already, then whole, then in the form that every
+        docker reads.
+        """
         image = index.images[0]
         present = self._blobs(cache, image) if containerd else self._chain(image)
         ways = [lambda out: layout.archive(cache, image, temporary, out)]
@@ -183,7 +186,8 @@ class Docker:
                 "docker load",
                 "run again; if it happens again, check docker's storage",
             )
-        # Only a container shows that all layers are there. Of several architectures docker unpacks its own.
+        # Only a container shows that all layers are there. Of several architectures docker unpacks
+        # its own.
         platform = (
             ["--platform", f"linux/{index.images[0].architecture}"]
             if len(index.images) == 1
@@ -212,7 +216,9 @@ class Docker:
         )
 
     def _blobs(self, cache: Cache, image: Image) -> set[str]:
-        """Digests of those layers that containerd's store holds for an image that was loaded before: it says nothing of blobs, so what was loaded is noted."""
+        """Digests of those layers that containerd's store holds for an image that was loaded
+        before: it says nothing of blobs, so what was loaded is noted.
+        """
         found: set[str] = set()
         for known in self._images():
             with contextlib.suppress(OSError, ValueError):
@@ -220,7 +226,9 @@ class Docker:
         return {each.digest for each in image.layers} & found
 
     def _chain(self, image: Image) -> set[str]:
-        """Digests of those layers, from the bottom up, that some image in the classic store stands on too: it goes by what is unpacked."""
+        """Digests of those layers, from the bottom up, that some image in the classic store stands
+        on too: it goes by what is unpacked.
+        """
         known = self._images()
         if not known:
             return set()
@@ -308,7 +316,9 @@ def _stamp(cache: Cache, digest: str) -> Path:
 
 
 def _digests(index: Index) -> set[str]:
-    """What docker may call an image of ours: by its config in the classic store, by its manifest or index in containerd's."""
+    """What docker may call an image of ours: by its config in the classic store, by its manifest or
+    index in containerd's.
+    """
     return {index.digest} | (
         {index.images[0].config_digest, index.images[0].digest} if len(index.images) == 1 else set()
     )

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from builder.core.cache import Cache
     from builder.images.oci.oci_documents import Index
 
-TEMPORARY = "localhost/rosetta-temporary"  # images of ours that are gone when a step ends; a digest's digits follow as the tag
+# Images of ours that are gone when a step ends; a digest's digits follow as the tag.
+TEMPORARY = "localhost/rosetta-temporary"
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """An image that an engine has fetched: the registry's digest, or the engine's own id where no registry has it (`local`)."""
+    """An image that an engine has fetched: the registry's digest, or the engine's own id where no
+    registry has it (`local`).
+    """
 
     digest: str
     local: bool = False
@@ -30,7 +33,9 @@ class Pulled:
 
 @dataclass(frozen=True)
 class Step:
-    """What to build: a folder with Dockerfile.base and what it needs, on an image of the engine, and how."""
+    """What to build: a folder with Dockerfile.base and what it needs, on an image of the engine,
+    and how.
+    """
 
     context: Path
     base: str
@@ -42,7 +47,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Limits:
-    """How a command is run in an image: `user` as UID or UID:GID, folders in memory, mounts (host path, path inside, writable), more environment."""
+    """How a command is run in an image: `user` as UID or UID:GID, folders in memory, mounts (host
+    path, path inside, writable), more environment.
+    """
 
     user: str = ""
     read_only: bool = False
@@ -56,7 +63,10 @@ class Limits:
 
 
 class Engine(Protocol):
-    """One of docker and buildah. Every method raises FatalError with what to do where the engine refuses."""
+    """One of docker and buildah.
+
+    Every method raises FatalError with what to do where the engine refuses.
+    """
 
     name: str
 
@@ -64,7 +74,9 @@ class Engine(Protocol):
         """Why it cannot be used here; None where it can."""
 
     def pull(self, reference: str, architecture: str, tag: str) -> Pulled:
-        """Make an image of a registry, or of the engine's own storage where no registry has it, known as `tag`."""
+        """Make an image of a registry, or of the engine's own storage where no registry has it,
+        known as `tag`.
+        """
 
     def build(self, step: Step) -> None:
         """Build a context's Dockerfile.base into `step.tag`."""
@@ -76,15 +88,21 @@ class Engine(Protocol):
         """Drop names of images; what is not there is fine."""
 
     def load(self, cache: Cache, index: Index, tag: str) -> str:
-        """Take an image into the engine's storage under `tag`, whole or not at all; returns the name it has there."""
+        """Take an image into the engine's storage under `tag`, whole or not at all; returns the
+        name it has there.
+        """
 
     def digest(self, tag: str) -> str:
-        """What the engine calls an image in its storage (the digest of its config, manifest or index); empty where there is none."""
+        """What the engine calls an image in its storage (the digest of its config, manifest or
+        index); empty where there is none.
+        """
 
     def run(
         self, image: str, command: Sequence[str], limits: Limits
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in an image and remove the container; its exit status is for the caller to judge."""
+        """Run a command in an image and remove the container; its exit status is for the caller to
+        judge.
+        """
 
 
 def choose(asked: str = "") -> Engine:
@@ -111,7 +129,10 @@ def choose(asked: str = "") -> Engine:
     raise FatalError(
         "no engine is here",
         "--engine",
-        "install one (apt-get install buildah, or docker.io and docker-buildx), or give --output oci:PATH",
+        (
+            "install one (apt-get install buildah, or docker.io and docker-buildx), or give "
+            "--output oci:PATH"
+        ),
     )
 
 

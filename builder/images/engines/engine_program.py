@@ -24,12 +24,18 @@ _MEANINGS = (
     (
         r"no space left on device|disk quota exceeded",
         "the disk is full",
-        "free some space (the engine's storage counts: docker system prune, buildah rmi --prune), then run again",
+        (
+            "free some space (the engine's storage counts: docker system prune, buildah rmi "
+            "--prune), then run again"
+        ),
     ),
     (
         r"exec format error|exec user process caused",
         "the engine cannot run programs of that architecture",
-        "apt-get install qemu-user-static binfmt-support on the engine's machine, or build on one of that architecture",
+        (
+            "apt-get install qemu-user-static binfmt-support on the engine's machine, or build on "
+            "one of that architecture"
+        ),
     ),
     (
         r"permission denied while trying to connect|connect: permission denied",
@@ -37,17 +43,29 @@ _MEANINGS = (
         "add the user to the group docker and log in again, or give --engine buildah",
     ),
     (
-        r"cannot connect to the docker daemon|is the docker daemon running|error during connect|docker\.sock: no such file|failed to connect to the docker api",
+        (
+            r"cannot connect to the docker daemon|is the docker daemon running|error during "
+            r"connect|docker\.sock: no such file|failed to connect to the docker api"
+        ),
         "the Docker daemon does not answer",
         "start it (systemctl start docker), set DOCKER_HOST, or give --engine buildah",
     ),
     (
-        r"buildx component is missing|buildkit is enabled but|unknown flag: --(secret|progress)|the --mount option requires buildkit",
+        (
+            r"buildx component is missing|buildkit is enabled but|unknown flag: "
+            r"--(secret|progress)|the --mount option requires buildkit"
+        ),
         "docker has no BuildKit",
-        "install docker-buildx (docker-buildx-plugin in Docker's own packages), or give --engine buildah",
+        (
+            "install docker-buildx (docker-buildx-plugin in Docker's own packages), or give "
+            "--engine buildah"
+        ),
     ),
     (
-        r"no matching manifest for|no image found in (image index|manifest list)|does not provide the specified platform|does not match the specified platform",
+        (
+            r"no matching manifest for|no image found in (image index|manifest list)|does not "
+            r"provide the specified platform|does not match the specified platform"
+        ),
         "the image is not there for that architecture",
         "give another --base or --platform",
     ),
@@ -57,22 +75,32 @@ _MEANINGS = (
         "log in to it (docker login, buildah login), or check the name",
     ),
     (
-        r"manifest unknown|pull access denied|repository does not exist|: not found|image not known|no such image|name unknown",
+        (
+            r"manifest unknown|pull access denied|repository does not exist|: not found|image not "
+            r"known|no such image|name unknown"
+        ),
         "there is no such image",
         "check its name and tag",
     ),
     (
-        r"no such host|dial tcp|i/o timeout|tls handshake|x509|connection refused|temporary failure|network is unreachable|server misbehaving",
+        (
+            r"no such host|dial tcp|i/o timeout|tls handshake|x509|connection refused|temporary "
+            r"failure|network is unreachable|server misbehaving"
+        ),
         "the registry cannot be reached",
         "check the network, or give --base bootstrap",
     ),
 )
 _NOISE = re.compile(
-    r"^(#\d+ (CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|Copying (blob|config)|time=)"
+    r"^(#\d+ "
+    r"(CACHED|DONE|\.\.\.|\[|transferring|sha256|exporting)|-+$|\s*>|\s*$|"
+    r"Dockerfile\.base:\d+$|\s+\d+ \||Storing signatures|Writing manifest|"
+    r"Copying (blob|config)|time=)"
 )
 # What engines put around the reason of a failed step, and what is left where they give no reason.
 _WRAPPER = re.compile(
-    r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete successfully: |while running runtime: )'
+    r'(failed to (build|solve): |building at STEP ".*?": |process ".*" did not complete '
+    r"successfully: |while running runtime: )"
 )
 _STATUS_ONLY = re.compile(r"exit (code|status):? \d+")
 _SHOWN = 5  # lines of an engine's message that an error shows
@@ -89,7 +117,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program; `feed` writes its standard input, `into` takes its standard output.
 
-    With `check` a failure is a FatalError that says what it means; where the program is missing, always.
+    With `check` a failure is a FatalError that says what it means; where the program is missing,
+    always.
     """
     with contextlib.ExitStack() as stack:
         out: IO[bytes] = stack.enter_context(open(into, "wb") if into else tempfile.TemporaryFile())  # noqa: SIM115 - closed by the stack
@@ -134,7 +163,9 @@ def run(
 
 
 def _guard(program: str, path: str | None) -> list[str]:
-    """What a program is started by, so that it ends when we are killed: it would go on, and give its image a name that the next run has removed."""
+    """What a program is started by, so that it ends when we are killed: it would go on, and give
+    its image a name that the next run has removed.
+    """
     return (
         ["setpriv", "--pdeathsig", "KILL", "--"]
         if shutil.which("setpriv", path=path) and shutil.which(program, path=path)
@@ -171,7 +202,10 @@ def failure(output: str, where: str) -> FatalError:
         return FatalError(
             escape(redact(shown)),
             where,
-            "check the package archive's settings (sources, proxies, certificates), or give another --base",
+            (
+                "check the package archive's settings (sources, proxies, certificates), or give "
+                "another --base"
+            ),
         )
     said = [_without_wrapper(_short(line)) for line in lines]
     reasons = [line for line in said if not _STATUS_ONLY.fullmatch(line)]

@@ -1,4 +1,6 @@
-"""An image as an engine gives it back: the archive of `docker save`, which every engine and every store can write."""
+"""An image as an engine gives it back: the archive of `docker save`, which every engine and every
+store can write.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _STEP = "install-packages"  # in the history of the image: the one step that may
 
 @dataclass(frozen=True)
 class Exported:
-    """The config of an image and its layers, bottom up, each as a function that opens its tar (plain, gzip or zstd; close it).
+    """The config of an image and its layers, bottom up, each as a function that opens its tar
+    (plain, gzip or zstd; close it).
 
     The first `below` of them are those of the base that it was built on.
     """
@@ -54,7 +57,10 @@ def saved(file: Path) -> Exported:
 
 
 def opened(file: Path) -> Exported:
-    """The image in an archive, which Dockerfile.base has made. Raises FatalError where it is damaged."""
+    """The image in an archive, which Dockerfile.base has made.
+
+    Raises FatalError where it is damaged.
+    """
     made = saved(file)
     try:
         last = made.config["history"][-1]

@@ -1,6 +1,8 @@
-"""From what an engine's RUN step left behind to a layer that is the same whichever engine ran it, and whenever.
+"""From what an engine's RUN step left behind to a layer that is the same whichever engine ran it,
+and whenever.
 
-Taken is what differs from the base in kind, owner, mode or content; what engines list besides (folders touched, files copied up) is not.
+Taken is what differs from the base in kind, owner, mode or content; what engines list besides
+(folders touched, files copied up) is not.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ if TYPE_CHECKING:
     from builder.images.engines.image_archive import Exported
     from builder.images.oci.layer import Layer
 
-RULES = 1  # counts up whenever the same step would give another layer than before: part of the keys of such layers
+# Counts up whenever the same step would give another layer than before: part of the keys of such
+# layers.
+RULES = 1
 
-# What a step leaves that says when, where and by whom it was run. A change of it is undone: what the base has there stays.
+# What a step leaves that says when, where and by whom it was run. A change of it is undone: what
+# the base has there stays.
 _DROPPED = re.compile(
     r"(?:dev|proc|sys|run|tmp|var/tmp|var/run|var/log|root|var/lib/apt/lists|var/lib/dpkg/updates|var/cache/debconf/tmp\.ci)/.*"
     r"|var/cache/debconf/tmp\.ci"
@@ -39,7 +44,10 @@ _KEPT_XATTRS = ("security.capability",)
 
 
 def os_layer(cache: Cache, key: str, compression: str, exported: Exported) -> Layer:
-    """The layer "os": all that the steps of an exported image changed on its base. `key` has to hold RULES and all that decides the steps."""
+    """The layer "os": all that the steps of an exported image changed on its base.
+
+    `key` has to hold RULES and all that decides the steps.
+    """
     if known := layer.find(cache, key, "os", compression):
         return known
     with changes(exported, cache.path("blobs", f".tmp-{key}.step")) as entries:
@@ -48,7 +56,9 @@ def os_layer(cache: Cache, key: str, compression: str, exported: Exported) -> La
 
 @contextlib.contextmanager
 def changes(exported: Exported, scratch: Path) -> Iterator[list[Entry]]:
-    """The entries of that layer, whiteouts as files `.wh.*`; contents lie beside `scratch` while the context lasts."""
+    """The entries of that layer, whiteouts as files `.wh.*`; contents lie beside `scratch` while
+    the context lasts.
+    """
     with contextlib.ExitStack() as stack:
         upper: dict[str, Entry] = {}
         gone: set[str] = set()
@@ -71,7 +81,9 @@ def _plain(open_: Callable[[], IO[bytes]]) -> Iterator[IO[bytes]]:
 
 
 def _lay(upper: dict[str, Entry], gone: set[str], entries: list[Entry]) -> None:
-    """Put one more layer of changes over those before it: `upper` is what there is then, `gone` what was deleted ("PATH/" for all that was in a folder)."""
+    """Put one more layer of changes over those before it: `upper` is what there is then, `gone`
+    what was deleted ("PATH/" for all that was in a folder).
+    """
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")
         if name == _OPAQUE or name.startswith(_WHITEOUT):
@@ -99,7 +111,9 @@ def _lay(upper: dict[str, Entry], gone: set[str], entries: list[Entry]) -> None:
 def _base(
     layers: tuple[Callable[[], IO[bytes]], ...], wanted: set[str]
 ) -> tuple[dict[str, Entry], dict[str, str], set[str]]:
-    """What the base has: its entries by path, the sha256 of those of its files that are `wanted`, and the files that others of these are hard links to."""
+    """What the base has: its entries by path, the sha256 of those of its files that are `wanted`,
+    and the files that others of these are hard links to.
+    """
     found: dict[str, Entry] = {}
     sums: dict[str, str] = {}
     linked: set[str] = set()
@@ -193,7 +207,10 @@ def dropped(entry: Entry) -> bool:
 
 
 def _timed(entry: Entry) -> bool:
-    """Does this bytecode go by the time of its source? Every time in a layer is another than that."""
+    """Does this bytecode go by the time of its source?
+
+    Every time in a layer is another than that.
+    """
     if entry.kind != "file":
         return False
     if entry.data is not None:
@@ -243,7 +260,9 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _linked(entries: list[Entry]) -> list[Entry]:
-    """Files with one content in the spool are one file again: the first by path, and hard links to it."""
+    """Files with one content in the spool are one file again: the first by path, and hard links to
+    it.
+    """
     first: dict[tuple[str, int], str] = {}
     result = []
     for entry in entries:

@@ -1,6 +1,8 @@
-"""A stream of bytes into a blob, on all cores: cut into blocks of one size, each compressed by itself, so the bytes do not depend on how many cores there are.
+"""A stream of bytes into a blob, on all cores: cut into blocks of one size, each compressed by
+itself, so the bytes do not depend on how many cores there are.
 
-gzip: each block is a member; libdeflate, whose output is the same on every processor. zstd: each block is a frame.
+gzip: each block is a member; libdeflate, whose output is the same on every processor. zstd: each
+block is a frame.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ _local = threading.local()
 
 @dataclass(frozen=True)
 class Sums:
-    """Both sides of a blob: what went in and what came out. Digests as "sha256:<hex>", sizes in bytes."""
+    """Both sides of a blob: what went in and what came out.
+
+    Digests as "sha256:<hex>", sizes in bytes.
+    """
 
     diff_id: str
     unpacked: int
@@ -45,7 +50,9 @@ class Sums:
     size: int
 
 
-_LEVEL = 4  # of libdeflate: a real image is within 5% of its wheels; with 1 it is not, and 6 takes a fifth longer for another percent
+# Of libdeflate: a real image is within 5% of its wheels; with 1 it is not, and 6 takes a fifth
+# longer for another percent.
+_LEVEL = 4
 
 
 def _gzip(block: memoryview) -> bytes | bytearray:
@@ -64,7 +71,10 @@ _COMPRESS = {"gzip": _gzip, "zstd": _zstd}
 
 
 class Compressor:
-    """A sink for builder.images.oci.tar_file: takes bytes, writes the blob to `out`. Use it as a context; `finish()` returns the sums."""
+    """A sink for builder.images.oci.tar_file: takes bytes, writes the blob to `out`.
+
+    Use it as a context; `finish()` returns the sums.
+    """
 
     def __init__(self, out: IO[bytes], compression: str, workers: int = 0) -> None:
         count = min(workers or len(os.sched_getaffinity(0)), _MOST)
@@ -165,7 +175,8 @@ class Compressor:
 
 @contextlib.contextmanager
 def reader(stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream must have `peek` or be seekable.
+    """The plain bytes of a stream that is gzip, zstd or plain by its first bytes; the stream must
+    have `peek` or be seekable.
 
     Raises FatalError, inside the context, where what is packed is damaged.
     """

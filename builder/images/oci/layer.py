@@ -1,4 +1,6 @@
-"""A layer of an image: written once into the cache as a blob, found there by the key of its inputs afterwards."""
+"""A layer of an image: written once into the cache as a blob, found there by the key of its inputs
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def _record(cache: Cache, key: str, compression: str) -> Path:
 
 
 def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
-    """The layer of this key if the cache has it whole, that is by the size and time of its blob; notes that it was used."""
+    """The layer of this key if the cache has it whole, that is by the size and time of its blob;
+    notes that it was used.
+    """
     record = _record(cache, key, compression)
     try:
         known = json.loads(record.read_text(encoding="ascii"))
@@ -59,7 +63,10 @@ def find(cache: Cache, key: str, name: str, compression: str) -> Layer | None:
 
 
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
-    """Sorted by path, with the folders above each that are not among them (0755). Raises FatalError for a path twice, unless both are the same folder."""
+    """Sorted by path, with the folders above each that are not among them (0755).
+
+    Raises FatalError for a path twice, unless both are the same folder.
+    """
     found: dict[str, Entry] = {}
     for entry in entries:
         path = entry.path
@@ -86,7 +93,10 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
 def write(
     cache: Cache, key: str, name: str, compression: str, entries: Callable[[], Iterable[Entry]]
 ) -> Layer:
-    """The layer of this key; made of `entries()` if the cache lacks it. Compression: "gzip" or "zstd"."""
+    """The layer of this key; made of `entries()` if the cache lacks it.
+
+    Compression: "gzip" or "zstd".
+    """
     return _made(
         cache, key, name, compression, lambda sink: tar_file.write(ordered(entries()), sink)
     )
@@ -101,9 +111,11 @@ def from_tar(
     keep: Callable[[Entry], Entry | None] | None = None,
     change: Callable[[list[Entry]], Iterable[Entry]] | None = None,
 ) -> Layer:
-    """A layer of another's tar (plain, gzip or zstd), written again our way: owners, modes, links, devices, attributes and whiteouts kept, times EPOCH.
+    """A layer of another's tar (plain, gzip or zstd), written again our way: owners, modes, links,
+    devices, attributes and whiteouts kept, times EPOCH.
 
-    `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change or drop (None) entries one by one, `change` all of them.
+    `stream` is called, and its result closed, only if the cache lacks the layer. `keep` may change
+    or drop (None) entries one by one, `change` all of them.
     """
 
     def produce(sink: tar_file.Sink) -> None:

@@ -1,4 +1,6 @@
-"""An OCI image layout on disk or as one tar: written whole or not at all, and read back with every digest checked."""
+"""An OCI image layout on disk or as one tar: written whole or not at all, and read back with every
+digest checked.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ _REFUSED = "give a new or an empty place; nothing was touched"
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout that was read: the name it gives its image, and the image. Layers have no key, and `unpacked` is 0: a layout does not say it."""
+    """A layout that was read: the name it gives its image, and the image.
+
+    Layers have no key, and `unpacked` is 0: a layout does not say it.
+    """
 
     folder: Path
     name: str
@@ -96,7 +101,9 @@ def _blob(cache: Cache, each: layer.Layer) -> Entry:
 
 
 def fill(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
-    """Write a layout into a folder that is empty; each blob is a copy of the cache's, compared with its digest."""
+    """Write a layout into a folder that is empty; each blob is a copy of the cache's, compared with
+    its digest.
+    """
     (folder / "blobs/sha256").mkdir(parents=True)
     for each in entries(cache, index, name):
         if each.data is not None:
@@ -118,7 +125,8 @@ def copy_blob(blob: Entry, target: Path) -> None:
 
 
 def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
-    """The layout of an image at `folder`, or in one tar where the path ends in .tar; a layout of ours that is there is replaced.
+    """The layout of an image at `folder`, or in one tar where the path ends in .tar; a layout of
+    ours that is there is replaced.
 
     Raises FatalError, before anything is touched, where something else is there.
     """
@@ -134,7 +142,9 @@ def write(cache: Cache, index: Index, folder: Path, *, name: str) -> None:
 
 
 def is_current(cache: Cache, index: Index, place: Path, name: str) -> bool:
-    """Is the layout at `place` this image under this name, every file there with its size? (In a tar only the head is looked at.)"""
+    """Is the layout at `place` this image under this name, every file there with its size? (In a
+    tar only the head is looked at.)
+    """
     wanted = entries(cache, index, name)
     try:
         if place.suffix == ".tar":
@@ -196,9 +206,11 @@ def _is_our_tar(place: Path) -> bool:
 def archive(
     cache: Cache, image: Image, name: str, out: IO[bytes], leave_out: Collection[str] = ()
 ) -> None:
-    """One platform's image as a tar for `docker load` and `podman load`: an OCI layout and the older form (manifest.json) at once.
+    """One platform's image as a tar for `docker load` and `podman load`: an OCI layout and the
+    older form (manifest.json) at once.
 
-    `name` is the image's name and tag. `leave_out` are digests of layers that the engine already has.
+    `name` is the image's name and tag. `leave_out` are digests of layers that the engine already
+    has.
     """
     described = {
         **oci_documents.descriptor(oci_documents.MANIFEST, image.manifest),
@@ -243,7 +255,8 @@ def qualified(name: str) -> str:
 
 
 def read(folder: Path, *, blobs: bool = True) -> Layout:
-    """Read a layout, ours or another's, of one image; with `blobs` its layers' digests are checked too.
+    """Read a layout, ours or another's, of one image; with `blobs` its layers' digests are checked
+    too.
 
     Raises FatalError for anything missing, cut off or changed.
     """

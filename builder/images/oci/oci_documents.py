@@ -1,4 +1,6 @@
-"""The documents of an OCI image, as canonical JSON: the same values give the same bytes, and so the same digests, everywhere."""
+"""The documents of an OCI image, as canonical JSON: the same values give the same bytes, and so the
+same digests, everywhere.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,11 @@ def platform(architecture: str) -> dict[str, str]:
 def config(
     architecture: str, layers: Sequence[Layer], created: str, settings: Mapping[str, Any]
 ) -> bytes:
-    """The config document. `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the image specification has them."""
+    """The config document.
+
+    `created`: RFC 3339, UTC. `settings`: Env, Entrypoint, Cmd, WorkingDir, Labels, User, as the
+    image specification has them.
+    """
     return canonical(
         {
             **platform(architecture),
@@ -119,7 +125,9 @@ def image(
 
 
 def index(images: Sequence[Image], annotations: Mapping[str, str]) -> Index:
-    """The document over all platforms, in the order of their names: also where there is only one."""
+    """The document over all platforms, in the order of their names: also where there is only
+    one.
+    """
     ordered = sorted(images, key=lambda each: each.architecture)
     manifests = [
         {**descriptor(MANIFEST, each.manifest), "platform": platform(each.architecture)}

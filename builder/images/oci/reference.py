@@ -23,7 +23,10 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Reference:
-    """An image, or with neither tag nor digest a repository. `host` has its port, if one was given."""
+    """An image, or with neither tag nor digest a repository.
+
+    `host` has its port, if one was given.
+    """
 
     host: str
     name: str
@@ -44,7 +47,9 @@ class Reference:
 
     @property
     def base(self) -> str:
-        """The URL of the registry: https, but http on the loopback address and where ROSETTA_INSECURE_REGISTRIES lists the host."""
+        """The URL of the registry: https, but http on the loopback address and where
+        ROSETTA_INSECURE_REGISTRIES lists the host.
+        """
         insecure = {each.strip() for each in os.environ.get(INSECURE, "").split(",")}
         host = f"registry-1.{self.host}" if self.host == "docker.io" else self.host
         return f"{'http' if is_loopback(hostname(self.host)) or self.host in insecure else 'https'}://{host}"
@@ -69,7 +74,11 @@ def is_loopback(name: str) -> bool:
 
 
 def parse(text: str) -> Reference:
-    """Read a reference. Raises FatalError for what is none, and for one without a host: nothing is guessed about where an image goes."""
+    """Read a reference.
+
+    Raises FatalError for what is none, and for one without a host: nothing is guessed about where
+    an image goes.
+    """
     host, slash, rest = text.partition("/")
     shown = redact(text if "://" in text else f"://{text}").removeprefix("://")
     shown = shown if shown.isprintable() else repr(shown)

@@ -11,8 +11,9 @@ EPOCH = 315532800  # 1980-01-01T00:00:00Z, the time wheels carry: every entry of
 class Entry:
     """A file, folder, link or device below the root of an image.
 
-    `path` is relative to / and never empty. `kind` is "file", "dir", "link" (symbolic), "hard" (its target is the path of another entry),
-    "char", "block" or "fifo". A file's content is `data`, or `size` bytes at `offset` of the file `source` on disk.
+    `path` is relative to / and never empty. `kind` is "file", "dir", "link" (symbolic), "hard" (its
+    target is the path of another entry), "char", "block" or "fifo". A file's content is `data`, or
+    `size` bytes at `offset` of the file `source` on disk.
     """
 
     path: str

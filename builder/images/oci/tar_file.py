@@ -1,4 +1,6 @@
-"""Deterministic tar: ustar headers of our own make, pax records only for what ustar cannot hold, one time for all; and reading the tars of others."""
+"""Deterministic tar: ustar headers of our own make, pax records only for what ustar cannot hold,
+one time for all; and reading the tars of others.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,10 @@ def _content(entry: Entry, sink: Sink) -> None:
 
 
 def _checked_copy(entry: Entry, descriptor: int, sink: Sink) -> int:
-    """Write a file whose sha256 is known; returns how many bytes came. Raises FatalError where it is another."""
+    """Write a file whose sha256 is known; returns how many bytes came.
+
+    Raises FatalError where it is another.
+    """
     digest = hashlib.sha256()
     left = entry.size
     while left and (data := os.read(descriptor, min(left, 1 << 20))):
@@ -217,9 +222,11 @@ def write(entries: Iterable[Entry], sink: Sink) -> None:
 
 
 def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
-    """Entries of what lies below `folder`, as it will lie below `prefix`: modes 0755 or 0644 by the owner's x, symbolic links kept.
+    """Entries of what lies below `folder`, as it will lie below `prefix`: modes 0755 or 0644 by the
+    owner's x, symbolic links kept.
 
-    Files that are one on disk are several here, for the cache links what is equal. Raises FatalError for devices, sockets and pipes.
+    Files that are one on disk are several here, for the cache links what is equal. Raises
+    FatalError for devices, sockets and pipes.
     """
     with os.scandir(folder) as found:
         here = sorted(found, key=lambda item: item.name)
@@ -250,7 +257,8 @@ def walk(folder: str | Path, prefix: str) -> Iterator[Entry]:
 class _Info(tarfile.TarInfo):
     """tarfile takes a broken or missing header for the end; here only a block of zeros is one."""
 
-    # Not `frombuf`: since a security update (Debian's 3.11.2-6+deb12u9 has it) tarfile does not call that.
+    # Not `frombuf`: since a security update (Debian's 3.11.2-6+deb12u9 has it) tarfile does not
+    # call that.
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
         try:
@@ -307,7 +315,8 @@ def _entry(member: tarfile.TarInfo) -> Entry:
 
 
 def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
-    """The entries of a plain tar, each file with an object to read it from before the next is asked for; whiteouts are files named `.wh.*`.
+    """The entries of a plain tar, each file with an object to read it from before the next is asked
+    for; whiteouts are files named `.wh.*`.
 
     Raises FatalError where the tar is none, is cut off, or names a place outside of it.
     """
@@ -325,9 +334,11 @@ def read(stream: IO[bytes]) -> Iterator[tuple[Entry, IO[bytes] | None]]:
 
 @contextlib.contextmanager
 def spooled(stream: IO[bytes], temporary: Path) -> Iterator[list[Entry]]:
-    """The entries of a plain tar that comes once, in any order, their contents in the file `temporary` while the context lasts.
+    """The entries of a plain tar that comes once, in any order, their contents in the file
+    `temporary` while the context lasts.
 
-    Of two entries with one path the later counts, as in unpacking. Hard links point at the first path of their file in the order of the paths.
+    Of two entries with one path the later counts, as in unpacking. Hard links point at the first
+    path of their file in the order of the paths.
     """
     try:
         with open(temporary, "w+b") as spool:

@@ -1,4 +1,7 @@
-"""Who we are to a registry: what `docker login` or `podman login` left, read where they leave it. Nothing here is ever printed."""
+"""Who we are to a registry: what `docker login` or `podman login` left, read where they leave it.
+
+Nothing here is ever printed.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def files() -> list[Path]:
 
 
 def find(reference: Reference) -> Credentials:
-    """The credentials for a repository; NOBODY where none are kept. Raises FatalError for a file or a helper that is broken."""
+    """The credentials for a repository; NOBODY where none are kept.
+
+    Raises FatalError for a file or a helper that is broken.
+    """
     for file in files():
         try:
             raw = file.read_text(encoding="utf-8")
@@ -92,7 +98,8 @@ def _keys(reference: Reference) -> Iterator[str]:
 
 
 def _by_registry(value: Any) -> dict[str, list[tuple[str, Any]]]:
-    """Return the entries of an object, each with its key as it stands, by the registry that the key names.
+    """Return the entries of an object, each with its key as it stands, by the registry that the key
+    names.
 
     Programs write a scheme, a version and slashes around the name; a key without them comes first.
     """
@@ -148,7 +155,10 @@ def _stored(known: dict[str, Any], file: Path) -> Credentials | None:
 
 
 def _ask(helper: Any, key: str, file: Path) -> Credentials | None:
-    """What a program of the user's keeps for `key`; None where it keeps nothing. Its output is never shown: it may hold what we keep secret."""
+    """What a program of the user's keeps for `key`; None where it keeps nothing.
+
+    Its output is never shown: it may hold what we keep secret.
+    """
     if not isinstance(helper, str) or not _HELPER.fullmatch(helper):
         raise FatalError(
             "names no credential helper", str(file), "give the X of a program docker-credential-X"

@@ -142,7 +142,8 @@ def blob(connection: Connection, digest: str, size: int, target: Path, meter: Me
 
 
 def pull(name: str, folder: Path, *, layers: bool) -> Document:
-    """Write HOST/NAME:TAG, or what a digest names, as an OCI image layout into `folder`, which must be new; without its `layers` where they are not asked for.
+    """Write HOST/NAME:TAG, or what a digest names, as an OCI image layout into `folder`, which must
+    be new; without its `layers` where they are not asked for.
 
     `layout.read(folder, blobs=layers)` reads it. Returns what the name stands for.
     """

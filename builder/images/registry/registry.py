@@ -1,4 +1,6 @@
-"""A registry of images: an image goes there by digest and is read back before any tag moves; documents and blobs come from there, checked."""
+"""A registry of images: an image goes there by digest and is read back before any tag moves;
+documents and blobs come from there, checked.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ _UNTAGGED = "nothing was tagged; run again: what has arrived is not sent twice"
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did. Sizes in bytes, of blobs and documents: `moved` went over the network, `mounted` came from a repository beside."""
+    """What a push did.
+
+    Sizes in bytes, of blobs and documents: `moved` went over the network, `mounted` came from a
+    repository beside.
+    """
 
     reference: str
     digest: str
@@ -37,15 +43,17 @@ class Pushed:
 
     def __str__(self) -> str:
         return (
-            f"{self.reference} is {self.digest}: moved {megabytes(self.moved)} of {megabytes(self.total)}"
-            + (f", took {megabytes(self.mounted)} from beside" if self.mounted else "")
-        )
+            f"{self.reference} is {self.digest}: moved {megabytes(self.moved)} of "
+            f"{megabytes(self.total)}"
+        ) + (f", took {megabytes(self.mounted)} from beside" if self.mounted else "")
 
 
 def push(cache: Cache, index: Index, name: str, mount_from: str = "") -> Pushed:
-    """Push an image whose blobs are in the cache to HOST/NAME:TAG. The tag moves when all the rest was read back, and not before.
+    """Push an image whose blobs are in the cache to HOST/NAME:TAG. The tag moves when all the rest
+    was read back, and not before.
 
-    `mount_from` is a repository of the same registry that may hold some of the blobs. Raises FatalError; a tag then points where it did.
+    `mount_from` is a repository of the same registry that may hold some of the blobs. Raises
+    FatalError; a tag then points where it did.
     """
     wanted = reference.parse(name)
     if not wanted.tag or wanted.digest:
@@ -61,7 +69,10 @@ def push(cache: Cache, index: Index, name: str, mount_from: str = "") -> Pushed:
 def upload(
     connection: Connection, blob: Callable[[str], Path], index: Index, mount_from: str = ""
 ) -> tuple[int, int, int]:
-    """Bring all of an image into the repository by digest, and read it back. Returns bytes moved, bytes mounted and bytes of it all."""
+    """Bring all of an image into the repository by digest, and read it back.
+
+    Returns bytes moved, bytes mounted and bytes of it all.
+    """
     sources: dict[str, tuple[int, Path | bytes]] = {}
     for image in index.images:
         sources |= {each.digest: (each.size, blob(each.digest)) for each in image.layers}
@@ -102,7 +113,10 @@ def upload(
 
 
 def tag(connection: Connection, name: str, data: bytes) -> str:
-    """Let a tag point to a document that is in the repository. Returns the digest it pointed to before, or nothing."""
+    """Let a tag point to a document that is in the repository.
+
+    Returns the digest it pointed to before, or nothing.
+    """
     previous = connection.again(f"asking for the tag {name}", lambda: _digest_of(connection, name))
     if previous != oci_documents.sha256(data):
         _put(connection, name, data)

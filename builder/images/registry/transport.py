@@ -1,4 +1,6 @@
-"""Requests to a registry: authenticated, repeated while it makes sense, and never telling another host who we are."""
+"""Requests to a registry: authenticated, repeated while it makes sense, and never telling another
+host who we are.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ _AGAIN = (408, 429, 500, 502, 503, 504)
 _MOVED = (301, 302, 303, 307, 308)
 _SEND_AGAIN = "run again: what has arrived is not sent twice"
 _READ_AGAIN = "check the network and run again"
-_ALTERED = "do not use it: it was changed in the registry, or by a proxy on the way; have it published anew"
+_ALTERED = (
+    "do not use it: it was changed in the registry, or by a proxy on the way; have it published "
+    "anew"
+)
 _LIMIT = (
     4 << 20
 )  # bytes of a document; what the distribution specification says a registry must take
@@ -75,7 +80,10 @@ class StoppedError(Exception):
 
 
 class Connection:
-    """A registry, for one repository and what is to be done with it ("pull" or "pull,push"). May be used by several threads."""
+    """A registry, for one repository and what is to be done with it ("pull" or "pull,push").
+
+    May be used by several threads.
+    """
 
     def __init__(self, reference: Reference, actions: str, mount_from: str = "") -> None:
         self.reference = reference
@@ -118,7 +126,10 @@ class Connection:
         return f"{self.base}/v2/{self.reference.name}/{path}"
 
     def absolute(self, location: str, beside: str) -> str:
-        """The address that an answer from `beside` names. Raises FatalError where it would leave https."""
+        """The address that an answer from `beside` names.
+
+        Raises FatalError where it would leave https.
+        """
         found = urllib.parse.urljoin(beside, location)
         if _origin(found)[0] == "http" and self.base.startswith("https:"):
             if urllib.parse.urlsplit(found).hostname != urllib.parse.urlsplit(self.base).hostname:
@@ -147,7 +158,8 @@ class Connection:
         follow: bool = False,
         stream: bool = False,
     ) -> requests.Response:
-        """One request. Returns an answer whose status is among `good`; raises Transient or FatalError for any other.
+        """One request. Returns an answer whose status is among `good`; raises Transient or
+        FatalError for any other.
 
         `body` gives what to send, and is called again where it has to be sent again.
         """
@@ -242,7 +254,9 @@ class Connection:
             raise Transient(_reason(error, name)) from error
 
     def _settle(self, url: str) -> str:
-        """Return an address of a registry on this machine with the scheme that it speaks: TLS where it greets by that, else http."""
+        """Return an address of a registry on this machine with the scheme that it speaks: TLS where
+        it greets by that, else http.
+        """
         with self._facts_lock:
             if not self._is_settled:
                 self._is_settled = True
@@ -257,7 +271,9 @@ class Connection:
         return url
 
     def _bundle(self, host: str) -> str | bool:
-        """Return what a host's certificate is checked against: a file, or True for Python's own list."""
+        """Return what a host's certificate is checked against: a file, or True for Python's own
+        list.
+        """
         with self._facts_lock:
             if host not in self._bundles:
                 files = trusted_cas.find_files(host)
@@ -294,7 +310,10 @@ class Connection:
         )
 
     def again(self, what: str, action: Callable[[], Any]) -> Any:
-        """Do `action` until it works, a few times at most. Raises FatalError with the last reason where it does not."""
+        """Do `action` until it works, a few times at most.
+
+        Raises FatalError with the last reason where it does not.
+        """
         for attempt in range(1, TRIES + 1):
             try:
                 return action()
@@ -325,12 +344,16 @@ class Connection:
         self._stopped.wait(seconds)
 
     def still(self) -> None:
-        """Raises StoppedError where another thread has failed, so that this one does not go on for nothing."""
+        """Raises StoppedError where another thread has failed, so that this one does not go on for
+        nothing.
+        """
         if self._stopped.is_set():
             raise StoppedError
 
     def each(self, action: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
-        """What `action` gives for the arguments in `items`, done by a few threads; the first failure ends them all."""
+        """What `action` gives for the arguments in `items`, done by a few threads; the first
+        failure ends them all.
+        """
         with concurrent.futures.ThreadPoolExecutor(THREADS, "registry") as pool:
             futures = [pool.submit(action, *item) for item in items]
             try:
@@ -361,7 +384,9 @@ class Connection:
         return data
 
     def pieces(self, answer: requests.Response, limit: int) -> Any:
-        """The body of a streamed answer, piece by piece, up to the one that passes `limit` bytes."""
+        """The body of a streamed answer, piece by piece, up to the one that passes `limit`
+        bytes.
+        """
         came, start = 0, time.monotonic()
         try:
             with answer:
@@ -460,7 +485,10 @@ class Connection:
             token = None
         if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
             raise FatalError(
-                "what answers for the registry's logins gave no token (a login page or a proxy's answer?)",
+                (
+                    "what answers for the registry's logins gave no token (a login page or a "
+                    "proxy's answer?)"
+                ),
                 str(self.reference),
                 "check the proxy settings",
             )
@@ -481,7 +509,10 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def _speaks_tls(name: str, port: int) -> bool:
-    """Say whether what listens on this machine answers a TLS greeting. Its certificate is checked later."""
+    """Say whether what listens on this machine answers a TLS greeting.
+
+    Its certificate is checked later.
+    """
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -503,7 +534,9 @@ def _is_page(answer: requests.Response) -> bool:
 
 
 def _said(answer: requests.Response) -> str:
-    """Return the registry's own words for an error, without secrets that it repeats, on one line and cut."""
+    """Return the registry's own words for an error, without secrets that it repeats, on one line
+    and cut.
+    """
     try:
         first = json.loads(next(answer.iter_content(1 << 16), b""))["errors"][0]
         words = redact(f"{first.get('code', '')} {first.get('message', '')}".strip())
@@ -513,7 +546,9 @@ def _said(answer: requests.Response) -> str:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds to wait by a Retry-After header, in either of its forms; None where it says nothing."""
+    """Seconds to wait by a Retry-After header, in either of its forms; None where it says
+    nothing.
+    """
     if _is_number(value.strip()):
         return float(value)
     try:

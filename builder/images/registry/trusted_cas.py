@@ -12,10 +12,11 @@ from builder.errors import FatalError
 
 
 def find_files(host: str) -> list[Path]:
-    """Return the files of CA certificates that the machine names for a registry; none where Python's own list counts.
+    """Return the files of CA certificates that the machine names for a registry; none where
+    Python's own list counts.
 
-    SSL_CERT_FILE (or its like) and SSL_CERT_DIR replace Python's own list. What docker's and podman's
-    certs.d/HOST:PORT hold is added to it.
+    SSL_CERT_FILE (or its like) and SSL_CERT_DIR replace Python's own list. What docker's and
+    podman's certs.d/HOST:PORT hold is added to it.
     """
     files = []
     if bundle := package_index.ca_bundle():

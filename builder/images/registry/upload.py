@@ -1,4 +1,6 @@
-"""One blob on its way into a registry: in one body, or in pieces where the registry does not take it so."""
+"""One blob on its way into a registry: in one body, or in pieces where the registry does not take
+it so.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def has(connection: Connection, digest: str, size: int) -> bool:
 
 
 class _Part:
-    """A stretch of a file or of bytes, as the body of a request; tells the meter what was read of it."""
+    """A stretch of a file or of bytes, as the body of a request; tells the meter what was read of
+    it.
+    """
 
     def __init__(self, stream: BinaryIO, size: int, meter: Callable[[int], None]) -> None:
         self._stream, self._left, self._size, self._meter = stream, size, size, meter
@@ -103,7 +107,10 @@ def send(
     mount_from: str,
     meter: Meter,
 ) -> bool:
-    """Bring one blob into the repository. True if it was sent, False if it was mounted from `mount_from`."""
+    """Bring one blob into the repository.
+
+    True if it was sent, False if it was mounted from `mount_from`.
+    """
     attempts = 0
     whole = True
 
@@ -123,7 +130,8 @@ def send(
                 return False
             place = connection.absolute(answer.headers.get("Location", ""), asked)
             least = answer.headers.get("OCI-Chunk-Min-Length", "")
-        # A registry, or the proxy before it, that does not take a large body says so with 413 or just cuts the connection.
+        # A registry, or the proxy before it, that does not take a large body says so with 413 or
+        # just cuts the connection.
         whole = whole and not (attempts > 2 and size > CHUNK)
         sent = [0]
 

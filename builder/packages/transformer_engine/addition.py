@@ -1,4 +1,6 @@
-"""What Transformer Engine adds to a distribution: locked packages from the index, and the wheel of its bindings, imported or compiled here."""
+"""What Transformer Engine adds to a distribution: locked packages from the index, and the wheel of
+its bindings, imported or compiled here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Addition:
-    """`pins` come from the package index; `wheel` lies in the cache and has this `sha256`. `glibc` is the oldest that can load it, such as "2.32"."""
+    """`pins` come from the package index; `wheel` lies in the cache and has this `sha256`.
+
+    `glibc` is the oldest that can load it, such as "2.32".
+    """
 
     pins: list[Pin]
     wheel: Path
@@ -52,12 +57,15 @@ def addition(
     *,
     allow_current: bool = False,
 ) -> Addition:
-    """What is to be installed beside a distribution's own lock; the wheel is compiled now if the cache has none.
+    """What is to be installed beside a distribution's own lock; the wheel is compiled now if the
+    cache has none.
 
-    With `allow_current`, today's headers of Python are taken where Debian has superseded the locked ones.
+    With `allow_current`, today's headers of Python are taken where Debian has superseded the locked
+    ones.
 
     Raises:
-        FatalError: not for this line, accelerator or Python; no compiler for the architecture (with what to install, or the command to run elsewhere).
+        FatalError: not for this line, accelerator or Python; no compiler for the architecture (with
+          what to install, or the command to run elsewhere).
     """
     wanted = wheel_build.plan(manifest, line, accelerator, architecture, python_version)
     replaced: tuple[Replacement, ...] = ()
@@ -71,7 +79,8 @@ def addition(
         current = header_packages.find_current(manifest, line, wanted.headers)
         replaced = (Replacement(current.name, wanted.headers.version, current.version),)
         log.warn(
-            f"Debian has superseded {current.name} {wanted.headers.version}; this local build compiles Transformer Engine with {current.version} "
+            f"Debian has superseded {current.name} {wanted.headers.version}; this local build "
+            f"compiles Transformer Engine with {current.version} "
             "and records it in lock.json"
         )
         made = wheel_build.wheel(
@@ -103,7 +112,9 @@ def built(
 
 
 def imported(cache: Cache, wanted: Plan) -> Made | None:
-    """The wheel that was brought here for this plan, if there is one: it comes before one compiled here."""
+    """The wheel that was brought here for this plan, if there is one: it comes before one compiled
+    here.
+    """
     try:
         sha256 = json.loads(_note(cache, wanted).read_text(encoding="ascii"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -112,7 +123,10 @@ def imported(cache: Cache, wanted: Plan) -> Made | None:
 
 
 def take(cache: Cache, wanted: Plan, file: Path, sha256: str) -> Made:
-    """Bring a wheel made elsewhere into the cache, to be used for this plan from now on. FatalError where it is not what it should be."""
+    """Bring a wheel made elsewhere into the cache, to be used for this plan from now on.
+
+    FatalError where it is not what it should be.
+    """
     name = wheel_file.check(file, sha256, wanted.target, wanted.inputs)
     folder = f"te-imported-{sha256}"
 

@@ -17,7 +17,11 @@ OLDEST = 9  # the first whose C++17 takes XLA's headers
 
 @dataclass(frozen=True)
 class Compiler:
-    """One g++. `version` "12.2.0", `machine` "x86_64-linux-gnu", `glibc` "2.36", `library` the date of its libstdc++."""
+    """One g++.
+
+    `version` "12.2.0", `machine` "x86_64-linux-gnu", `glibc` "2.36", `library` the date of its
+    libstdc++.
+    """
 
     program: str
     version: str
@@ -32,7 +36,10 @@ class Compiler:
 
 
 def find(architecture: str) -> Compiler:
-    """The compiler for "amd64" or "arm64" that is on PATH. FatalError with what to install where there is none."""
+    """The compiler for "amd64" or "arm64" that is on PATH.
+
+    FatalError with what to install where there is none.
+    """
     triplet = TRIPLETS[architecture]
     native = platform.machine() == triplet.partition("-")[0]
     for name in (f"{triplet}-g++", *(("g++",) if native else ())):

@@ -1,4 +1,6 @@
-"""The headers of Python that bindings are compiled with: Debian's package of them for each Python and architecture, locked in locks/te-python.json."""
+"""The headers of Python that bindings are compiled with: Debian's package of them for each Python
+and architecture, locked in locks/te-python.json.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _REMAKE = "python build.py lock --base"
 
 @dataclass(frozen=True)
 class HeaderLock:
-    """The locked packages by Python ("3.13") and architecture, and a day on which Debian had them."""
+    """The locked packages by Python ("3.13") and architecture, and a day on which Debian had
+    them.
+    """
 
     packages: dict[tuple[str, str], Deb]
     date: str
@@ -74,7 +78,10 @@ def render(locked: dict[tuple[str, str], Deb], date: str = "") -> str:
 
 
 def relock(manifest: Manifest, *, offline: bool) -> dict[str, list[str]]:
-    """Lock today's packages anew; what changed, a line a package, by file. Nothing where the manifest has no Transformer Engine."""
+    """Lock today's packages anew; what changed, a line a package, by file.
+
+    Nothing where the manifest has no Transformer Engine.
+    """
     te = manifest.transformer_engine
     if te is None:
         return {}

@@ -1,4 +1,6 @@
-"""Compile many sources, each into an object that is kept: a run that was stopped goes on with the files it lacks."""
+"""Compile many sources, each into an object that is kept: a run that was stopped goes on with the
+files it lacks.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,11 @@ def compile_all(
     *,
     at_once: int,
 ) -> tuple[list[Path], Effort]:
-    """The object of every source, in `kept`, in the order of `sources`; those that are there already are not made again.
+    """The object of every source, in `kept`, in the order of `sources`; those that are there
+    already are not made again.
 
-    The longest sources come first, so that the last compiler does not run alone. Without network where the machine lets us.
+    The longest sources come first, so that the last compiler does not run alone. Without network
+    where the machine lets us.
     """
     effort, running = Effort(), list[_Running]()
     waiting = sorted(
@@ -99,7 +103,8 @@ def compile_all(
                 _finish(each, kept, usage, effort)
                 done += 1
                 log.info(
-                    f"  {done}/{total} {each.name}: {effort.seconds[each.name]:.0f} s, {usage.ru_maxrss / 1e6:.1f} GB"
+                    f"  {done}/{total} {each.name}: {effort.seconds[each.name]:.0f} s, "
+                    f"{usage.ru_maxrss / 1e6:.1f} GB"
                 )
     finally:
         for each in running:

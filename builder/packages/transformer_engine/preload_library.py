@@ -1,8 +1,11 @@
-"""A library without code, whose one purpose is to be loaded: it brings in two that Transformer Engine needs and does not find by itself.
+"""A library without code, whose one purpose is to be loaded: it brings in two that Transformer
+Engine needs and does not find by itself.
 
-`transformer_engine.common` loads NVIDIA's libraries from their wheels by name before its own. Among them is cudart, which it looks for in a folder
-that the wheel for CUDA 12 does not have, so that its import fails; NCCL is not among them, so that its import fails unless JAX has loaded NCCL
-before. In every place that it searches for cudart it loads whatever it finds there; the first such place is free, and this library is put there.
+`transformer_engine.common` loads NVIDIA's libraries from their wheels by name before its own. Among
+them is cudart, which it looks for in a folder that the wheel for CUDA 12 does not have, so that its
+import fails; NCCL is not among them, so that its import fails unless JAX has loaded NCCL before. In
+every place that it searches for cudart it loads whatever it finds there; the first such place is
+free, and this library is put there.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ PLACES = {
 
 
 def make(compiler: Compiler, accelerator: str, site: Path, scratch: Path) -> tuple[str, bytes]:
-    """Its place below site-packages and its content; `site` holds the libraries it is linked with, `scratch` is a folder to work in."""
+    """Its place below site-packages and its content; `site` holds the libraries it is linked with,
+    `scratch` is a folder to work in.
+    """
     place, libraries = PLACES[accelerator]
     if missing := [each for each in libraries if not (site / each).is_file()]:
         raise FatalError(

@@ -1,4 +1,6 @@
-"""What the manifest and the locks say of Transformer Engine: which packages it is, for whom, and what its bindings are compiled against."""
+"""What the manifest and the locks say of Transformer Engine: which packages it is, for whom, and
+what its bindings are compiled against.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def lock_path(manifest: Manifest, line: str, accelerator: str) -> str:
 def requests(
     manifest: Manifest, line: str, read: Callable[[Path], Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in file."""
+    """For each of its locks in `line`, by path, the requirements; `read` gives those of a *.in
+    file.
+    """
     te = manifest.transformer_engine
     if te is None or line not in te.lines:
         return {}
@@ -94,7 +98,9 @@ def installed(
 def compiled_against(
     manifest: Manifest, line: str, accelerator: str, python: str, architecture: str
 ) -> list[Pin]:
-    """The packages whose headers (and libnccl) the bindings are compiled against, sorted by name."""
+    """The packages whose headers (and libnccl) the bindings are compiled against, sorted by
+    name.
+    """
     common = manifest.folder(manifest.lines[line].common.removesuffix(".in") + ".txt")
     found = {
         pin.name: pin

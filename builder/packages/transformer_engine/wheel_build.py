@@ -1,7 +1,9 @@
-"""The stage that compiles Transformer Engine's bindings for JAX into a wheel, for this architecture or by cross compiler for the other.
+"""The stage that compiles Transformer Engine's bindings for JAX into a wheel, for this architecture
+or by cross compiler for the other.
 
-The sdist's own setup.py asks the JAX that runs it for paths and the CUDA version, so it cannot be driven for another architecture or Python.
-What it would do is short and stands here: the same sources, include folders in the same order, macros, link and wheel content.
+The sdist's own setup.py asks the JAX that runs it for paths and the CUDA version, so it cannot be
+driven for another architecture or Python. What it would do is short and stands here: the same
+sources, include folders in the same order, macros, link and wheel content.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ if TYPE_CHECKING:
     from builder.packages.transformer_engine.compiler import Compiler
 
 RECORD = "wheel.json"
-# What build_tools/jax.py and pybind11's helpers give the compiler, and what Debian's Python adds that matters.
+# What build_tools/jax.py and pybind11's helpers give the compiler, and what Debian's Python adds
+# that matters.
 FLAGS = (
     "-O3",
     "-g0",
@@ -49,7 +52,8 @@ FLAGS = (
     "-fvisibility=hidden",
     "-DNVTE_WITH_NCCL_EP",
 )
-# Lazy binding even where a compiler has it otherwise: symbols of CUDA's libraries come from those that are loaded before. And libnccl stands beside it.
+# Lazy binding even where a compiler has it otherwise: symbols of CUDA's libraries come from those
+# that are loaded before. And libnccl stands beside it.
 LINK = (
     "-shared",
     "-s",
@@ -64,7 +68,9 @@ LINK = (
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides a wheel but the compiler: the target, the sdist's sha256, the packages it is compiled against, the headers of Python."""
+    """All that decides a wheel but the compiler: the target, the sdist's sha256, the packages it is
+    compiled against, the headers of Python.
+    """
 
     target: Target
     sdist: str
@@ -102,12 +108,18 @@ class Plan:
     @property
     def where(self) -> str:
         """The wheel's target, as error messages name it."""
-        return f"{version_pins.SOURCE} {self.target.version} ({self.target.accelerator}, {self.target.architecture}, Python {self.target.python})"
+        return (
+            f"{version_pins.SOURCE} {self.target.version} ({self.target.accelerator}, "
+            f"{self.target.architecture}, Python {self.target.python})"
+        )
 
 
 @dataclass(frozen=True)
 class Made:
-    """A wheel in the cache. `glibc` is the oldest that can load it; `effort` what it took (empty for one made elsewhere)."""
+    """A wheel in the cache.
+
+    `glibc` is the oldest that can load it; `effort` what it took (empty for one made elsewhere).
+    """
 
     path: Path
     sha256: str
@@ -118,7 +130,9 @@ class Made:
 def plan(
     manifest: Manifest, line: str, accelerator: str, architecture: str, python_version: str
 ) -> Plan:
-    """Read what the manifest and the locks say; FatalError where it is not for this line, accelerator or Python."""
+    """Read what the manifest and the locks say; FatalError where it is not for this line,
+    accelerator or Python.
+    """
     te = version_pins.chosen(manifest, line, accelerator)
     known = manifest.lines[line].pythons
     if python_version not in known:
@@ -155,10 +169,13 @@ def have(cache: Cache, folder: str) -> Made | None:
 
 
 def wheel(cache: Cache, wanted: Plan, *, offline: bool, at_once: int = 0) -> Made:
-    """The wheel of a plan: from the cache, or compiled now by the machine's compiler, `at_once` files at a time (0: what the machine bears)."""
+    """The wheel of a plan: from the cache, or compiled now by the machine's compiler, `at_once`
+    files at a time (0: what the machine bears).
+    """
     by = compiler.find(wanted.target.architecture)
     name = f"te-{key(wanted, by)}"
-    halfway = f"te-objects-{stage_key('te-objects', {'compiled': wanted.compiled, 'compiler': by.identity})}"
+    inputs = {"compiled": wanted.compiled, "compiler": by.identity}
+    halfway = f"te-objects-{stage_key('te-objects', inputs)}"
 
     def make(folder: Path) -> None:
         start = time.monotonic()
@@ -261,13 +278,18 @@ def _source(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
         raise FatalError(
             "its sdist has no csrc/extensions",
             version_pins.SOURCE,
-            "this release is laid out otherwise: see builder/packages/transformer_engine/wheel_build.py",
+            (
+                "this release is laid out otherwise: see "
+                "builder/packages/transformer_engine/wheel_build.py"
+            ),
         )
     return found
 
 
 def _against(cache: Cache, wanted: Plan, *, offline: bool) -> Path:
-    """The locked packages it is compiled against, unpacked for the target as they would be installed."""
+    """The locked packages it is compiled against, unpacked for the target as they would be
+    installed.
+    """
     target = wanted.target
     machine = TRIPLETS[target.architecture].partition("-")[0]
 
@@ -335,7 +357,8 @@ def _includes(source: Path, site: Path, python_headers: Path, target: Target) ->
             str(missing[0].parent),
             "check locks/te-build.in and the te-*.in of the line",
         )
-    # Debian's pyconfig.h asks for <TRIPLET/python3.X/pyconfig.h>; the compiler's own C headers come before this one.
+    # Debian's pyconfig.h asks for <TRIPLET/python3.X/pyconfig.h>; the compiler's own C headers come
+    # before this one.
     return [
         *(f"-I{each}" for each in folders),
         "-idirafter",

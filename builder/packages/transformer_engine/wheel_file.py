@@ -1,4 +1,7 @@
-"""The wheel of the bindings as a file: put together by us, or made elsewhere and checked. Its bytes depend on nothing but its content."""
+"""The wheel of the bindings as a file: put together by us, or made elsewhere and checked.
+
+Its bytes depend on nothing but its content.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +58,14 @@ class Target:
     @property
     def module(self) -> str:
         """The compiled module's place, as the package's own build has it."""
-        return f"transformer_engine/wheel_lib/{PROJECT}.cpython-{self.python.replace('.', '')}-{TRIPLETS[self.architecture]}.so"
+        abi = f"cpython-{self.python.replace('.', '')}"
+        return f"transformer_engine/wheel_lib/{PROJECT}.{abi}-{TRIPLETS[self.architecture]}.so"
 
 
 def metadata(text: str, accelerator: str) -> str:
-    """The sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for those of the machine it was made on."""
+    """The sdist's PKG-INFO, asking for the libraries of `accelerator` where it asks for those of
+    the machine it was made on.
+    """
     wanted = version_pins.libraries(accelerator).replace("-", "_")
     changed, count = re.subn(
         r"(?m)^(Requires-Dist: )transformer_engine_cu[0-9]+(==.*)$", rf"\g<1>{wanted}\g<2>", text
@@ -68,7 +74,10 @@ def metadata(text: str, accelerator: str) -> str:
         raise FatalError(
             f"its metadata asks {count} times for its libraries, not once",
             "PKG-INFO",
-            "this release is not like those before: see builder/packages/transformer_engine/wheel_file.py",
+            (
+                "this release is not like those before: see "
+                "builder/packages/transformer_engine/wheel_file.py"
+            ),
         )
     return changed
 
@@ -81,12 +90,16 @@ def write(
     licence: bytes,
     note: Mapping[str, Any],
 ) -> Path:
-    """The wheel with `content` (by its path below site-packages), in `folder`: sorted, with constant times, stored (another zlib would give other bytes)."""
+    """The wheel with `content` (by its path below site-packages), in `folder`: sorted, with
+    constant times, stored (another zlib would give other bytes).
+    """
     info = f"{PROJECT}-{target.version}.dist-info"
     files = {
         **content,
         f"{info}/METADATA": meta.encode(),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: rosetta\nRoot-Is-Purelib: false\nTag: {target.tag}\n\n".encode(),
+        f"{info}/WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: rosetta\nRoot-Is-Purelib: false\nTag: {target.tag}\n\n"
+        ).encode(),
         f"{info}/licenses/LICENSE": licence,
         f"{info}/top_level.txt": f"{PROJECT}\n".encode(),
         f"{info}/{NOTE}": (json.dumps(note, sort_keys=True, indent=1) + "\n").encode(),
@@ -114,7 +127,9 @@ def write(
 
 
 def glibc(module: bytes) -> str:
-    """The newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot load it."""
+    """The newest glibc whose symbols a compiled module wants, "2.34"; what is older cannot load
+    it.
+    """
     found = {
         tuple(int(part) for part in text.split(b"."))
         for text in re.findall(rb"\0GLIBC_([0-9]+\.[0-9]+)(?=[.\0])", module)
@@ -125,8 +140,9 @@ def glibc(module: bytes) -> str:
 def check(path: Path, sha256: str, target: Target, inputs: str) -> str:
     """The name a wheel made elsewhere should have, once all that can be told of it is right.
 
-    `inputs` is the key of what it must have been compiled against, held against the note in it. Raises FatalError for another file than the
-    sha256 says, another project, version, Python or architecture, a broken zip, missing libraries in its requirements.
+    `inputs` is the key of what it must have been compiled against, held against the note in it.
+    Raises FatalError for another file than the sha256 says, another project, version, Python or
+    architecture, a broken zip, missing libraries in its requirements.
     """
     where, do = (
         path.name,
@@ -215,7 +231,8 @@ def _check_note(raw: bytes, inputs: str, where: str, do: str) -> None:
         raise FatalError(f"its {NOTE} is broken", where, do) from error
     if not known:
         log.warn(
-            f"{where} was not made by this builder: which JAX and CUDA it was compiled against cannot be told, only the sha256 vouches for it"
+            f"{where} was not made by this builder: which JAX and CUDA it was compiled "
+            "against cannot be told, only the sha256 vouches for it"
         )
     elif known != inputs:
         raise FatalError(

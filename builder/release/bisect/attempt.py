@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from builder.release.bisect.search import Answer
     from builder.upstream.source import Access
 
-_BUILDER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; sys.exit(main(sys.argv[1:]))"
+_BUILDER = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from builder.cli import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 _MARK = ".rosetta-bisect"
 _SKIP, _ABORT = 125, 126
 _COMMAND = "COMMAND"
@@ -42,7 +45,10 @@ _COMMAND = "COMMAND"
 
 @dataclass(frozen=True)
 class Bench:
-    """Where attempts are made: `work` holds the environment and what it is made from. `access` by source; `ours` is this repository, if it is one."""
+    """Where attempts are made: `work` holds the environment and what it is made from.
+
+    `access` by source; `ours` is this repository, if it is one.
+    """
 
     context: Context
     journal: Journal
@@ -58,7 +64,8 @@ class Bench:
     def answer(self, build: Build, what: str, *, end: bool = False) -> Answer:
         """What a build comes to: from the journal, or by making it.
 
-        Raises FatalError where the command gives up (status 126 and more, or a signal), or answers twice in two ways.
+        Raises FatalError where the command gives up (status 126 and more, or a signal), or answers
+        twice in two ways.
         """
         wanted = build.sources_only() if self.journal.request.stage == "tree" else build
         if known := self.journal.known(wanted.key):
@@ -99,7 +106,9 @@ class Bench:
                 tree_export.write_tree(reader, walk(reader, done.exported_tree), into)
 
     def _environment(self, shipped: Manifest, build: Build) -> None:
-        """By the builder as a person starts it; for rosetta/ of another commit, by a copy of the builder that has it beside it."""
+        """By the builder as a person starts it; for rosetta/ of another commit, by a copy of the
+        builder that has it beside it.
+        """
         root = (
             self._builder(build.ours, self.ours) if build.ours and self.ours else self.context.root
         )
@@ -197,7 +206,10 @@ class Bench:
             raise FatalError(
                 f"{ended} in {self.environment}",
                 _COMMAND,
-                "mend it and run again: no answer is lost; only 0 (good), 1 to 124 (bad) and 125 (skip) are answers",
+                (
+                    "mend it and run again: no answer is lost; only 0 (good), 1 to 124 (bad) and "
+                    "125 (skip) are answers"
+                ),
             )
         return (
             ("good", "")
@@ -209,7 +221,10 @@ class Bench:
 
 
 def refuse(work: Path) -> None:
-    """FatalError where the folder of the builds holds something else. What a kill left of the mark is no such thing."""
+    """FatalError where the folder of the builds holds something else.
+
+    What a kill left of the mark is no such thing.
+    """
     foreign = (
         work.is_dir()
         and not (work / _MARK).is_file()

@@ -1,4 +1,6 @@
-"""All that is in one build of a distribution, as values: what two builds can be compared by and mixed from."""
+"""All that is in one build of a distribution, as values: what two builds can be compared by and
+mixed from.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Side:
-    """A manifest with all it names on disk, and where it came from. `revision` is a commit of this repository, "" for what is none."""
+    """A manifest with all it names on disk, and where it came from.
+
+    `revision` is a commit of this repository, "" for what is none.
+    """
 
     label: str
     manifest: Manifest
@@ -30,7 +35,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Part:
-    """One source. `entry` is what the manifest says of it, without its folders; of a patch several versions may do, the likeliest first."""
+    """One source.
+
+    `entry` is what the manifest says of it, without its folders; of a patch several versions may
+    do, the likeliest first.
+    """
 
     name: str
     entry: Mapping[str, Any]
@@ -40,8 +49,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Build:
-    """One build. `line` and `rules` are the manifest's line, and its sdists, strip and overrides; `pins` are those of the text `lock`, and `tools`
-    is the text of the lock by which sdists are built; `ours` is the commit of rosetta/, "" for what lies here.
+    """One build. `line` and `rules` are the manifest's line, and its sdists, strip and overrides;
+    `pins` are those of the text `lock`, and `tools` is the text of the lock by which sdists are
+    built; `ours` is the commit of rosetta/, "" for what lies here.
     """
 
     distribution: str
@@ -78,7 +88,11 @@ class Build:
 
 
 def of(side: Side, distribution: str, accelerator: str) -> Build:
-    """The build that a manifest asks for. Raises FatalError where it has no such distribution, or a file of it is missing or breaks a rule."""
+    """The build that a manifest asks for.
+
+    Raises FatalError where it has no such distribution, or a file of it is missing or breaks a
+    rule.
+    """
     shipped = side.manifest
     entry = shipped.distribution(distribution)
     if accelerator not in entry.accelerators:

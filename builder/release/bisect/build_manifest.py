@@ -1,4 +1,6 @@
-"""A build written down as a manifest with all it names, its patches in the versions that apply to its pins."""
+"""A build written down as a manifest with all it names, its patches in the versions that apply to
+its pins.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
 
 
 def written(build: Build, into: Path, access: Mapping[str, Access]) -> Manifest:
-    """Write a build into the folder `into`, in place of what is there; `access` says for each source where it is had from.
+    """Write a build into the folder `into`, in place of what is there; `access` says for each
+    source where it is had from.
 
-    Raises FatalError for what cannot be built: a patch does not apply in any of its versions, or a pin cannot be had.
+    Raises FatalError for what cannot be built: a patch does not apply in any of its versions, or a
+    pin cannot be had.
     """
     remove(into)
     sources: dict[str, Any] = {}
@@ -111,7 +115,9 @@ def _fitting(part: Part, pinned: Pinned) -> list[Patch]:
 
 
 def _lay(part: Part, pinned: Pinned, folder: Path) -> None:
-    """The overlay, each file in place of what upstream has there now, whatever it was written against."""
+    """The overlay, each file in place of what upstream has there now, whatever it was written
+    against.
+    """
     if not part.overlay:
         return
     with Reader(pinned.git) as reader:

@@ -1,4 +1,6 @@
-"""What differs between a good and a bad build, as one list of changes, and any mixture of the two."""
+"""What differs between a good and a bad build, as one list of changes, and any mixture of the
+two.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Unit:
-    """One change. `place` is the source it is of, "" for packages and what is ours; `step` is set for a commit of an upstream or of ours."""
+    """One change.
+
+    `place` is the source it is of, "" for packages and what is ours; `step` is set for a commit of
+    an upstream or of ours.
+    """
 
     kind: Kind
     place: str
@@ -41,7 +47,9 @@ class Unit:
         return f"{self.place}: {self.what}" if self.place else self.what
 
     def needs(self, earlier: Unit) -> bool:
-        """Whether a build that has this change must have an earlier one of the list too: a commit has those before it."""
+        """Whether a build that has this change must have an earlier one of the list too: a commit
+        has those before it.
+        """
         return (
             self.kind == earlier.kind
             and self.kind in ("commit", "rosetta")
@@ -51,7 +59,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Between:
-    """`units` lead from `good` to `bad`; `notes` say what could not be split further; `ways` are the sources' histories."""
+    """`units` lead from `good` to `bad`; `notes` say what could not be split further; `ways` are
+    the sources' histories.
+    """
 
     good: Build
     bad: Build
@@ -66,7 +76,9 @@ class Between:
         )
 
     def mix(self, chosen: frozenset[int], at: Mapping[str, str] | None = None) -> Build:
-        """The good build with these changes of the bad one; with `at`, these sources stand on those commits whatever was chosen."""
+        """The good build with these changes of the bad one; with `at`, these sources stand on those
+        commits whatever was chosen.
+        """
         if not at and len(chosen) in (0, len(self.units)):
             return self.bad if chosen else self.good
         units = [self.units[each] for each in sorted(chosen)]
@@ -155,9 +167,11 @@ def between(
     access: Access,
     stack: contextlib.ExitStack,
 ) -> Between:
-    """What leads from `good` to `bad`, sources first. `here` tells which locked packages hold on this machine.
+    """What leads from `good` to `bad`, sources first. `here` tells which locked packages hold on
+    this machine.
 
-    Histories of upstreams stay open until `stack` closes. Commits of rosetta/ are added by `with_ours`.
+    Histories of upstreams stay open until `stack` closes. Commits of rosetta/ are added by
+    `with_ours`.
     """
     units: list[Unit] = []
     ways: dict[str, Way] = {}
@@ -210,7 +224,9 @@ def between(
 
 
 def with_ours(found: Between, log: Sequence[Cause] | None) -> Between:
-    """`found` with the commits that changed rosetta/ at its end, oldest first; None where they are no line: then all of it is one change."""
+    """`found` with the commits that changed rosetta/ at its end, oldest first; None where they are
+    no line: then all of it is one change.
+    """
     if log is None:
         added: tuple[Unit, ...] = (Unit("rosetta", "", "rosetta", "rosetta/ as a whole"),)
         return replace(
@@ -287,7 +303,9 @@ def _patch_units(old: Part, new: Part) -> list[Unit]:
 
 
 def refreshed(name: str, one: bytes, other: bytes) -> bool:
-    """Whether two versions of a patch add and remove the same lines: then they are one patch, made for two commits."""
+    """Whether two versions of a patch add and remove the same lines: then they are one patch, made
+    for two commits.
+    """
     return trial.same_change(
         *(patch_file.parse(Path(f"{name}.patch"), raw) for raw in (one, other))
     )
@@ -297,16 +315,16 @@ def _overlay_units(old: Part, new: Part) -> list[Unit]:
     one, other = (
         {file.path: (file.mode, file.blob) for file in each.overlay} for each in (old, new)
     )
-    return [
-        Unit(
-            "overlay",
-            old.name,
-            path,
-            f"our file {path} {'changed' if path in one and path in other else 'added' if path in other else 'removed'}",
-        )
-        for path in sorted(one.keys() | other.keys())
-        if one.get(path) != other.get(path)
-    ]
+    units = []
+    for path in sorted(one.keys() | other.keys()):
+        if one.get(path) == other.get(path):
+            continue
+        if path in one and path in other:
+            change = "changed"
+        else:
+            change = "added" if path in other else "removed"
+        units.append(Unit("overlay", old.name, path, f"our file {path} {change}"))
+    return units
 
 
 def _patches(
@@ -365,7 +383,10 @@ def _mixed(one: Sequence[str], other: Sequence[str], chosen: set[str]) -> list[s
 
 
 def _joined(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rules of both manifests: they allow, so a mixture needs them all. Of two for one project, the second's."""
+    """The rules of both manifests: they allow, so a mixture needs them all.
+
+    Of two for one project, the second's.
+    """
     return list(
         {
             rule["name"] if "name" in rule else Override(**rule).project: rule

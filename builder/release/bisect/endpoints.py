@@ -1,4 +1,6 @@
-"""What --good and --bad may name: a folder, a manifest, a revision of this repository, an environment or an image."""
+"""What --good and --bad may name: a folder, a manifest, a revision of this repository, an
+environment or an image.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,17 @@ if TYPE_CHECKING:
 
 LOCK = "opt/rosetta/lock.json"
 _IMAGES = ("env", "oci", "registry", "image")
-FORMS = "a folder with manifest.yaml, a revision of this repository, env:DIR, oci:PATH, registry:HOST/NAME:TAG or image:NAME"
+FORMS = (
+    "a folder with manifest.yaml, a revision of this repository, env:DIR, oci:PATH, "
+    "registry:HOST/NAME:TAG or image:NAME"
+)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What an end stands for, looked up once: `place` may be opened again later and gives the same."""
+    """What an end stands for, looked up once: `place` may be opened again later and gives the
+    same.
+    """
 
     text: str
     kind: str
@@ -53,7 +60,10 @@ def look(text: str, context: Context, option: str) -> Asked:
 
 
 def opened(asked: Asked, context: Context, scratch: Path) -> tuple[Side, str, str]:
-    """The side, and the distribution and accelerator that it is of, "" where it is of many. What has to be written goes into the new folder `scratch`."""
+    """The side, and the distribution and accelerator that it is of, "" where it is of many.
+
+    What has to be written goes into the new folder `scratch`.
+    """
     if asked.kind == "folder":
         return Side(asked.text, manifest.load(Path(asked.place))), "", ""
     if asked.kind == "revision" and (ours := repository.around(context.manifest_path.parent)):
@@ -85,7 +95,9 @@ def _revision(asked: Asked, ours: Repository, context: Context, scratch: Path) -
 
 
 def nights(good: Asked, bad: Asked) -> list[Asked]:
-    """The nightlies of a repository between two of them, oldest first as seen from `good`; none where the two ends are something else."""
+    """The nightlies of a repository between two of them, oldest first as seen from `good`; none
+    where the two ends are something else.
+    """
     if good.kind != "registry" or bad.kind != "registry":
         return []
     ends = [reference.parse(each.place) for each in (good, bad)]

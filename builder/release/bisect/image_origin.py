@@ -1,4 +1,6 @@
-"""What an environment or an image was made of, by its own lock.json: written down as a manifest with all it names."""
+"""What an environment or an image was made of, by its own lock.json: written down as a manifest
+with all it names.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,12 @@ _NOT_OURS = "it is nothing that this builder made"
 
 
 def write(kind: str, place: str, context: Context, into: Path) -> dict[str, Any]:
-    """Write into the new folder `into` the manifest, patches, overlay and locks of an environment or image; returns its lock.json.
+    """Write into the new folder `into` the manifest, patches, overlay and locks of an environment
+    or image; returns its lock.json.
 
-    A wheel's hash, the branch that is tracked and the rules for packages come from the manifest here; the lock, by its hash, from the locks
-    here as they are or ever were. Raises FatalError for what cannot be had in this way.
+    A wheel's hash, the branch that is tracked and the rules for packages come from the manifest
+    here; the lock, by its hash, from the locks here as they are or ever were. Raises FatalError for
+    what cannot be had in this way.
     """
     into.mkdir(parents=True)
     where = f"{kind}:{place}"
@@ -115,7 +119,9 @@ def _same(found: str, recorded: str, path: str, where: str) -> None:
 def _manifest(
     record: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], here: Manifest, where: str
 ) -> dict[str, Any]:
-    """The manifest that such an environment would have; what no lock.json says is taken from the one here."""
+    """The manifest that such an environment would have; what no lock.json says is taken from the
+    one here.
+    """
     line = str(record["line"])
     if line not in here.lines:
         raise FatalError(
@@ -217,7 +223,9 @@ def _file(root: Path, path: str) -> tuple[bytes, bool]:
 
 
 def _members(found: Found, image: Image, paths: Collection[str], where: str) -> Files:
-    """Files of an image, from the highest layer that has each; no layer below the last one needed is opened."""
+    """Files of an image, from the highest layer that has each; no layer below the last one needed
+    is opened.
+    """
     files: dict[str, tuple[bytes, bool]] = {}
     for one in reversed(image.layers):
         left = set(paths) - files.keys()

@@ -1,6 +1,8 @@
-"""What a bisect that is not at its end has to remember: what was asked, and what every build came to.
+"""What a bisect that is not at its end has to remember: what was asked, and what every build came
+to.
 
-A file in the cache, one for each manifest, replaced after every answer. A build that a kill interrupted has no answer and is made again; no other is.
+A file in the cache, one for each manifest, replaced after every answer. A build that a kill
+interrupted has no answer and is made again; no other is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked for. `work` is the folder of the builds; two bisects with equal requests are one."""
+    """What a person asked for.
+
+    `work` is the folder of the builds; two bisects with equal requests are one.
+    """
 
     good: str
     bad: str
@@ -38,7 +43,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Trial:
-    """One build: its key, what it is in words, and what it came to. `end` is set for the two that were given, which do not count."""
+    """One build: its key, what it is in words, and what it came to.
+
+    `end` is set for the two that were given, which do not count.
+    """
 
     key: str
     what: str
@@ -50,7 +58,9 @@ class Trial:
 
 @dataclass
 class Journal:
-    """`ends` are the good and the bad one as they were looked up at first; `left` says how far it is; `done` once the result is known."""
+    """`ends` are the good and the bad one as they were looked up at first; `left` says how far it
+    is; `done` once the result is known.
+    """
 
     file: Path
     request: Request

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Culprits:
-    """What it takes, the last change first; several in a group could not be told apart. `merges` are by the place of the group.
+    """What it takes, the last change first; several in a group could not be told apart. `merges`
+    are by the place of the group.
 
-    `alone` is whether they were seen to be bad without the rest of what differs; `span` are the revisions that both ends are, if they are.
+    `alone` is whether they were seen to be bad without the rest of what differs; `span` are the
+    revisions that both ends are, if they are.
     """
 
     between: Between
@@ -144,7 +146,8 @@ def text(report: Mapping[str, Any]) -> str:
             lines.append(f"  {unit['source'] + ': ' if unit['source'] else ''}{unit['what']}")
             if "commit" in unit and unit["commit"] != unit["name"]:
                 lines.append(
-                    f"      by {unit['commit'][:12]} ({unit['author']}, {unit['date']}, {unit['subject']!r})"
+                    f"      by {unit['commit'][:12]} ({unit['author']}, {unit['date']}, "
+                    f"{unit['subject']!r})"
                 )
             lines += [f"      merged by {unit['merged_by'][:12]}"] if unit["merged_by"] else []
             lines += [f"      {path}" for path in unit["files"]] if len(group) == 1 else []

@@ -22,13 +22,17 @@ _LINK = "120000"
 
 @dataclass(frozen=True)
 class Repository:
-    """The repository that a manifest lies in; `prefix` leads from its top to the manifest's folder ("", or with a slash at its end)."""
+    """The repository that a manifest lies in; `prefix` leads from its top to the manifest's folder
+    ("", or with a slash at its end).
+    """
 
     git: Git
     prefix: str
 
     def commit(self, text: str) -> str | None:
-        """The commit that a branch, tag or anything else git knows stands for; None where it stands for none."""
+        """The commit that a branch, tag or anything else git knows stands for; None where it stands
+        for none.
+        """
         done = self.git.run(
             "rev-parse",
             "--verify",
@@ -40,7 +44,9 @@ class Repository:
         return done.stdout.decode().strip() if done.returncode == 0 else None
 
     def write(self, commit: str, paths: Sequence[str], into: Path) -> None:
-        """Write the files that a commit has at or below `paths`, which count from the manifest's folder; a path that is not there gives none."""
+        """Write the files that a commit has at or below `paths`, which count from the manifest's
+        folder; a path that is not there gives none.
+        """
         for mode, blob, path in self._rows(commit, paths):
             target = into / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +76,9 @@ class Repository:
         return upstreamed_patches.log(self.git, *what, paths=self._full(paths))
 
     def line(self, older: str, newer: str, path: str) -> list[Cause] | None:
-        """The commits after `older` up to `newer` that changed a path, oldest first, or None where these two are on no such line."""
+        """The commits after `older` up to `newer` that changed a path, oldest first, or None where
+        these two are on no such line.
+        """
         if not self.git.run(
             "diff", "--quiet", older, newer, "--", *self._full([path]), check=False
         ).returncode:

@@ -1,8 +1,9 @@
 """Which changes it takes: the whole list of them is halved, each in at most log2 of their number.
 
-All that differs stands in one list. With the first of it in place, and no more, a build is good for none and bad for all; halving
-finds the first count that is bad, so its last change is needed. Bad with nothing but that change: it is the culprit. Good: another
-one of those before it is needed as well, and is found in the same way with the first held in place.
+All that differs stands in one list. With the first of it in place, and no more, a build is good for
+none and bad for all; halving finds the first count that is bad, so its last change is needed. Bad
+with nothing but that change: it is the culprit. Good: another one of those before it is needed as
+well, and is found in the same way with the first held in place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _PATIENCE = 16  # builds to try among those that lie between skipped ones and ca
 
 @dataclass(frozen=True)
 class Edge:
-    """`good` and `bad` are counts; they lie further than one apart only where nothing between could be told."""
+    """`good` and `bad` are counts; they lie further than one apart only where nothing between could
+    be told.
+    """
 
     good: int
     bad: int
@@ -27,7 +30,8 @@ class Edge:
 
 @dataclass(frozen=True)
 class Found:
-    """Places in the list, a group for each change that is needed, the last one first; more than one in a group could not be told apart.
+    """Places in the list, a group for each change that is needed, the last one first; more than one
+    in a group could not be told apart.
 
     `alone` is whether the groups, and what they stand on, were seen to be bad without all the rest.
     """
@@ -37,7 +41,9 @@ class Found:
 
 
 def edge(good: int, bad: int, ask: Callable[[int], Answer]) -> Edge:
-    """The first bad count above a good one, `good` and `bad` being known; asks at most log2(bad - good) where nothing is skipped."""
+    """The first bad count above a good one, `good` and `bad` being known; asks at most log2(bad -
+    good) where nothing is skipped.
+    """
     skipped: list[int] = []
     inside = 0
     while (middle := _middle(good, bad, skipped)) is not None:
@@ -55,7 +61,9 @@ def edge(good: int, bad: int, ask: Callable[[int], Answer]) -> Edge:
 
 
 def _middle(good: int, bad: int, skipped: list[int]) -> tuple[int, bool] | None:
-    """What to ask next, and whether it is walled in by skipped ones: the wider way to a known end goes first. None where all is asked."""
+    """What to ask next, and whether it is walled in by skipped ones: the wider way to a known end
+    goes first. None where all is asked.
+    """
     between = [one for one in skipped if good < one < bad]
     if not between:
         return ((good + bad) // 2, False) if bad - good > 1 else None

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """One commit on the way; `state` is the commit that a pin stands on once the step is made, `back` whether the step takes `cause` away."""
+    """One commit on the way; `state` is the commit that a pin stands on once the step is made,
+    `back` whether the step takes `cause` away.
+    """
 
     state: str
     cause: Cause
@@ -30,7 +32,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Way:
-    """From one pin to the other. Without steps, `why` it cannot be split; `git` sees all of it, `access` gives each commit of it."""
+    """From one pin to the other.
+
+    Without steps, `why` it cannot be split; `git` sees all of it, `access` gives each commit of it.
+    """
 
     steps: tuple[Step, ...]
     why: str = ""
@@ -38,7 +43,9 @@ class Way:
     access: Access | None = None
 
     def merged(self, step: Step) -> list[Step]:
-        """The commits that a step brought by a merge, oldest first, the step itself last; none where it is no merge of two."""
+        """The commits that a step brought by a merge, oldest first, the step itself last; none
+        where it is no merge of two.
+        """
         if self.git is None or step.back:
             return []
         parents = self.git.text(
@@ -62,7 +69,9 @@ def way(
     access: Access,
     stack: contextlib.ExitStack,
 ) -> Way:
-    """From the pin of one entry of the manifest to that of another, which must be of one git URL; what is opened for it closes with `stack`."""
+    """From the pin of one entry of the manifest to that of another, which must be of one git URL;
+    what is opened for it closes with `stack`.
+    """
     ends = [
         GitSource(name, each["git"], each["track"], each["commit"], patches, None, ())
         for each in (good, bad)

@@ -1,4 +1,6 @@
-"""Where an upstream stands today, and its history from the pin to there; or the one thing that is wrong with it."""
+"""Where an upstream stands today, and its history from the pin to there; or the one thing that is
+wrong with it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Upstream:
-    """`tip` is where the branch stands; `git` sees all commits before it; by `access` each of them can be acquired."""
+    """`tip` is where the branch stands; `git` sees all commits before it; by `access` each of them
+    can be acquired.
+    """
 
     git: Git
     tip: str
@@ -43,7 +47,8 @@ class Upstream:
 
 @contextlib.contextmanager
 def opened(source: GitSource, access: Access, target: str = "") -> Iterator[Upstream | Finding]:
-    """The upstream of a source for as long as it is looked at. With `target`, that commit stands for the branch's own.
+    """The upstream of a source for as long as it is looked at. With `target`, that commit stands
+    for the branch's own.
 
     Raises FatalError only for what is wrong in the manifest.
     """
@@ -104,7 +109,9 @@ def _objects(source: GitSource, access: Access, target: str) -> tuple[str, Mirro
 
 
 def _fetch(source: GitSource, access: Access, tip: str) -> None:
-    """All history up to `tip` into a repository of its own; what it has from before is not sent again."""
+    """All history up to `tip` into a repository of its own; what it has from before is not sent
+    again.
+    """
     with access.cache.lock(f"git-{source.name}+history"):
         folder = access.cache.folder(
             "git", f"{source.name}+history.git", lambda folder: Git(folder).init(), grows=True
@@ -144,7 +151,9 @@ def _branches_of_server(source: GitSource, access: Access) -> dict[str, str]:
 
 
 def _lost(source: GitSource, branches: Mapping[str, str]) -> Finding | None:
-    """The finding for a branch that is gone while others are there: named are up to five that may be its new name."""
+    """The finding for a branch that is gone while others are there: named are up to five that may
+    be its new name.
+    """
     if not branches or source.track in branches:
         return None
     likely = sorted(

@@ -1,7 +1,9 @@
-"""From which commit on the stack no longer stands: found by applying it along upstream's first-parent history.
+"""From which commit on the stack no longer stands: found by applying it along upstream's
+first-parent history.
 
-Only commits that change a path of the stack can change what becomes of it. The newest of them are tried one after the
-other, so that a change that went to and fro is seen; what lies further back is halved.
+Only commits that change a path of the stack can change what becomes of it. The newest of them are
+tried one after the other, so that a change that went to and fro is seen; what lies further back is
+halved.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _ONE_BY_ONE = 24
 
 @dataclass(frozen=True)
 class Culprit:
-    """The commit of upstream's after which a patch was no longer in; `merge` is the one that brought it to the branch, if one did."""
+    """The commit of upstream's after which a patch was no longer in; `merge` is the one that
+    brought it to the branch, if one did.
+    """
 
     by: Cause
     merge: Cause | None = None
@@ -98,7 +102,9 @@ class History:
         return states[index - 1] if index else None
 
     def _states(self, newest: str, oldest: str, paths: Sequence[str]) -> list[str]:
-        """Commits that changed one of the paths, newest first, then `oldest`: one for each state that the paths were in."""
+        """Commits that changed one of the paths, newest first, then `oldest`: one for each state
+        that the paths were in.
+        """
         changing = (
             upstreamed_patches.log(
                 self._upstream.git, "--first-parent", f"{oldest}..{newest}", paths=paths
@@ -110,7 +116,9 @@ class History:
 
 
 def _newest(states: Sequence[str], good: Callable[[str], bool]) -> int | None:
-    """The place of the newest good state; beyond the first ones, of a good one whose newer neighbour is bad."""
+    """The place of the newest good state; beyond the first ones, of a good one whose newer
+    neighbour is bad.
+    """
     for index, state in enumerate(states[:_ONE_BY_ONE]):
         if good(state):
             return index

@@ -1,4 +1,6 @@
-"""The stack at upstream's tips on the newest JAX of the index: resolved, baked and imported in a copy, so that nothing of ours moves."""
+"""The stack at upstream's tips on the newest JAX of the index: resolved, baked and imported in a
+copy, so that nothing of ours moves.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ def run(
         context: of the copy: its manifest has its pins at the tips already.
         names: distributions of that manifest.
         folder: where environments are put together, to be looked at afterwards.
-        asked_python: the Python to stand on, as for a build; "" for the line's own, else the newest at hand.
+        asked_python: the Python to stand on, as for a build; "" for the line's own, else the newest
+          at hand.
     """
     copy = manifest.load(context.manifest_path)
     found = {}
@@ -129,7 +132,9 @@ def newest(version: str, architecture: str, *, offline: bool) -> str:
 
 
 def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
-    """What the lock at `path` is resolved from, with what the sources ask for at the copy's pins."""
+    """What the lock at `path` is resolved from, with what the sources ask for at the copy's
+    pins.
+    """
     names = [
         name
         for entry in copy.distributions.values()
@@ -150,7 +155,10 @@ def _request(context: Context, copy: Manifest, line: str, path: str) -> Request:
 def resolved(
     wanted: Request, jax: str, now: Iterable[Pin], *, offline: bool
 ) -> tuple[list[Pin], list[str]]:
-    """The packages with this JAX, and which exact pins of ours had to be lifted for it. Raises FatalError where nothing fits at all."""
+    """The packages with this JAX, and which exact pins of ours had to be lifted for it.
+
+    Raises FatalError where nothing fits at all.
+    """
     kept = [pin for pin in now if pin.name not in JAX]
     strict = replace(wanted, requirements=lifted(wanted.requirements, jax, JAX))
     try:
@@ -186,7 +194,9 @@ def lifted(requirements: Iterable[str], jax: str, names: Iterable[str]) -> tuple
 
 
 def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[str]:
-    """What another version of a package, or another package, would be installed in one environment."""
+    """What another version of a package, or another package, would be installed in one
+    environment.
+    """
     before, after = (
         {pin.name: pin.version for pin in pins if environment_markers.holds(pin.marker, place)}
         for pins in (old, new)
@@ -199,7 +209,9 @@ def changed(old: Iterable[Pin], new: Iterable[Pin], place: Environment) -> list[
 
 
 def imported(environment: Path) -> dict[str, Any]:
-    """What the environment's own self-test says of its imports: how many modules, and why which of them failed."""
+    """What the environment's own self-test says of its imports: how many modules, and why which of
+    them failed.
+    """
     found = verify.selftest(environment, "--imports-only")["imports"]
     return {"modules": found["modules"], "failed": dict(found["failed"])}
 
@@ -212,7 +224,8 @@ def text(found: dict[str, dict[str, Any]]) -> str:
             lines.append(f"{name}: not tried: {one['problem']}")
             continue
         lines.append(
-            f"{name} on JAX {one['jax']} (pinned: {one['pinned']}), Python {one['python']}: {_verdict(one)}"
+            f"{name} on JAX {one['jax']} (pinned: {one['pinned']}), Python {one['python']}: "
+            f"{_verdict(one)}"
         )
         later = {
             version: jax

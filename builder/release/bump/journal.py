@@ -1,7 +1,9 @@
-"""What a bump that is not at its end has to remember: where it wants to, how everything was, and what it is writing.
+"""What a bump that is not at its end has to remember: where it wants to, how everything was, and
+what it is writing.
 
-A file in the cache, one for each manifest. What is to be written is noted there first; so a kill at any moment leaves something
-that the next run finishes, and `--abort` brings back every file of the sources that were not at their end.
+A file in the cache, one for each manifest. What is to be written is noted there first; so a kill at
+any moment leaves something that the next run finishes, and `--abort` brings back every file of the
+sources that were not at their end.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Entry:
-    """One source: its pin at first and now, where it is to go ("" once it is there), and the files in its folders at first."""
+    """One source: its pin at first and now, where it is to go ("" once it is there), and the files
+    in its folders at first.
+    """
 
     start: str
     pin: str
@@ -39,7 +43,9 @@ class Entry:
 
 @dataclass
 class Journal:
-    """`records` are machine-owned files as they were at first, None for one that was not there; `running` until a run has ended."""
+    """`records` are machine-owned files as they were at first, None for one that was not there;
+    `running` until a run has ended.
+    """
 
     file: Path
     manifest: Path
@@ -78,7 +84,9 @@ class Journal:
     def write(
         self, source: GitSource, root: Path, pin: str, files: Mapping[Path, bytes | None]
     ) -> None:
-        """Write files (None: away with it) and move the pin, all of it or, after a kill, by `finish`."""
+        """Write files (None: away with it) and move the pin, all of it or, after a kill, by
+        `finish`.
+        """
         changes = {
             str(path.relative_to(root)): [_packed(path), None if data is None else _text(data)]
             for path, data in files.items()
@@ -115,7 +123,10 @@ class Journal:
             self.save()
 
     def abort(self, manifest: Manifest) -> list[str]:
-        """Everything of these sources as it was; returns the paths that changed. What can fail is looked at first."""
+        """Everything of these sources as it was; returns the paths that changed.
+
+        What can fail is looked at first.
+        """
         changed = []
         for name, entry in self.entries.items():
             source = manifest.source(name)

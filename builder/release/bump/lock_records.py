@@ -1,4 +1,6 @@
-"""locks/sources.json and locks/declared.json after a move, as `build.py lock` writes them, and whether packages have to be resolved anew."""
+"""locks/sources.json and locks/declared.json after a move, as `build.py lock` writes them, and
+whether packages have to be resolved anew.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ FILES = (declared_requirements.RECORD, source_lock.FILE)
 
 @dataclass(frozen=True)
 class Changes:
-    """By file, what changed in it, a line each (`-` before, `+` after); the lines whose packages have to be resolved; what went wrong."""
+    """By file, what changed in it, a line each (`-` before, `+` after); the lines whose packages
+    have to be resolved; what went wrong.
+    """
 
     files: dict[str, list[str]]
     lines: tuple[str, ...] = ()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def set_pin(manifest: Path, name: str, old: str, new: str) -> None:
-    """Move the pin of source `name` from `old` to `new`; nothing is done where it stands at `new` already.
+    """Move the pin of source `name` from `old` to `new`; nothing is done where it stands at `new`
+    already.
 
     Raises FatalError if it stands anywhere else.
     """

@@ -1,4 +1,6 @@
-"""This repository's own history, as far as patches and pins go: what stood on each source at each of our commits."""
+"""This repository's own history, as far as patches and pins go: what stood on each source at each
+of our commits.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _LIST = re.compile(r"[0-7]{6} blob ([0-9a-f]{40})\t(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Moment:
-    """A source after one of our commits. `date` is in seconds since 1970; `pin` is None where the manifest had no such source.
+    """A source after one of our commits. `date` is in seconds since 1970; `pin` is None where the
+    manifest had no such source.
 
-    `names` are the patches of its series; `added` and `removed` their lines, None where a patch of that time cannot be read today.
+    `names` are the patches of its series; `added` and `removed` their lines, None where a patch of
+    that time cannot be read today.
     """
 
     commit: str
@@ -50,11 +54,15 @@ class Ours:
 
     @property
     def cut_off(self) -> bool:
-        """Whether its history is not all there, so that the oldest commit at hand proves nothing."""
+        """Whether its history is not all there, so that the oldest commit at hand proves
+        nothing.
+        """
         return self._git is not None and (self._git.git_dir / "shallow").exists()
 
     def moments(self, source: GitSource | WheelSource, manifest: str) -> list[Moment]:
-        """Each state that the source's patches and pin were in, oldest first; none where there is no repository."""
+        """Each state that the source's patches and pin were in, oldest first; none where there is
+        no repository.
+        """
         if self._git is None:
             return []
         folder = os.path.relpath(source.patches, self._root)

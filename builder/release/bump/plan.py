@@ -29,7 +29,9 @@ Proposal = Literal["drop", "refresh"]
 
 @dataclass(frozen=True)
 class PatchReport:
-    """One patch at the tip; `proposal` is what a person (or --accept) may decide, apart from what is mechanical."""
+    """One patch at the tip; `proposal` is what a person (or --accept) may decide, apart from what
+    is mechanical.
+    """
 
     verdict: Verdict
     culprit: Culprit | None
@@ -38,7 +40,9 @@ class PatchReport:
 
 @dataclass(frozen=True)
 class Writes:
-    """The new pin and the files that go with it (None: the file goes away), with the names of the patches in them."""
+    """The new pin and the files that go with it (None: the file goes away), with the names of the
+    patches in them.
+    """
 
     pin: str
     files: Mapping[Path, bytes | None]
@@ -48,7 +52,9 @@ class Writes:
 
 @dataclass(frozen=True)
 class Report:
-    """One source: `good` is the newest commit at which the stack stands, None where there is none; `log` is upstream's since the pin, newest first."""
+    """One source: `good` is the newest commit at which the stack stands, None where there is none;
+    `log` is upstream's since the pin, newest first.
+    """
 
     source: GitSource
     tip: str = ""
@@ -79,7 +85,8 @@ def examine(
     tip_only: bool = False,
     target: str = "",
 ) -> Report:
-    """Try a source's stack at the tip of its branch (or at `target`), find what broke it, and how far the pin can go.
+    """Try a source's stack at the tip of its branch (or at `target`), find what broke it, and how
+    far the pin can go.
 
     Args:
         source: the source at its present pin.
@@ -137,7 +144,9 @@ def _days(upstream: Upstream, pin: str) -> int:
 def _writes(
     source: GitSource, upstream: Upstream, tried: Trial, patches: Sequence[Patch], *, accept: bool
 ) -> Writes | None:
-    """What has to change for the pin to stand at `tried`: proven without merging, on objects that were verified."""
+    """What has to change for the pin to stand at `tried`: proven without merging, on objects that
+    were verified.
+    """
     pinned = acquire(replace(source, commit=tried.commit), upstream.access)
     dropped = tuple(
         verdict.name for verdict in tried.verdicts if accept and verdict.outcome == "taken"

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from builder.release.bump.lock_records import Changes
     from builder.release.bump.plan import PatchReport, Report
 
-_NEXT = "mend them under patches/ and overlay/ (docs/bump.md), then build.py bump --continue; or build.py bump --abort"
+_NEXT = (
+    "mend them under patches/ and overlay/ (docs/bump.md), then build.py bump --continue; or "
+    "build.py bump --abort"
+)
 
 
 def data(report: Report, shown: int) -> dict[str, Any]:
@@ -89,7 +92,10 @@ def _source(report: Report, *, forecast: bool) -> list[str]:
     name = report.source.name
     if report.finding:
         return [f"{name}: {report.finding.kind}: {report.finding.what} -> {report.finding.do}"]
-    behind = f"{count(len(report.log), 'commit')} and {count(report.days, 'day')} since {report.source.commit[:12]}"
+    behind = (
+        f"{count(len(report.log), 'commit')} and {count(report.days, 'day')} since "
+        f"{report.source.commit[:12]}"
+    )
     if report.tip == report.source.commit:
         head = f"{name}: at the tip {report.tip[:12]}"
     elif forecast:
@@ -97,7 +103,10 @@ def _source(report: Report, *, forecast: bool) -> list[str]:
     elif report.ok:
         head = f"{name}: moved to the tip {report.tip[:12]}, {behind}"
     elif report.pin != report.source.commit:
-        head = f"{name}: moved to {report.pin[:12]}, the newest commit with which the stack applies; the tip {report.tip[:12]} is {behind}"
+        head = (
+            f"{name}: moved to {report.pin[:12]}, the newest commit with which the stack applies; "
+            f"the tip {report.tip[:12]} is {behind}"
+        )
     else:
         head = f"{name}: not moved; the tip {report.tip[:12]} is {behind}"
     lines = [head]
@@ -139,7 +148,10 @@ def _proposal(one: PatchReport) -> str:
             else "upstream has it in another form"
         )
         return f"drop {one.verdict.name} ({sure})"
-    return f"refresh {one.verdict.name} to what a merge leaves of it (+{one.verdict.added} -{one.verdict.removed})"
+    return (
+        f"refresh {one.verdict.name} to what a merge leaves of it (+{one.verdict.added} "
+        f"-{one.verdict.removed})"
+    )
 
 
 def _log(report: Report, shown: int) -> list[str]:

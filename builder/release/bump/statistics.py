@@ -1,4 +1,6 @@
-"""How much of ours stands on each upstream, for how long, and how far behind the pins are: now and over time."""
+"""How much of ours stands on each upstream, for how long, and how far behind the pins are: now and
+over time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _DAY = 86400
 
 
 class _Line:
-    """The commits of an upstream's branch, newest first, with their committers' dates in seconds since 1970."""
+    """The commits of an upstream's branch, newest first, with their committers' dates in seconds
+    since 1970.
+    """
 
     def __init__(self, upstream: Upstream) -> None:
         out = upstream.git.text(
@@ -44,7 +48,9 @@ class _Line:
         self._place = {commit: index for index, (commit, _) in enumerate(self._rows)}
 
     def behind(self, pin: str | None, date: float) -> dict[str, int] | None:
-        """How many commits there were on `date` that the pin had not, and how much newer the newest of them was; None for a pin off the branch."""
+        """How many commits there were on `date` that the pin had not, and how much newer the newest
+        of them was; None for a pin off the branch.
+        """
         if pin not in self._place:
             return None
         index = self._place[pin]
@@ -62,7 +68,10 @@ def run(
     access: Access,
     now: float | None = None,
 ) -> Result:
-    """`build.py patches stats`. `manifest` is the file's name; `now` the time that ages are told for."""
+    """`build.py patches stats`.
+
+    `manifest` is the file's name; `now` the time that ages are told for.
+    """
     as_of = time.time() if now is None else now
     ours = Ours(shipped.root)
     data = {source.name: _source(source, manifest, ours, access, as_of) for source in sources}
@@ -173,7 +182,10 @@ def _text(name: str, data: dict[str, Any]) -> list[str]:
         or "none"
     )
     rows = [
-        f"{name}: {count(data['count'], 'patch', 'patches')} (+{data['added']} -{data['removed']}): {states}; {_behind(data['behind']) or data['behind_unknown']}"
+        (
+            f"{name}: {count(data['count'], 'patch', 'patches')} (+{data['added']} "
+            f"-{data['removed']}): {states}; {_behind(data['behind']) or data['behind_unknown']}"
+        )
     ]
     for patch in data["patches"]:
         age = (
@@ -182,7 +194,8 @@ def _text(name: str, data: dict[str, Any]) -> list[str]:
             else f"{count(patch['days'], 'day')}, since {patch['since']}"
         )
         rows.append(
-            f"  {patch['name']}  +{patch['added']} -{patch['removed']}  {patch['upstream_status']}  {age}"
+            f"  {patch['name']}  +{patch['added']} -{patch['removed']}  "
+            f"{patch['upstream_status']}  {age}"
         )
     for point in data["over_time"]:
         size = (
@@ -192,7 +205,8 @@ def _text(name: str, data: dict[str, Any]) -> list[str]:
         )
         far = _behind(point["behind"])
         rows.append(
-            f"  {point['date']} {point['commit'][:12]}: {count(point['count'], 'patch', 'patches')}, {size}{f', {far}' if far else ''}"
+            f"  {point['date']} {point['commit'][:12]}: "
+            f"{count(point['count'], 'patch', 'patches')}, {size}{f', {far}' if far else ''}"
         )
     return rows
 

@@ -1,4 +1,6 @@
-"""What the stack comes to on one commit of upstream's, with everything allowed that a refresh may do."""
+"""What the stack comes to on one commit of upstream's, with everything allowed that a refresh may
+do.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,9 @@ class Stack:
 class Verdict:
     """What became of one patch.
 
-    `refreshed`: the same lines are added and removed, elsewhere or among other lines; `reworked`: a merge left other lines than
-    the patch had; `taken`: upstream has the change. `exact` says that a build goes on as it is. `added` and `removed` count what
-    is left of a patch that was put in.
+    `refreshed`: the same lines are added and removed, elsewhere or among other lines; `reworked`: a
+    merge left other lines than the patch had; `taken`: upstream has the change. `exact` says that a
+    build goes on as it is. `added` and `removed` count what is left of a patch that was put in.
     """
 
     name: str
@@ -70,7 +72,9 @@ class Trial:
     problem: str = ""
 
     def passes(self, *, accept: bool) -> bool:
-        """Whether a pin may stand here; with `accept` also at the price of dropped and reworked patches."""
+        """Whether a pin may stand here; with `accept` also at the price of dropped and reworked
+        patches.
+        """
         fine = all(
             verdict.exact or (accept and verdict.outcome in ("reworked", "taken"))
             for verdict in self.verdicts
@@ -91,7 +95,10 @@ class Trial:
 
 
 def at(upstream: Upstream, source: GitSource, commit: str, on: Stack, *, explain: bool) -> Trial:
-    """Try the stack on `commit`. With `explain`, what fails says why, and whether upstream took it: that reads history."""
+    """Try the stack on `commit`.
+
+    With `explain`, what fails says why, and whether upstream took it: that reads history.
+    """
     tree, date = upstream.git.text(
         "log", "-1", "--no-show-signature", "--format=%T %ct", "--end-of-options", commit
     ).split()

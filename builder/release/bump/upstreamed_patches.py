@@ -1,6 +1,7 @@
 """Whether upstream took a patch: several signals, since each of them alone misses something.
 
-A patch id misses what was taken together with more, a reverse check what was edited later, a merge what conflicts.
+A patch id misses what was taken together with more, a reverse check what was edited later, a merge
+what conflicts.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ _DIFF = (
 class Signals:
     """What speaks for upstream having a patch's change.
 
-    `merged_empty`: a three-way merge changes nothing; `patch_id`: a commit since the pin makes the same change; `reverse`: the patch
-    can be taken back from upstream's files; `subject`: a commit since the pin has its subject (a hint only); `lines` of `of`: how
-    many lines that it adds are there now, and that it removes are gone.
+    `merged_empty`: a three-way merge changes nothing; `patch_id`: a commit since the pin makes the
+    same change; `reverse`: the patch can be taken back from upstream's files; `subject`: a commit
+    since the pin has its subject (a hint only); `lines` of `of`: how many lines that it adds are
+    there now, and that it removes are gone.
     """
 
     merged_empty: bool
@@ -77,7 +79,9 @@ class Signals:
 
 
 def signals(upstream: Upstream, pin: str, commit: str, before: str, patch: Patch) -> Signals:
-    """Compare a patch made for `pin` with upstream at `commit`, where `before` is the tree that the patch meets."""
+    """Compare a patch made for `pin` with upstream at `commit`, where `before` is the tree that the
+    patch meets.
+    """
     git = upstream.git
     with tempfile.TemporaryDirectory(prefix="rosetta-") as folder:
         index = Index(git, Path(folder, "index"))
@@ -97,7 +101,9 @@ def signals(upstream: Upstream, pin: str, commit: str, before: str, patch: Patch
 
 
 def _lines(git: Git, pin: str, tree: str, file: FilePatch) -> tuple[int, int]:
-    """How many of a patch's changed lines upstream has, and how many there are; lines that prove nothing do not count."""
+    """How many of a patch's changed lines upstream has, and how many there are; lines that prove
+    nothing do not count.
+    """
     old, now = (
         _text(git, file.old) or _text(git, f"{pin}:{file.path}"),
         _text(git, f"{tree}:{file.path}"),
@@ -108,7 +114,8 @@ def _lines(git: Git, pin: str, tree: str, file: FilePatch) -> tuple[int, int]:
     removed = {line for hunk in file.hunks for op, line in hunk.body if op == "-" and line.strip()}
     removed -= {line for hunk in file.hunks for op, line in hunk.body if op != "-"}
     there = added & now
-    # Lines that went away prove something only where what came in their place is ours, or where nothing was to come.
+    # Lines that went away prove something only where what came in their place is ours, or where
+    # nothing was to come.
     gone = {line for line in removed if now and line not in now} if there or not added else set()
     return len(there) + len(gone), len(added) + len(removed)
 

@@ -1,4 +1,6 @@
-"""A copy of the manifest and of all that it names, on which pins can move while the checkout stays as it is."""
+"""A copy of the manifest and of all that it names, on which pins can move while the checkout stays
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ OURS = ("build.py", "builder", "rosetta", "docker", "Dockerfile.base")
 
 
 def copy(manifest: Manifest, file: Path, into: Path) -> Path:
-    """Copy `file`, the manifest's own, with its patches, overlays and locks into the new folder `into`; returns the copy of the manifest."""
+    """Copy `file`, the manifest's own, with its patches, overlays and locks into the new folder
+    `into`; returns the copy of the manifest.
+    """
     temporary = into.with_name(f".tmp-{into.name}")
     remove(temporary)
     temporary.mkdir(parents=True)
@@ -50,7 +54,9 @@ def replace(new: Path, old: Path) -> None:
 
 
 def digest(root: Path, names: Iterable[str] = ()) -> str:
-    """Sha256 over the paths and bytes of all files below `root`, or below those of its parts, and which may be executed; what Python leaves behind is left out."""
+    """Sha256 over the paths and bytes of all files below `root`, or below those of its parts, and
+    which may be executed; what Python leaves behind is left out.
+    """
     found = hashlib.sha256()
     for path in sorted(path for name in names or (".",) for path in _files(root / name)):
         found.update(
@@ -63,7 +69,9 @@ def digest(root: Path, names: Iterable[str] = ()) -> str:
 
 
 def executable(path: Path) -> bool:
-    """Whether it is a file that may be executed: the one permission that git keeps, and an image has."""
+    """Whether it is a file that may be executed: the one permission that git keeps, and an image
+    has.
+    """
     return path.is_file() and bool(path.stat().st_mode & 0o100)
 
 

@@ -1,4 +1,6 @@
-"""The folder of a night: the copy that was bumped, images, and a record of each step, so that a killed night goes on where it was."""
+"""The folder of a night: the copy that was bumped, images, and a record of each step, so that a
+killed night goes on where it was.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from builder.core.command_context import Context
     from builder.core.manifest import Manifest
 
-# ok: status 0; held: a bump left a pin behind; left-out: was meant to be; failed: a check said no; error: it could not be done; blocked:
-# something before it is missing.
+# ok: status 0; held: a bump left a pin behind; left-out: was meant to be; failed: a check said no;
+# error: it could not be done; blocked: something before it is missing.
 GOOD = ("ok", "held", "left-out")
 SETTLED = ("ok", "held")
 _FILE = "night.json"
@@ -34,7 +36,10 @@ _KEPT = ("reports", _FILE)  # of nights before
 
 @dataclass(frozen=True)
 class Step:
-    """Commands of build.py that belong together; the last one's document is the result. `key` is of all that decides them."""
+    """Commands of build.py that belong together; the last one's document is the result.
+
+    `key` is of all that decides them.
+    """
 
     name: str
     stage: str
@@ -45,7 +50,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a step. `commands` as they can be typed after `build.py`; `seconds` of the run that ended in this."""
+    """What became of a step.
+
+    `commands` as they can be typed after `build.py`; `seconds` of the run that ended in this.
+    """
 
     name: str
     stage: str
@@ -64,9 +72,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Night:
-    """`date` names the night (YYYY-MM-DD, UTC); `start` is the digest of the manifest and all it names before anything moved, "" where it did not get that far.
+    """`date` names the night (YYYY-MM-DD, UTC); `start` is the digest of the manifest and all it
+    names before anything moved, "" where it did not get that far.
 
-    `executable` are the files of the copy that are so, since a folder that an artifact of a workflow brings has forgotten it.
+    `executable` are the files of the copy that are so, since a folder that an artifact of a
+    workflow brings has forgotten it.
     """
 
     folder: Path
@@ -203,7 +213,9 @@ def _known(file: Path) -> Night | None:
 
 
 def key(night: Night, context: Context, **inputs: Any) -> str:
-    """The key of a step: the copy as it stands now, our own code, and what is special to the step."""
+    """The key of a step: the copy as it stands now, our own code, and what is special to the
+    step.
+    """
     return stage_key(
         "night",
         {
@@ -215,7 +227,10 @@ def key(night: Night, context: Context, **inputs: Any) -> str:
 
 
 def run(context: Context, night: Night, step: Step) -> Record:
-    """Run a step unless it has settled before with the same key. What it says goes to steps/NAME.log."""
+    """Run a step unless it has settled before with the same key.
+
+    What it says goes to steps/NAME.log.
+    """
     known = night.record(step.name)
     if known and known.settled and known.key == step.key:
         log.info(f"{step.name}: done before ({known.state})")
@@ -260,13 +275,18 @@ def run(context: Context, night: Night, step: Step) -> Record:
     )
     if state not in SETTLED:
         log.info(
-            f"{step.name}: {state}{f': {FatalError(**record.error)}' if record.error else ''}; see {night.folder / 'steps' / step.name}.log"
+            f"{step.name}: "
+            f"{state}{f': {FatalError(**record.error)}' if record.error else ''}; see "
+            f"{night.folder / 'steps' / step.name}.log"
         )
     return night.save(record)
 
 
 def held(moved: Record, problem: str) -> Record:
-    """A bump whose move was taken back: the pin stands where it stood, and the record says why. Without its key, since what it says of the copy no longer holds."""
+    """A bump whose move was taken back: the pin stands where it stood, and the record says why.
+
+    Without its key, since what it says of the copy no longer holds.
+    """
     sources = {
         name: {**one, "pin": one["from"], "ok": False, "taken_back": problem}
         for name, one in moved.result.get("sources", {}).items()

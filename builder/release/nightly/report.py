@@ -1,4 +1,6 @@
-"""What came of a night: one JSON document, of which the status page is made, and the same in Markdown for people."""
+"""What came of a night: one JSON document, of which the status page is made, and the same in
+Markdown for people.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ _HELD = (
 
 
 def document(night: Night, shipped: Manifest, commit: str | None) -> dict[str, Any]:
-    """The report. `shipped` is the manifest as this night has moved it, `commit` that of our checkout."""
+    """The report.
+
+    `shipped` is the manifest as this night has moved it, `commit` that of our checkout.
+    """
     records = {record.name: record for record in night.records()}
     listed = stages.images(shipped, (), (), ())
     images = [_image(image, records) for image in listed]
@@ -219,7 +224,10 @@ def markdown(report: Mapping[str, Any]) -> str:
     ]
     lines = [f"# Night of {report['date']}: {'green' if report['ok'] else 'red'}", ""]
     lines += [
-        f"- **{step['name']}** {step['state']}: {FatalError(**step['error']) if step['error'] else 'a check said no; see its log'}"
+        (
+            f"- **{step['name']}** {step['state']}: "
+            f"{FatalError(**step['error']) if step['error'] else 'a check said no; see its log'}"
+        )
         for step in red
     ]
     lines += [*held, *([""] if red or held else [])]
@@ -240,7 +248,10 @@ def markdown(report: Mapping[str, Any]) -> str:
         lines += [
             f"- {name}, {patch['name']}: {patch['outcome']}"
             + (
-                f": {patch['culprit']['commit'][:12]} ({patch['culprit']['author']}, {patch['culprit']['date']}, {patch['culprit']['subject']!r})"
+                (
+                    f": {patch['culprit']['commit'][:12]} ({patch['culprit']['author']}, "
+                    f"{patch['culprit']['date']}, {patch['culprit']['subject']!r})"
+                )
                 if patch["culprit"]
                 else ""
             )
@@ -305,4 +316,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
+    return (
+        "| "
+        f"{' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in cells)} |"
+    )

@@ -1,4 +1,7 @@
-"""What a night consists of, stage by stage. A source or a distribution that goes wrong holds back no other."""
+"""What a night consists of, stage by stage.
+
+A source or a distribution that goes wrong holds back no other.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ class Image:
 
 @dataclass(frozen=True)
 class Asked:
-    """What of the night is to be done here: `images` and `sources` are those that were chosen; `public` is the file with the public half of `key`."""
+    """What of the night is to be done here: `images` and `sources` are those that were chosen;
+    `public` is the file with the public half of `key`.
+    """
 
     images: tuple[Image, ...]
     sources: tuple[str, ...]
@@ -67,7 +72,9 @@ def images(
     accelerators: Sequence[str],
     architectures: Sequence[str],
 ) -> tuple[Image, ...]:
-    """All that the manifest lists, in its order, as far as it is chosen; nothing chosen is everything."""
+    """All that the manifest lists, in its order, as far as it is chosen; nothing chosen is
+    everything.
+    """
     return tuple(
         Image(name, accelerator, architecture)
         for name, entry in shipped.distributions.items()
@@ -80,7 +87,9 @@ def images(
 
 
 def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Move each pin by itself, and lock what its upstream asks for now; a pin whose packages cannot be locked goes back."""
+    """Move each pin by itself, and lock what its upstream asks for now; a pin whose packages cannot
+    be locked goes back.
+    """
     for name in asked.sources:
         source = shipped.source(name)
         if not isinstance(source, GitSource):
@@ -134,7 +143,9 @@ def bump(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Ite
 
 
 def patches(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Each distribution's patches and overlays at the pins of this night; how much of ours there is now, and over time by our own history."""
+    """Each distribution's patches and overlays at the pins of this night; how much of ours there is
+    now, and over time by our own history.
+    """
     for name in dict.fromkeys(image.distribution for image in asked.images):
         sources = shipped.distribution(name).sources
         key = nights.key(night, context, step="patches", sources=list(sources))
@@ -171,7 +182,10 @@ def build_images(
                 f"image-{image.name}",
                 "images",
                 image,
-                f"the patches of {image.distribution} {'do not apply' if tried else 'were not tried'}",
+                (
+                    f"the patches of {image.distribution} "
+                    f"{'do not apply' if tried else 'were not tried'}"
+                ),
             )
             continue
         command = (
@@ -197,7 +211,9 @@ def build_images(
 
 
 def training(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """A tiny model trained in each image that can run here: what is loaded are the layers that will be published."""
+    """A tiny model trained in each image that can run here: what is loaded are the layers that will
+    be published.
+    """
     del shipped
     own = build.here()
     for image in asked.images:
@@ -238,7 +254,9 @@ def training(context: Context, night: Night, shipped: Manifest, asked: Asked) ->
 
 
 def publish(context: Context, night: Night, shipped: Manifest, asked: Asked) -> Iterator[Record]:
-    """Each distribution and accelerator whose images are all there and have trained: into its own repository, read back, and what is new."""
+    """Each distribution and accelerator whose images are all there and have trained: into its own
+    repository, read back, and what is new.
+    """
     for title, some in _titles(asked.images).items():
         first, name = some[0], f"publish-{title}"
         whole = [

@@ -1,7 +1,9 @@
-"""What is attached to an image in a registry: one manifest of signatures and one of attestations, found by OCI referrers and by cosign's tags.
+"""What is attached to an image in a registry: one manifest of signatures and one of attestations,
+found by OCI referrers and by cosign's tags.
 
-Both carry the image as their `subject`. A registry that answers /v2/NAME/referrers/DIGEST lists them itself; elsewhere the index under the tag
-sha256-HEX does, as the OCI distribution specification has it. cosign looks for the tags sha256-HEX.sig and sha256-HEX.att.
+Both carry the image as their `subject`. A registry that answers /v2/NAME/referrers/DIGEST lists
+them itself; elsewhere the index under the tag sha256-HEX does, as the OCI distribution
+specification has it. cosign looks for the tags sha256-HEX.sig and sha256-HEX.att.
 """
 
 from __future__ import annotations
@@ -46,13 +48,16 @@ class Subject:
 
 
 def items(connection: Connection, digest: str) -> list[Item]:
-    """All signatures and attestations attached to an image, whoever made them; none where nothing is attached."""
+    """All signatures and attestations attached to an image, whoever made them; none where nothing
+    is attached.
+    """
     found: list[dict[str, Any]] = []
     for each in _listed(connection, digest)[0]:
         if each.get("artifactType") in _SUFFIX:
             manifest = download.document(connection, str(each.get("digest"))).json()
             if (manifest.get("subject") or {}).get("digest") == digest:
-                # An earlier manifest of ours, which a registry that keeps the list goes on to name, holds the same ones.
+                # An earlier manifest of ours, which a registry that keeps the list goes on to name,
+                # holds the same ones.
                 found += [
                     layer
                     for layer in _layers(manifest)
@@ -62,7 +67,10 @@ def items(connection: Connection, digest: str) -> list[Item]:
 
 
 def attach(connection: Connection, subject: Subject, added: Iterable[Item]) -> None:
-    """Attach what is not attached yet, beside all that is, and read it back. Raises FatalError; nothing that was there is lost then."""
+    """Attach what is not attached yet, beside all that is, and read it back.
+
+    Raises FatalError; nothing that was there is lost then.
+    """
     new = list(added)
     manifests = []
     for artifact, suffix in _SUFFIX.items():
@@ -126,7 +134,9 @@ def known(connection: Connection, name: str) -> download.Document | None:
 
 
 def small(connection: Connection, digest: str) -> bytes:
-    """A small blob as the registry gives it; whoever uses it checks it, by its hash or its signature."""
+    """A small blob as the registry gives it; whoever uses it checks it, by its hash or its
+    signature.
+    """
 
     def get() -> bytes:
         return connection.document(
@@ -145,7 +155,9 @@ def small(connection: Connection, digest: str) -> bytes:
 
 
 def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], bool]:
-    """The descriptors of what refers to an image, and whether the registry keeps the list itself."""
+    """The descriptors of what refers to an image, and whether the registry keeps the list
+    itself.
+    """
     found = registry_listing.rows(
         connection, f"referrers/{digest}", "manifests", absent=_NONE, kind=oci_documents.INDEX
     )
@@ -159,7 +171,9 @@ def _listed(connection: Connection, digest: str) -> tuple[list[dict[str, Any]], 
 def _manifest(
     connection: Connection, subject: Subject, artifact: str, tag: str, wanted: Sequence[Item]
 ) -> dict[str, Any]:
-    """Put the manifest of one kind, with all that the earlier one had; returns what an index says of it."""
+    """Put the manifest of one kind, with all that the earlier one had; returns what an index says
+    of it.
+    """
     earlier = known(connection, tag)
     layers = _layers(earlier.json()) if earlier else []
     layers += [

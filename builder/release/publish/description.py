@@ -23,7 +23,9 @@ _VERSIONS = (
 
 
 def describe_image(known: Trusted) -> dict[str, Any] | None:
-    """Return what the signed provenance, SBOM and releases of an index say; None where one is missing or damaged."""
+    """Return what the signed provenance, SBOM and releases of an index say; None where one is
+    missing or damaged.
+    """
     provenances, sboms = (
         known.said.get(signed_statements.PROVENANCE, []),
         known.said.get(signed_statements.SBOM, []),
@@ -64,7 +66,9 @@ def _read_provenance(predicate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_versions(sbom: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the packages that people ask for, and the pinned commits of the sources."""
+    """Return the versions of the packages that people ask for, and the pinned commits of the
+    sources.
+    """
     versions = {}
     for component in sbom["components"]:
         name = str(component["name"])
@@ -82,7 +86,10 @@ def format_image(image: Mapping[str, Any] | None) -> list[str]:
     platforms, revision = ", ".join(image["platforms"]), image["revision"] or "not recorded"
     versions = ", ".join(f"{name} {version[:12]}" for name, version in image["versions"].items())
     lines = [
-        f"image: {image['distribution']} for {image['accelerator']} (line {image['line']}), {platforms}",
+        (
+            f"image: {image['distribution']} for {image['accelerator']} (line {image['line']}), "
+            f"{platforms}"
+        ),
         f"made by: rosetta {image['rosetta']}, revision {revision}",
         f"versions: Python {image['python']}, {versions}",
     ]

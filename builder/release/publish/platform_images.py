@@ -1,4 +1,6 @@
-"""What is to be published: an image of every architecture that the manifest lists, all of one build, from layouts or made now."""
+"""What is to be published: an image of every architecture that the manifest lists, all of one
+build, from layouts or made now.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 # What the architectures of one index must have in common.
 _SAME = ("distribution", "accelerator", "line", "builder", "compression", "requirements")
 _INCOMPLETE = (
-    "a tag has all architectures of the manifest: leave --platform out, or build each with --output oci:DIR on a machine of its own and publish all oci:DIR at once,"
+    "a tag has all architectures of the manifest: leave --platform out, or build each with "
+    "--output oci:DIR on a machine of its own and publish all oci:DIR at once,"
     " or list fewer architectures in the manifest"
 )
 _OF_SOURCE = ("commit", "patched_commit", "exported_tree")
@@ -35,7 +38,9 @@ _OF_SOURCE = ("commit", "patched_commit", "exported_tree")
 
 @dataclass(frozen=True)
 class Release:
-    """An index, for each architecture its lock.json and the licences of its projects, and where its blobs lie on disk."""
+    """An index, for each architecture its lock.json and the licences of its projects, and where its
+    blobs lie on disk.
+    """
 
     manifest: Manifest
     index: Index
@@ -45,11 +50,15 @@ class Release:
 
     @property
     def title(self) -> str:
-        return f"{next(iter(self.records.values()))['distribution']}-{next(iter(self.records.values()))['accelerator']}"
+        record = next(iter(self.records.values()))
+        return f"{record['distribution']}-{record['accelerator']}"
 
 
 def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) -> Release:
-    """The distribution or the oci:DIR that `names` are, checked. Raises FatalError for what may not be published."""
+    """The distribution or the oci:DIR that `names` are, checked.
+
+    Raises FatalError for what may not be published.
+    """
     loaded = manifest.load(context.manifest_path)
     if all(name.startswith("oci:") for name in names):
         found = of_layouts(loaded, [Path(name.removeprefix("oci:")).absolute() for name in names])
@@ -79,7 +88,9 @@ def made(context: Context, arguments: argparse.Namespace, names: Sequence[str]) 
 
 
 def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
-    """The image of one or more layouts: as it is where one holds all of it, joined where each holds some architectures."""
+    """The image of one or more layouts: as it is where one holds all of it, joined where each holds
+    some architectures.
+    """
     images: dict[str, oci_documents.Image] = {}
     records: dict[str, dict[str, Any]] = {}
     places: dict[str, Path] = {}
@@ -103,7 +114,10 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
             records[image.architecture] = found.lock(image)
             if replaced := image_build.count_replaced(records[image.architecture]):
                 raise FatalError(
-                    f"was built with {replaced} Debian packages that are newer than the locked ones, and only what is locked is published",
+                    (
+                        f"was built with {replaced} Debian packages that are newer than the "
+                        "locked ones, and only what is locked is published"
+                    ),
                     f"{folder} (linux/{image.architecture})",
                     "python build.py lock --base, then build it again",
                 )
@@ -129,7 +143,9 @@ def of_layouts(loaded: Manifest, folders: Sequence[Path]) -> Release:
 
 
 def read_licences(found: inspection.Found, image: oci_documents.Image) -> dict[str, str]:
-    """Return the licence that an image declares for each project, by its canonical name; nothing where it has no index of them."""
+    """Return the licence that an image declares for each project, by its canonical name; nothing
+    where it has no index of them.
+    """
     try:
         rows = json.loads(
             found.read(image, f"{image_settings.HOME}/LICENSES/index.json") or b"{}"
@@ -147,7 +163,9 @@ def read_licences(found: inspection.Found, image: oci_documents.Image) -> dict[s
 def complete(
     loaded: Manifest, distribution: str, accelerator: str, architectures: Sequence[str]
 ) -> None:
-    """FatalError unless these are the architectures that the manifest lists, no more and no less."""
+    """FatalError unless these are the architectures that the manifest lists, no more and no
+    less.
+    """
     entry = loaded.distribution(distribution)
     if accelerator not in entry.accelerators:
         raise FatalError(
@@ -157,7 +175,10 @@ def complete(
         )
     if missing := [each for each in entry.architectures if each not in architectures]:
         raise FatalError(
-            f"{' and '.join(f'linux/{each}' for each in missing)} of {distribution}-{accelerator} is missing",
+            (
+                f"{' and '.join(f'linux/{each}' for each in missing)} of "
+                f"{distribution}-{accelerator} is missing"
+            ),
             "publish",
             _INCOMPLETE,
         )
@@ -182,7 +203,10 @@ def _alike(records: dict[str, dict[str, Any]], where: str) -> dict[str, Any]:
         ]
         if different:
             raise FatalError(
-                f"linux/{name} is of another build than linux/{architecture}: {different[0]} differs",
+                (
+                    f"linux/{name} is of another build than linux/{architecture}: {different[0]} "
+                    "differs"
+                ),
                 where,
                 "build them of one commit of rosetta",
             )

@@ -1,6 +1,8 @@
-"""How an image was made, as SLSA provenance v1 (slsa.dev/spec/v1.0/provenance): what was asked for, and all it was made of, by digest.
+"""How an image was made, as SLSA provenance v1 (slsa.dev/spec/v1.0/provenance): what was asked for,
+and all it was made of, by digest.
 
-It holds no date and nothing of the machine, so the same image gives the same document; and no credentials: addresses go in bare.
+It holds no date and nothing of the machine, so the same image gives the same document; and no
+credentials: addresses go in bare.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ def builder_id(text: str) -> str:
         raise FatalError(
             f"{text[:60]!r} is no URI",
             "--builder-id",
-            f"give one, such as https://HOST/OWNER/REPOSITORY/.github/workflows/nightly.yml, or leave it out ({BUILDER})",
+            (
+                "give one, such as https://HOST/OWNER/REPOSITORY/.github/workflows/nightly.yml, "
+                f"or leave it out ({BUILDER})"
+            ),
         )
     return bare(text) if "//" in text else text
 
@@ -35,9 +40,11 @@ def builder_id(text: str) -> str:
 def predicate(
     records: Mapping[str, Mapping[str, Any]], checkout: Mapping[str, Any], builder: str
 ) -> dict[str, Any]:
-    """The predicate for the image whose lock.json are `records`, by architecture; one of them for one platform's manifest.
+    """The predicate for the image whose lock.json are `records`, by architecture; one of them for
+    one platform's manifest.
 
-    `checkout` is what `of_checkout` says. The architectures that the index must have are an external parameter.
+    `checkout` is what `of_checkout` says. The architectures that the index must have are an
+    external parameter.
     """
     first = next(iter(records.values()))
     asked = {
@@ -76,7 +83,9 @@ def predicate(
 
 
 def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What one architecture was made of: pinned sources, patches, the lock of its packages, its base, the Transformer Engine wheel."""
+    """What one architecture was made of: pinned sources, patches, the lock of its packages, its
+    base, the Transformer Engine wheel.
+    """
     found = []
     for name, state in record["sources"].items():
         address = bare(str(state["url"]))
@@ -120,7 +129,9 @@ def _dependencies(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_checkout(root: Path) -> dict[str, Any]:
-    """The commit of this checkout, where it came from (bare; not where that is a place on this machine) and whether it is as committed; empty where it is no checkout."""
+    """The commit of this checkout, where it came from (bare; not where that is a place on this
+    machine) and whether it is as committed; empty where it is no checkout.
+    """
     if not (root / ".git").exists():
         return {}
     repository = Git(root / ".git", extra={"GIT_WORK_TREE": str(root)})

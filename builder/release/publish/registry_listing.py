@@ -19,7 +19,9 @@ _PAGES = 1000
 def rows(
     connection: Connection, path: str, key: str, *, absent: Collection[int], kind: str = ""
 ) -> list[Any] | None:
-    """What all pages of the list at `path` have under `key`; None where the registry answers one of `absent`, or with `kind` with another media type."""
+    """What all pages of the list at `path` have under `key`; None where the registry answers one of
+    `absent`, or with `kind` with another media type.
+    """
     found: list[Any] = []
     address = connection.url(path)
     for _ in range(_PAGES):

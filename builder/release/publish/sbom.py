@@ -1,4 +1,6 @@
-"""What is in an image, as CycloneDX 1.6: Python packages and Debian packages with their hashes by the locks, patched sources with their patches."""
+"""What is in an image, as CycloneDX 1.6: Python packages and Debian packages with their hashes by
+the locks, patched sources with their patches.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def contents(
 
 
 def document(name: str, version: str, digest: str, parts: list[Contents]) -> dict[str, Any]:
-    """The SBOM of an image with this digest: of one architecture, or of an index over those in `parts`. Without date or serial number, so the same again."""
+    """The SBOM of an image with this digest: of one architecture, or of an index over those in
+    `parts`. Without date or serial number, so the same again.
+    """
     merged: dict[str, dict[str, Any]] = {}
     platforms: dict[str, list[str]] = {}
     for part in sorted(parts, key=lambda each: each.architecture):
@@ -173,7 +177,9 @@ def _sources(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _python(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The packages of the lock that hold for this image, each with the hashes of all files that the lock takes for it."""
+    """The packages of the lock that hold for this image, each with the hashes of all files that the
+    lock takes for it.
+    """
     lock = manifest.folder("locks") / str(record["requirements"]["file"])
     if lock_file.digest(lock) != record["requirements"]["sha256"]:
         raise FatalError("is not the lock that the image was made of", str(lock), _OTHER)
@@ -205,7 +211,9 @@ def _package(name: str, version: str, sums: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The Debian packages where the base was made from locked ones; any other base is one component, by its digest."""
+    """The Debian packages where the base was made from locked ones; any other base is one
+    component, by its digest.
+    """
     base, architecture = record["base"], str(record["architecture"])
     name = manifest.lines[str(record["line"])].base
     lock = debian_lock.load(manifest, name, architecture, current=False) if name else None
@@ -216,7 +224,10 @@ def _system(manifest: Manifest, record: Mapping[str, Any]) -> list[dict[str, Any
         ]
     if str(base["name"]).startswith("bootstrap:"):
         raise FatalError(
-            f"the packages of {base['name']} for {architecture} are others than the image was made of",
+            (
+                f"the packages of {base['name']} for {architecture} are others than the image was "
+                "made of"
+            ),
             f"locks/base-{name}-{architecture}.json",
             _OTHER,
         )

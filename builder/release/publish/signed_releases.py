@@ -1,10 +1,10 @@
 """Signed releases: which tags an image was released as, and whether a newer image was.
 
-A registry lets everyone who may push move a tag to any image, also to an older one that is signed. So
-each release is a signed statement on the index: the repository, the tags, and a place in the order of
-releases (a date, and a number within it). A tag that never moves marks the place: nightly-DATE, or
-moved-DATE-NUMBER where tags moved apart from a nightly. Whoever checks a tag looks at the images of
-all later places for one that was released as the same tag.
+A registry lets everyone who may push move a tag to any image, also to an older one that is signed.
+So each release is a signed statement on the index: the repository, the tags, and a place in the
+order of releases (a date, and a number within it). A tag that never moves marks the place:
+nightly-DATE, or moved-DATE-NUMBER where tags moved apart from a nightly. Whoever checks a tag looks
+at the images of all later places for one that was released as the same tag.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def find_newer(
 ) -> str:
     """Name a later image that was released as a tag; empty where there is none.
 
-    A mark of a later place whose image is not signed as that is named too: it was moved, and what it
-    stood for can't be known. Such a mark of a day after today is passed over: no release can have put
-    it. A signed one counts on any day, so that a clock that is slow hides no release.
+    A mark of a later place whose image is not signed as that is named too: it was moved, and what
+    it stood for can't be known. Such a mark of a day after today is passed over: no release can
+    have put it. A signed one counts on any day, so that a clock that is slow hides no release.
     """
     today = tags.read_today()
     places = _list_places(connection)
@@ -127,7 +127,9 @@ def find_newer(
 
 
 def find_strays(connection: Connection, public: Public, repository: str = "") -> list[str]:
-    """Return the tags that look like marks of releases and mark none: not of a day up to today, and not signed."""
+    """Return the tags that look like marks of releases and mark none: not of a day up to today, and
+    not signed.
+    """
     today = tags.read_today()
     names = [name for name in tags.listed(connection) if tags.looks_like_position(name)]
     places = {name: tags.read_position(name) for name in names}
@@ -143,7 +145,8 @@ def warn_of_strays(strays: Sequence[str]) -> None:
     """Print a line for each tag that is passed over, the first few of many."""
     for name in strays[:_SHOWN]:
         log.warn(
-            f"the tag {name!r} is not of a day up to today, and no release: it is disregarded; delete it"
+            f"the tag {name!r} is not of a day up to today, and no release: it is "
+            "disregarded; delete it"
         )
     if len(strays) > _SHOWN:
         log.warn(f"{len(strays) - _SHOWN} more such tags are disregarded")
@@ -157,7 +160,9 @@ def _list_places(connection: Connection) -> dict[str, Position]:
 def _read_releases_at(
     connection: Connection, digest: str, mark: str, public: Public, repository: str = ""
 ) -> list[Release]:
-    """Return the signed releases of an image if one stands at the place of this mark; none otherwise."""
+    """Return the signed releases of an image if one stands at the place of this mark; none
+    otherwise.
+    """
     releases = read_releases(verification.attached(connection, digest, public, repository))
     return releases if any(mark == release.position.tag for release in releases) else []
 
@@ -195,9 +200,9 @@ def move_tags(
 ) -> dict[str, str]:
     """Release a published index as these tags, and move them.
 
-    The release stands at the place of the image's own newest one. Where a later image has one of the
-    tags already, a new place is marked, so that going back is signed too. It is the next one after
-    all that this key has signed up to today: tags that others put have no part in it.
+    The release stands at the place of the image's own newest one. Where a later image has one of
+    the tags already, a new place is marked, so that going back is signed too. It is the next one
+    after all that this key has signed up to today: tags that others put have no part in it.
 
     Returns:
         the digest that each tag had before; empty where it is new.
@@ -254,7 +259,9 @@ def check_tags(
 def _find_own_place(
     connection: Connection, index: Document, public: Public, today: str
 ) -> Position | None:
-    """Return the newest place of an image's releases whose mark still points to it; None where there is none."""
+    """Return the newest place of an image's releases whose mark still points to it; None where
+    there is none.
+    """
     for release in read_releases(verification.attached(connection, index.digest, public)):
         mark = (
             attachments.known(connection, release.position.tag)

@@ -1,7 +1,8 @@
-"""What is signed, in cosign's forms: a payload that names an image, and in-toto statements on an image in DSSE envelopes.
+"""What is signed, in cosign's forms: a payload that names an image, and in-toto statements on an
+image in DSSE envelopes.
 
-The simple signing payload and the names of its media types are from cosign's SIGNATURE_SPEC.md, the envelope is DSSE 1.0 (secure-systems-lab/dsse),
-the statement in-toto's v1 (in-toto/attestation).
+The simple signing payload and the names of its media types are from cosign's SIGNATURE_SPEC.md, the
+envelope is DSSE 1.0 (secure-systems-lab/dsse), the statement in-toto's v1 (in-toto/attestation).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The key that signs what is published: ECDSA over P-256 with SHA-256, the kind that cosign verifies with nothing but the public half."""
+"""The key that signs what is published: ECDSA over P-256 with SHA-256, the kind that cosign
+verifies with nothing but the public half.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,16 @@ class Private:
         return Public(self.key.public_key())
 
     def sign(self, data: bytes) -> bytes:
-        """A signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun sends nothing twice."""
+        """A signature in ASN.1 DER; the same for the same data, by RFC 6979, so that a rerun sends
+        nothing twice.
+        """
         return self.key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
 
 
 def private(text: str) -> Private:
-    """The private key in a PEM file, or with env:NAME in an environment variable; $ROSETTA_KEY_PASSWORD opens one that is encrypted."""
+    """The private key in a PEM file, or with env:NAME in an environment variable;
+    $ROSETTA_KEY_PASSWORD opens one that is encrypted.
+    """
     data = _read(text, _MAKE)
     if b"SIGSTORE PRIVATE KEY" in data or b"COSIGN PRIVATE KEY" in data:
         raise FatalError(

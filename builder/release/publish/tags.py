@@ -1,12 +1,17 @@
-"""Tags: which there are, and how the first build of a day comes to own its nightly tag although the protocol of registries has no compare-and-swap.
+"""Tags: which there are, and how the first build of a day comes to own its nightly tag although the
+protocol of registries has no compare-and-swap.
 
-Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date and digest in its name, and then lists all tags. It goes on only if no
-other digest has a standing claim on that date. Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
-the one with the larger digest withdraws its claim, and the other waits for that. So two digests never both go on.
+Before the tag nightly-DATE is put, a publisher puts a claim, a tag with date and digest in its
+name, and then lists all tags. It goes on only if no other digest has a standing claim on that date.
+Of two that do so at once, whoever claims second sees the first one's claim; if both see each other,
+the one with the larger digest withdraws its claim, and the other waits for that. So two digests
+never both go on.
 
-Only names count, and no claim is ever moved: claim-DATE-HEX-RUN stands until claim-DATE-HEX-RUN-withdrawn is there, and each run has its own. A run whose
-tag is there removes its own claim, where the registry can do that: from then on the tag itself tells others that the day is taken.
-It takes a registry whose list of tags shows a tag as soon as it was put; one whose list lags is noticed by our own claim.
+Only names count, and no claim is ever moved: claim-DATE-HEX-RUN stands until
+claim-DATE-HEX-RUN-withdrawn is there, and each run has its own. A run whose tag is there removes
+its own claim, where the registry can do that: from then on the tag itself tells others that the day
+is taken. It takes a registry whose list of tags shows a tag as soon as it was put; one whose list
+lags is noticed by our own claim.
 """
 
 from __future__ import annotations
@@ -83,7 +88,9 @@ def is_day(text: str) -> bool:
 
 
 def is_release_day(text: str) -> bool:
-    """Say whether a text is a day on which an image can have been released, today or later included."""
+    """Say whether a text is a day on which an image can have been released, today or later
+    included.
+    """
     return is_day(text) and text >= _FIRST_DAY
 
 
@@ -137,7 +144,9 @@ def own(
 
 
 def _alone(connection: Connection, date: str, digest: str, claim: str) -> None:
-    """Wait until no other digest has a standing claim on the date; TakenError where ours has to stand back."""
+    """Wait until no other digest has a standing claim on the date; TakenError where ours has to
+    stand back.
+    """
     name = nightly(date)
     for attempt in range(_PATIENCE):
         tags = listed(connection)
@@ -200,7 +209,11 @@ def _taken(connection: Connection, name: str, digest: str) -> bool:
         raise TakenError(
             f"{name} is {there.digest[:19]}… already, and never moves",
             str(connection.reference),
-            f"publish tomorrow, or move other tags to this image now, as it is there and signed: python build.py publish --to {connection.reference.repository} --digest {digest} --tag latest --key FILE",
+            (
+                "publish tomorrow, or move other tags to this image now, as it is there and "
+                f"signed: python build.py publish --to {connection.reference.repository} --digest "
+                f"{digest} --tag latest --key FILE"
+            ),
         )
     return there is not None
 
@@ -226,7 +239,9 @@ def _put(connection: Connection, tag: str) -> None:
 
 
 def _claim_document(tag: str) -> bytes:
-    """Return the document of a claim, which no other tag points to: it can be removed by its digest."""
+    """Return the document of a claim, which no other tag points to: it can be removed by its
+    digest.
+    """
     empty = oci_documents.descriptor(EMPTY_KIND, EMPTY)
     noted = {"io.rosetta.claim": tag}
     return oci_documents.canonical(

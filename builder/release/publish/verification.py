@@ -1,4 +1,7 @@
-"""Is a published image whole, and is all that is said of it signed by this key? One row a thing looked at, each fine or with what is wrong."""
+"""Is a published image whole, and is all that is said of it signed by this key?
+
+One row a thing looked at, each fine or with what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ REQUIRED = ("signature", signed_statements.SBOM, signed_statements.PROVENANCE)
 
 @dataclass
 class Trusted:
-    """What of one document's attachments this key signed: predicates by type, "signature" with an empty one; and why others do not count, by what they are."""
+    """What of one document's attachments this key signed: predicates by type, "signature" with an
+    empty one; and why others do not count, by what they are.
+    """
 
     said: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     passed_over: dict[str, list[str]] = field(default_factory=dict)

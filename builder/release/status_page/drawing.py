@@ -1,4 +1,7 @@
-"""Pictures of the status page as SVG: loss curves, how far behind a pin was, badges. Colours come from the page's style, those of a badge from here."""
+"""Pictures of the status page as SVG: loss curves, how far behind a pin was, badges.
+
+Colours come from the page's style, those of a badge from here.
+"""
 
 from __future__ import annotations
 
@@ -106,18 +109,22 @@ def _ticks(steps: Sequence[int]) -> list[tuple[int, str, str]]:
 
 
 def behind(moments: Sequence[Moment], title: str) -> Markup:
-    """How many commits the pin of a source was behind, at each of our commits that changed it or its patches; empty where that never changed."""
+    """How many commits the pin of a source was behind, at each of our commits that changed it or
+    its patches; empty where that never changed.
+    """
     known = [moment.behind.commits for moment in moments if moment.behind]
     if len(set(known)) < 2:
         return Markup()
     width, height, most = 120, 24, max(known)
     points = " ".join(
-        f"{2 + (width - 4) * number / (len(known) - 1):.1f},{2 + (height - 4) * (1 - value / most):.1f}"
+        f"{2 + (width - 4) * number / (len(known) - 1):.1f},"
+        f"{2 + (height - 4) * (1 - value / most):.1f}"
         for number, value in enumerate(known)
     )
     said = f"Commits {title} was behind over time: {', '.join(map(str, known))}."
     return Markup(
-        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><polyline class="run run0" points="{}"/></svg>'
+        '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><polyline '
+        'class="run run0" points="{}"/></svg>'
     ).format(width, height, said, points)
 
 
@@ -138,9 +145,13 @@ def badge(label: str, text: str, colour: str) -> str:
         "text_length": right - 12,
     }
     return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{label}: {text}"><title>{label}: {text}</title>'
+        '<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" '
+        'aria-label="{label}: {text}"><title>{label}: {text}</title>'
         '<clipPath id="r"><rect width="{width}" height="20" rx="3"/></clipPath>'
-        '<g clip-path="url(#r)"><rect width="{left}" height="20" fill="{grey}"/><rect x="{left}" width="{right}" height="20" fill="{colour}"/></g>'
-        '<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
-        '<text x="{middle}" y="14" textLength="{label_length}">{label}</text><text x="{other}" y="14" textLength="{text_length}">{text}</text></g></svg>\n'
+        '<g clip-path="url(#r)"><rect width="{left}" height="20" fill="{grey}"/><rect '
+        'x="{left}" width="{right}" height="20" fill="{colour}"/></g>'
+        '<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" '
+        'font-size="11">'
+        '<text x="{middle}" y="14" textLength="{label_length}">{label}</text><text '
+        'x="{other}" y="14" textLength="{text_length}">{text}</text></g></svg>\n'
     ).format(**{name: escape(value) for name, value in values.items()})

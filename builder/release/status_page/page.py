@@ -1,4 +1,6 @@
-"""What the page says, worked out of the reports: for each title the last green night and its history, for each source its patches."""
+"""What the page says, worked out of the reports: for each title the last green night and its
+history, for each source its patches.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _AT_EASE = ("at-tip", "moved", "release", "not-asked", "ok")
 
 @dataclass(frozen=True)
 class Shown:
-    """A distribution for an accelerator: `verdict` is green, red or quiet (not asked for in the newest night)."""
+    """A distribution for an accelerator: `verdict` is green, red or quiet (not asked for in the
+    newest night).
+    """
 
     title: str
     distribution: str
@@ -132,7 +136,8 @@ def badges(shown: View) -> dict[str, str]:
 
 def html(shown: View) -> str:
     """Return the whole page."""
-    # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an error.
+    # What a template gets is data of ours, and is escaped all the same; a name that it lacks is an
+    # error.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

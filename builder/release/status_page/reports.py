@@ -1,4 +1,6 @@
-"""The reports of nights as the page needs them: read from folders and from the page of last night, newest first."""
+"""The reports of nights as the page needs them: read from folders and from the page of last night,
+newest first.
+"""
 
 from __future__ import annotations
 
