@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from rosetta.data import cache, pipeline, spec, training, vocabulary
+from rosetta.data import pipeline, spec, token_cache, vocabulary, vocabulary_training
 from tests.support import corpora
 
 INPUTS, TARGETS, BATCH = 512, 128, 256
@@ -104,17 +104,17 @@ def measure(documents: list[str], folder: str, vocab: str | None, seconds: float
     """Return how fast the input pipeline is on each kind of source."""
     sources = _write(folder, documents)
     if vocab is None:
-        vocab = training.train(
+        vocab = vocabulary_training.train(
             spec.parts(sources["text"]), f"{folder}/bench.model", size=32_000
         ).name
     chosen = vocabulary.named(vocab)
     sample = " ".join(documents[:2000])
     per_token = len(sample.encode()) / len(chosen.encode([sample])[0])
-    made = cache.Recipe(
+    made = token_cache.Recipe(
         "bench", chosen.fingerprint(), "bench", chosen.size, document_ends=False, pairs=""
     )
     begun = time.process_time()
-    meta = cache.write(
+    meta = token_cache.write(
         f"{folder}/cache", made, documents, lambda parts: (chosen.encode(part) for part in parts)
     )
     caching = meta["tokens"] / (time.process_time() - begun)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from rosetta import arguments
 from rosetta.bench import modes, timing
+from rosetta.core import option_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def _batch(batch: int, inputs: int, targets: int, vocabulary: int) -> dict[str, 
 def main() -> None:
     """Run the benchmark that the command line describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    arguments.shape(
+    option_types.shape(
         parser, size="small", sizes=", ".join(modes.sizes()), inputs=128, targets=64, dropout=0.1
     )
     parser.add_argument(
@@ -79,9 +79,11 @@ def main() -> None:
         default=2,
         help="of encoder and of decoder each; 0: as the size has (default 2)",
     )
-    parser.add_argument("--batch", type=arguments.positive, default=4, help="sequences (default 4)")
+    parser.add_argument(
+        "--batch", type=option_types.positive, default=4, help="sequences (default 4)"
+    )
     parser.add_argument("--dtype", default="float32", help="of activations (default float32)")
-    parser.add_argument("--turns", type=arguments.positive, default=15, help="(default 15)")
+    parser.add_argument("--turns", type=option_types.positive, default=15, help="(default 15)")
     args = parser.parse_args()
     fields = modes.size(args.size) | {"dropout_rate": args.dropout, "dtype": args.dtype}
     if args.layers:

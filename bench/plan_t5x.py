@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rosetta.plan import report, target
+from rosetta.plan import report, t5x_step
 
 FAST = {"fuse_qkv": True, "attention": "cudnn"}
 FP8 = {**FAST, "fp8": "xla"}
@@ -94,7 +94,7 @@ def upstream(model: Any, _: Any) -> tuple[Any, Any]:
 
 def plan(case: dict[str, Any]) -> dict[str, Any]:
     """Compile one case and report."""
-    from rosetta.t5x import ginread
+    from rosetta.t5x.run import gin_text
 
     gpus, tp, per_gpu = case["gpus"], case["tp"], case["batch"]
     batch = gpus * per_gpu // tp
@@ -109,9 +109,9 @@ def plan(case: dict[str, Any]) -> dict[str, Any]:
     settings |= {
         f"network.T5Config.{name}": value for name, value in case.get("switches", {}).items()
     }
-    compiled = target.t5x(
+    compiled = t5x_step.t5x(
         [f"rosetta/t5x/gin/t5_1_1/{case['size']}.gin", "rosetta/t5x/gin/runs/pretrain.gin"],
-        [f"{name} = {ginread.literal(value)}" for name, value in settings.items()],
+        [f"{name} = {gin_text.literal(value)}" for name, value in settings.items()],
         card="h100",
         nodes=max(gpus // 8, 1),
         per_node=min(gpus, 8),
@@ -135,7 +135,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.here:
         (name,) = args.cases
-        target.prepare(
+        t5x_step.prepare(
             CASES[name].get("switches", {}).get("fp8", "off"), CASES[name]["size"], "h100"
         )
         (args.out / f"{name}.json").write_text(json.dumps(plan(CASES[name])))

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rosetta.selftest import text
+from rosetta.selftest import sample_text
 
 HERE = Path(__file__).resolve().parent.parent
 FIRST = re.compile(rb"\[1\] .*cross_ent_loss=")
@@ -183,7 +183,7 @@ def main() -> None:
     samples: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=args.scratch) as made:
         scratch = Path(made)
-        text.write_text(scratch / "text.txt")
+        sample_text.write_text(scratch / "text.txt")
         commands = _commands(python, root / "t5x", scratch, args.size, vocab, scratch / "text.txt")
         if args.warm:
             for name, (argv, environment) in commands.items():

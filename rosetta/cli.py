@@ -15,8 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rosetta import arguments, redact, status
-from rosetta.errors import UserError
+from rosetta.core import exit_status, option_types, secrets
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ class _Version(argparse.Action):
     ) -> NoReturn:
         """See argparse."""
         del namespace, values, option
-        status.say(_version())
+        exit_status.say(_version())
         parser.exit()
 
 
@@ -115,11 +115,11 @@ def _version() -> str:
     """Return the version of this rosetta, and what it was baked for; of a checkout only that it is
     one.
     """
-    from rosetta import lock  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import lock_record  # noqa: PLC0415 (each command loads what it needs)
 
-    if not lock.path().exists():
+    if not lock_record.path().exists():
         return "rosetta (not baked: from a checkout)"
-    known = lock.read()
+    known = lock_record.read()
     baked = [known.get("distribution"), known.get("accelerator"), f"Python {known.get('python')}"]
     return (
         f"rosetta {known.get('builder') or 'of an unknown version'} "
@@ -128,7 +128,7 @@ def _version() -> str:
 
 
 def _devices(text: str) -> tuple[int, ...]:
-    counts = tuple(arguments.whole(part) or 0 for part in text.split(","))
+    counts = tuple(option_types.whole(part) or 0 for part in text.split(","))
     if not all(1 <= count <= 64 for count in counts) or len(set(counts)) != len(counts):
         raise argparse.ArgumentTypeError(
             f"it is {text!r}: give different numbers from 1 to 64, separated by commas"
@@ -137,7 +137,7 @@ def _devices(text: str) -> tuple[int, ...]:
 
 
 def _steps(text: str) -> int:
-    steps = arguments.whole(text) or 0
+    steps = option_types.whole(text) or 0
     if steps < 15 or steps % 5:
         raise argparse.ArgumentTypeError(
             "must be a multiple of 5, at least 15: the loss is reported every 5 steps"
@@ -210,7 +210,9 @@ def parser(command: str | None = None) -> Parser:
         "--keep", action="store_true", help="keep the temporary folder when all is well"
     )
     test.add_argument(
-        "--jobs", type=arguments.positive, help="processes at once (default: one a core, at most 3)"
+        "--jobs",
+        type=option_types.positive,
+        help="processes at once (default: one a core, at most 3)",
     )
     for module in _rooms(command):
         module.add(commands, common)
@@ -224,41 +226,46 @@ def _rooms(command: str | None = None) -> list[Any]:
 
 
 def _info(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta import info  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core import environment_info  # noqa: PLC0415 (each command loads what it needs)
 
     if args.licences:
-        rows = info.licences()
-        return {"licences": rows}, info.licence_table(rows)
-    result = info.info()
-    return result, info.table(result)
+        rows = environment_info.licences()
+        return {"licences": rows}, environment_info.licence_table(rows)
+    result = environment_info.info()
+    return result, environment_info.table(result)
 
 
 def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta import lock, te  # noqa: PLC0415
-    from rosetta.selftest import check, report  # noqa: PLC0415
+    from rosetta.core import lock_record, transformer_engine  # noqa: PLC0415
+    from rosetta.selftest import (  # noqa: PLC0415
+        report,
+        selftest,
+    )
 
-    if te.asked():
-        te.require()
+    if transformer_engine.asked():
+        transformer_engine.require()
         raise UserError(
             "the self-test does not train with Transformer Engine in this release",
             "ENABLE_TE",
             "set ENABLE_TE=0",
         )
     distribution = (
-        lock.read().get("distribution") if args.framework is None or lock.path().exists() else None
+        lock_record.read().get("distribution")
+        if args.framework is None or lock_record.path().exists()
+        else None
     )
-    framework = args.framework or (lock.framework(distribution) if distribution else None)
+    framework = args.framework or (lock_record.framework(distribution) if distribution else None)
     if framework is None:
         raise UserError(
-            "the lock names no distribution", str(lock.path()), "name one with --framework"
+            "the lock names no distribution", str(lock_record.path()), "name one with --framework"
         )
-    if distribution and lock.framework(distribution) != framework:
+    if distribution and lock_record.framework(distribution) != framework:
         raise UserError(
             f"this environment is of {distribution}, not of {framework}",
             "selftest --framework",
             "leave the option out",
         )
-    options = check.Options(
+    options = selftest.Options(
         framework=framework,
         distribution=distribution,
         steps=args.steps,
@@ -267,24 +274,24 @@ def _selftest(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         with_imports=not args.no_imports,
         with_training=not args.imports_only,
         keep=args.keep,
-        jobs=args.jobs or check.default_jobs(),
+        jobs=args.jobs or selftest.default_jobs(),
     )
-    result = check.selftest(options)
+    result = selftest.selftest(options)
     return result, report.table(result)
 
 
 def _te(_: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    from rosetta import te  # noqa: PLC0415
+    from rosetta.core import transformer_engine  # noqa: PLC0415
 
-    found = te.require()
+    found = transformer_engine.require()
     return {"version": found}, found
 
 
 def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Become the profiler, so that its exit status and the signals sent to it are its own."""
-    from rosetta import nsys  # noqa: PLC0415
+    from rosetta.launch import nsight_systems  # noqa: PLC0415
 
-    argv = nsys.command(args.words[args.words[:1] == ["--"] :], args.output)
+    argv = nsight_systems.command(args.words[args.words[:1] == ["--"] :], args.output)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdout.flush()
     os.execv(argv[0], argv)  # noqa: S606
@@ -293,17 +300,17 @@ def _profile(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
 COMMANDS = {"info": _info, "selftest": _selftest, "te": _te, "profile": _profile}
 # Module -> the commands that it brings.
 ROOMS: dict[str, tuple[str, ...]] = {
-    "rosetta.t5x.command": ("t5x",),
-    "rosetta.t5x.new": ("new",),
-    "rosetta.pax.command": ("pax",),
-    "rosetta.data.command": ("data", "vocab"),
-    "rosetta.plan.command": ("plan",),
-    "rosetta.bench.command": ("bench",),
-    "rosetta.convert.command": ("convert",),
-    "rosetta.doctor.command": ("doctor",),
-    "rosetta.tune.command": ("tune",),
-    "rosetta.launch.command": ("run", "submit", "spawn"),
-    "rosetta.presets.command": ("explain",),
+    "rosetta.commands.t5x": ("t5x",),
+    "rosetta.commands.new": ("new",),
+    "rosetta.commands.pax": ("pax",),
+    "rosetta.commands.data": ("data", "vocab"),
+    "rosetta.commands.plan": ("plan",),
+    "rosetta.commands.bench": ("bench",),
+    "rosetta.commands.convert": ("convert",),
+    "rosetta.commands.doctor": ("doctor",),
+    "rosetta.commands.tune": ("tune",),
+    "rosetta.commands.run": ("run", "submit", "spawn"),
+    "rosetta.commands.explain": ("explain",),
 }
 
 
@@ -319,7 +326,7 @@ def _document(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    with redact.redacted_output(words):
+    with secrets.redacted_output(words):
         return _run(words or ["--help"])
 
 
@@ -336,15 +343,15 @@ def _run(words: list[str]) -> int:
         args = parser(first).parse_args(words)
         result, text = known[args.command](args)
         ok = bool(result.get("ok", True))
-        status.say(_document(command, ok=ok, result=result) if as_json else text)
+        exit_status.say(_document(command, ok=ok, result=result) if as_json else text)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
-        code, failure = status.failure(error, command or "rosetta")
+        code, failure = exit_status.failure(error, command or "rosetta")
         print(
             failure if str(failure).startswith(("rosetta:", "rosetta ")) else f"rosetta: {failure}",
             file=sys.stderr,
         )
         if as_json:
             with contextlib.suppress(UserError, SystemExit):
-                status.say(_document(command, ok=False, error=failure.as_json()))
+                exit_status.say(_document(command, ok=False, error=failure.as_json()))
         return code
-    return status.FINE if ok else status.FAILED
+    return exit_status.FINE if ok else exit_status.FAILED

@@ -17,13 +17,13 @@ import rosetta.cli
 from builder.images import image_settings, image_target
 from builder.packages import program_wrappers
 from builder.release.publish import tags
-from rosetta import status
+from rosetta.commands import t5x as t5x_command
+from rosetta.core import exit_status
 from rosetta.data import spec
-from rosetta.launch import progress
-from rosetta.pax import settings as pax_settings
+from rosetta.health import progress
+from rosetta.pax.run import settings as pax_settings
 from rosetta.presets import schema
-from rosetta.t5x import command as t5x_command
-from rosetta.t5x import settings as t5x_settings
+from rosetta.t5x.run import settings as t5x_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -209,8 +209,16 @@ def test_kinds_of_output() -> None:
 
 def test_exit_statuses() -> None:
     """Exit statuses are those that the page lists."""
-    known = (status.FINE, status.FAILED, status.USER, status.OURS, status.INTERRUPTED)
-    existing = {str(code) for code in (*known, status.CLOSED, status.EARLY, status.LOST)}
+    known = (
+        exit_status.FINE,
+        exit_status.FAILED,
+        exit_status.USER,
+        exit_status.OURS,
+        exit_status.INTERRUPTED,
+    )
+    existing = {
+        str(code) for code in (*known, exit_status.CLOSED, exit_status.EARLY, exit_status.LOST)
+    }
     assert_same("Exit statuses", names("Exit statuses"), existing)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
-from rosetta.launch import card
-from rosetta.t5x import ginfiles, ginread
+from rosetta.core import gpu_query
+from rosetta.core.errors import UserError
+from rosetta.t5x.run import gin_files, gin_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,8 +89,8 @@ def unfit(mode: Mode, platform: str, capability: tuple[int, int]) -> str:
     if platform != "gpu":
         return ""
     for uses, what, oldest in (
-        (mode.cudnn, "cuDNN's attention", card.CUDNN),
-        (mode.fp8, "FP8", card.FP8),
+        (mode.cudnn, "cuDNN's attention", gpu_query.CUDNN),
+        (mode.fp8, "FP8", gpu_query.FP8),
     ):
         if uses and capability < oldest:
             return (
@@ -112,7 +112,7 @@ def sizes() -> tuple[str, ...]:
 
 
 def _file(size: str) -> Path:
-    return ginfiles.HOME / ginfiles.GIN / "t5_1_1" / f"{size}.gin"
+    return gin_files.HOME / gin_files.GIN / "t5_1_1" / f"{size}.gin"
 
 
 def size(name: str) -> dict[str, Any]:
@@ -123,10 +123,10 @@ def size(name: str) -> dict[str, Any]:
         raise UserError(
             f"there is no size {name!r}", "bench t5 --size", f"choose one of: {', '.join(sizes())}"
         )
-    family = ginfiles.HOME / ginfiles.GIN / "families" / "t5_1_1.gin"
-    found = (ginread.read(files, [ginfiles.HOME]) for files in ([family], [_file(name)]))
+    family = gin_files.HOME / gin_files.GIN / "families" / "t5_1_1.gin"
+    found = (gin_text.read(files, [gin_files.HOME]) for files in ([family], [_file(name)]))
     values = (
-        (field, ginread.value(bound, f"network.T5Config.{field}"))
+        (field, gin_text.value(bound, f"network.T5Config.{field}"))
         for bound in found
         for field in SHAPE
     )

@@ -19,15 +19,16 @@ import numpy as np
 import optax
 
 from rosetta.bench import modes, timing
-from rosetta.errors import UserError
-from rosetta.launch import peaks, progress
-from rosetta.launch.card import Card
+from rosetta.core import gpu_peaks
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
+from rosetta.health import progress
 from rosetta.nn import fp8
 from rosetta.nn import loss as loss_
-from rosetta.presets import layers
-from rosetta.t5x import flops, switches
-from rosetta.t5x.config import T5Config
+from rosetta.presets import layers, t5x_switches
 from rosetta.t5x.network import Transformer, logits_scale
+from rosetta.t5x.run import flops
+from rosetta.t5x.run.model_config import T5Config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +126,7 @@ class Candidate:
         begin = time.perf_counter()
         lowered = jitted.lower(run.state, self.own, run.batch, run.key)
         options = (
-            switches.xla_options(config.fp8, run.task.size, run.accelerator)
+            t5x_switches.xla_options(config.fp8, run.task.size, run.accelerator)
             if run.platform == "gpu"
             else {}
         )
@@ -268,7 +269,7 @@ def _memory(task: Task, what: str) -> Iterator[None]:
 def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int) -> dict[str, Any]:
     task, mode = candidate.run.task, candidate.mode
     seconds = samples.median / task.steps
-    peak = peaks.peak_flops(candidate.run.card, mode.arithmetic)
+    peak = gpu_peaks.peak_flops(candidate.run.card, mode.arithmetic)
     return {
         "mode": mode.name,
         "fields": mode.fields,
@@ -279,7 +280,7 @@ def _row(candidate: Candidate, samples: timing.Samples, ratio: float, work: int)
         "tokens_per_second": task.batch * (task.inputs + task.targets) / seconds,
         "peak_flops": peak,
         "peak_of": mode.arithmetic,
-        "mfu": peaks.mfu(work, seconds, task.devices, peak),
+        "mfu": gpu_peaks.mfu(work, seconds, task.devices, peak),
         "peak_bytes": candidate.peak_bytes(),
         "compile_seconds": candidate.compile_seconds,
         "loss": progress.finite(candidate.loss),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

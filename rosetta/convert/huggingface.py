@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert import config_fields, files, safetensors, torchfile
+from rosetta.convert import config_fields, output_folder, safetensors, torch_file
 from rosetta.convert.config_fields import ROTARY_BASE
 from rosetta.convert.llama import (
     EMBEDDING,
@@ -25,8 +25,8 @@ from rosetta.convert.llama import (
     check_rotary,
     sizes,
 )
-from rosetta.convert.numbers import as_bits
-from rosetta.errors import UserError
+from rosetta.convert.number_types import as_bits
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,7 @@ def _config(folder: Path) -> tuple[Shape, bool, dict[str, Any]]:
     config.json keeps.
     """
     path = folder / "config.json"
-    config = files.document(path)
+    config = output_folder.document(path)
     config_fields.check_hf_fields(config, str(path))
     epsilon = config_fields.read_epsilon(config, "rms_norm_eps", str(path))
     try:
@@ -121,7 +121,7 @@ class Source:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.shape, self.tied, self.extra = _config(folder)
-        self.held: dict[str, torchfile.Tensor] = {}
+        self.held: dict[str, torch_file.Tensor] = {}
         adapter = folder / "adapter_config.json"
         if adapter.exists():
             raise UserError(
@@ -140,11 +140,11 @@ class Source:
             raise UserError(what, str(folder), "move the files of one kind away")
         for stem, suffix, read in (
             ("model", "safetensors", safetensors.read),
-            ("pytorch_model", "bin", torchfile.read),
+            ("pytorch_model", "bin", torch_file.read),
         ):
             names = self._weight_files(stem, suffix)
             for name in names:
-                tensors = read(files.beside(folder, name))
+                tensors = read(output_folder.beside(folder, name))
                 twice = sorted(self.held.keys() & tensors.keys())
                 if twice:
                     raise UserError(
@@ -174,7 +174,7 @@ class Source:
         if not index.exists():
             names = {single.name} if single.exists() else set()
         else:
-            weights = files.document(index).get("weight_map")
+            weights = output_folder.document(index).get("weight_map")
             if not isinstance(weights, dict) or not all(
                 isinstance(name, str) for name in weights.values()
             ):
@@ -193,7 +193,7 @@ class Source:
             )
         return sorted(names)
 
-    def _of(self, name: str) -> torchfile.Tensor:
+    def _of(self, name: str) -> torch_file.Tensor:
         theirs = named(EMBEDDING if name == OUTPUT and self.tied else name)
         held = self.held.get(theirs)
         if held is None:
@@ -279,11 +279,11 @@ def write(
                 index[named(name)] = file
     if len(groups) > 1:
         total = sum(math.prod(size) for size in all_sizes.values()) * dtype.itemsize
-        files.write_document(
+        output_folder.write_document(
             folder / "model.safetensors.index.json",
             {"metadata": {"total_size": total}, "weight_map": index},
         )
-    files.write_document(
+    output_folder.write_document(
         folder / "config.json",
         {
             "architectures": ["LlamaForCausalLM"],

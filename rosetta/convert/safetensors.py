@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.convert.files import unique_fields
-from rosetta.convert.torchfile import BFLOAT16, Tensor
-from rosetta.errors import UserError
+from rosetta.convert.output_folder import unique_fields
+from rosetta.convert.torch_file import BFLOAT16, Tensor
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import re
 import tempfile
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -189,7 +189,13 @@ def before_start(
       from_variables: whether DATA and EVAL_DATA name the sources. Errors about a source then name
         the variable.
     """
-    from rosetta.data import objectives, pipeline, records, spec, vocabulary  # noqa: PLC0415 (they use this module)
+    from rosetta.data import (  # noqa: PLC0415 (they use this module)
+        objectives,
+        pipeline,
+        spec,
+        task_records,
+        vocabulary,
+    )
 
     certificates()
     positive_lengths(lengths)
@@ -209,4 +215,4 @@ def before_start(
             except UserError as error:
                 raise name_variable(error, name) if from_variables else error from None
             if first and part.spec.kind in ("text", "jsonl"):
-                records.begin(part.spec, objective, first, read)
+                task_records.begin(part.spec, objective, first, read)

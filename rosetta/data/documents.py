@@ -13,10 +13,10 @@ import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from rosetta.data import bad_records, checks, json_lines, tables, tfds, tfrecord, windows
+from rosetta.core.errors import UserError
+from rosetta.data import bad_records, checks, json_lines, tables, text_windows, tfds, tfrecord
 from rosetta.data import spec as specs
 from rosetta.data.bad_records import RecordFault
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,7 +143,9 @@ def _readers(spec: Spec, field: str, split: str) -> Iterator[tuple[str, str, Cal
         for path in specs.files(spec):
             with opened(path) as file:
                 if spec.kind == "text":
-                    windows.text_begins(file.peek(windows.HEAD)[: windows.HEAD], path)
+                    text_windows.text_begins(
+                        file.peek(text_windows.HEAD)[: text_windows.HEAD], path
+                    )
                 for number, line in enumerate(file, 1):
                     if not line.strip():
                         continue

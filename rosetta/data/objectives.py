@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rosetta.data import Array, order, vocabulary
+from rosetta.core.errors import UserError
+from rosetta.data import Array, shuffling, vocabulary
 from rosetta.data.spec import ANSWERS, OBJECTIVES, PAIRS
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,7 +186,7 @@ def _segments(items: int, segments: int, keys: Array) -> Array:
     """
     if segments == 1:
         return np.full((len(keys), 1), items)
-    draws = order.bits(keys, items - 1)
+    draws = shuffling.bits(keys, items - 1)
     cuts = np.sort(np.argpartition(draws, segments - 2, axis=1)[:, : segments - 1], axis=1) + 1
     edges = np.concatenate(
         [np.zeros((len(keys), 1), cuts.dtype), cuts, np.full((len(keys), 1), items)], axis=1
@@ -199,8 +199,8 @@ def noise_mask(length: int, keys: Array, density: float, span: float) -> Array:
     kept. length >= 2.
     """
     noise, spans = _noise(length, density, span)
-    kept = np.cumsum(_segments(length - noise, spans, order.mix(keys + np.uint64(1))), axis=1)
-    masked = np.cumsum(_segments(noise, spans, order.mix(keys + np.uint64(2))), axis=1)
+    kept = np.cumsum(_segments(length - noise, spans, shuffling.mix(keys + np.uint64(1))), axis=1)
+    masked = np.cumsum(_segments(noise, spans, shuffling.mix(keys + np.uint64(2))), axis=1)
     starts, ends = kept + np.pad(masked, ((0, 0), (1, 0)))[:, :-1], kept + masked
     steps: Array = np.zeros((len(keys), length + 1), np.int8)
     rows = np.arange(len(keys))[:, None]
@@ -252,7 +252,7 @@ def _prefix(tokens: Array, keys: Array, inputs: Array, targets: Array, rows: Arr
     what follows the target.
     """
     length = tokens.shape[1]
-    cuts = np.minimum(1 + order.below(keys, max(length - 1, 1)), length)
+    cuts = np.minimum(1 + shuffling.below(keys, max(length - 1, 1)), length)
     for row, cut, line in zip(rows, cuts, tokens, strict=True):
         for into, part in ((inputs, line[:cut]), (targets, line[cut:])):
             _put(into, np.array([row]), part[None])

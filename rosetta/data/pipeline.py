@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.core.errors import UserError
 from rosetta.data import (
     Array,
-    data_files,
     documents,
-    features,
+    file_fingerprints,
     objectives,
-    records,
     rows,
+    seqio_features,
+    task_records,
+    text_windows,
     tfds,
     vocabulary,
-    windows,
 )
 from rosetta.data import spec as specs
-from rosetta.data.cache import Tokens
-from rosetta.data.stream import Stream
-from rosetta.errors import UserError
+from rosetta.data.streaming import Stream
+from rosetta.data.token_cache import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,9 +105,11 @@ def check(spec: Spec, rule: Objective, vocab: vocabulary.Vocabulary, split: str 
     if spec.kind in ("text", "jsonl", "tfrecord"):
         paths = specs.files(spec)
         if not rule.pairs:
-            windows.uncompressed(paths)
+            text_windows.uncompressed(paths)
         if spec.kind == "text":
-            windows.texts_begin([path for path in paths if not path.endswith(windows.COMPRESSED)])
+            text_windows.texts_begin(
+                [path for path in paths if not path.endswith(text_windows.COMPRESSED)]
+            )
     elif spec.kind == "tfds":
         tfds.shards(spec, split)
     elif spec.kind == "cache":
@@ -152,10 +154,10 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
     if rule.pairs:
         worded = [
             (record["inputs"], record["targets"])
-            for record in records.worded(spec, rule.name, recipe.split)
+            for record in task_records.worded(spec, rule.name, recipe.split)
         ]
         return rows.Pairs(
-            records.Encoded(worded, vocab),
+            task_records.Encoded(worded, vocab),
             rule,
             seed,
             pack=recipe.pack,
@@ -169,7 +171,7 @@ def source(spec: Spec, recipe: Recipe) -> rows.Source:
             "SeqIO gives this data, rosetta.data does not", f"DATA={spec}", "use it in a T5X run"
         )
     return rows.Windows(
-        windows.corpus(spec, recipe.text_field, recipe.split),
+        text_windows.corpus(spec, recipe.text_field, recipe.split),
         rule,
         vocab,
         seed,
@@ -221,7 +223,7 @@ class Batches:
         *,
         shard: int = 0,
         shards: int = 1,
-        kind: str = features.ENCODER_DECODER,
+        kind: str = seqio_features.ENCODER_DECODER,
     ) -> None:
         if batch < 1:
             raise UserError(f"the batch has {batch} rows", "BATCH_SIZE", "give at least 1")
@@ -289,7 +291,9 @@ class Batches:
     def arrays(self, made: rows.Rows) -> dict[str, Array]:
         """Return what a model reads of the rows."""
         return (
-            features.encoder_decoder if self.kind == features.ENCODER_DECODER else features.decoder
+            seqio_features.encoder_decoder
+            if self.kind == seqio_features.ENCODER_DECODER
+            else seqio_features.decoder
         )(made, pack=self.recipe.pack)
 
     @functools.cached_property
@@ -374,7 +378,7 @@ class Batches:
         if kept.get("grid") and kept["grid"] != rows.get_grid(self.source):
             rows.set_grid(self.source, kept["grid"])
             self.__dict__.pop("_fingerprint", None)
-        changed = data_files.find_change(kept.get("contents"), self.contents)
+        changed = file_fingerprints.find_change(kept.get("contents"), self.contents)
         if changed:
             return f"another content of {changed}"
         return (
@@ -386,7 +390,7 @@ class Batches:
     @functools.cached_property
     def contents(self) -> dict[str, Any]:
         """What the data's files hold, by name."""
-        return data_files.describe_contents(self.recipe.data, self.recipe.split)
+        return file_fingerprints.describe_contents(self.recipe.data, self.recipe.split)
 
     def resume(self, kept: Mapping[str, Any], step: int) -> str | None:
         """Go on at `step` from what `state` kept; return a line to print where the batch size

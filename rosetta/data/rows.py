@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rosetta.data import Array, order, packing, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import Array, packing, shuffling, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rosetta.data.cache import Tokens
     from rosetta.data.objectives import Objective
-    from rosetta.data.windows import Corpus
+    from rosetta.data.text_windows import Corpus
+    from rosetta.data.token_cache import Tokens
 
 MARGIN = 1.1  # stretches are this much longer than a mean window, so that nearly all fill one
 SAMPLES, SAMPLE = 64, 4096
@@ -73,8 +73,8 @@ class Synthetic:
         highest = self.vocab.text_size
         made = []
         for number, length in enumerate((self.objective.inputs, self.objective.targets)):
-            draws: Array = order.bits(
-                order.keys(order.key(self.seed, 3, number), examples), (length + 1) // 2
+            draws: Array = shuffling.bits(
+                shuffling.keys(shuffling.key(self.seed, 3, number), examples), (length + 1) // 2
             ).view(np.uint32)[:, :length]
             ids = (3 + (draws.astype(np.uint64) * np.uint64(highest - 3) >> np.uint64(32))).astype(
                 np.int32
@@ -91,7 +91,7 @@ def _keys(seed: int, epoch: Array, index: Array) -> Array:
     found: Array = np.empty(len(index), np.uint64)
     for turn in np.unique(epoch):
         here = epoch == turn
-        found[here] = order.keys(order.key(seed, 2, int(turn)), index[here])
+        found[here] = shuffling.keys(shuffling.key(seed, 2, int(turn)), index[here])
     return found
 
 
@@ -120,7 +120,7 @@ def stretch(corpus: Corpus, objective: Objective, vocab: vocabulary.Vocabulary) 
     # Whole windows at least, so that the tail of each sample weighs little.
     length = max(SAMPLE, 4 * objective.window)
     count = max(1, min(SAMPLES, corpus.size // length))
-    places: Array = order.permute(np.arange(count), max(1, corpus.size // length), 0) * length
+    places: Array = shuffling.permute(np.arange(count), max(1, corpus.size // length), 0) * length
     tokens = read = 0
     for place in places:
         stop = min(int(place) + length, corpus.size)
@@ -171,11 +171,11 @@ class Windows:
         self.count = max(1, corpus.size // self.stretch)
 
     def rows(self, examples: Array) -> Rows:
-        epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        epoch, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
             start = place * self.stretch + (
-                order.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
+                shuffling.key(self.seed, 4, turn) % self.stretch if self.shuffle else 0
             )
             stop = start + self.stretch
             size = self.corpus.size
@@ -212,11 +212,11 @@ class CachedWindows:
         self.length = min(objective.window, cache.size)
 
     def rows(self, examples: Array) -> Rows:
-        epoch, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        epoch, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
         windows = []
         for turn, place in zip(epoch.tolist(), index.tolist(), strict=True):
             start = place * self.length + (
-                order.key(self.seed, 4, turn) % self.length if self.shuffle else 0
+                shuffling.key(self.seed, 4, turn) % self.length if self.shuffle else 0
             )
             windows.append(self.cache.tokens(start, start + self.length))
         return plain(*self.objective.apply(windows, _keys(self.seed, epoch, index), self.vocab))
@@ -253,7 +253,7 @@ class Pairs:
         )
         if pack:
             drawn = (
-                order.permute(np.arange(len(pairs)), len(pairs), order.key(seed, 5))
+                shuffling.permute(np.arange(len(pairs)), len(pairs), shuffling.key(seed, 5))
                 if shuffle
                 else np.arange(len(pairs))
             )
@@ -268,7 +268,7 @@ class Pairs:
         self.count = len(self.bundles)
 
     def rows(self, examples: Array) -> Rows:
-        _, index = order.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
+        _, index = shuffling.epochs(examples, self.count, self.seed, shuffle=self.shuffle)
         lengths = (self.objective.inputs, self.objective.targets)
         tokens: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
         segments: list[Array] = [np.zeros((len(index), length), np.int32) for length in lengths]
@@ -334,7 +334,9 @@ class Mixture:
         rank = np.empty_like(place)
         for turn in np.unique(block):
             here = block == turn
-            rank[here] = order.permute(place[here], self.BLOCK, order.key(self.seed, 6, int(turn)))
+            rank[here] = shuffling.permute(
+                place[here], self.BLOCK, shuffling.key(self.seed, 6, int(turn))
+            )
         which: Array = np.searchsorted(self.bounds, rank, side="right")
         return which, block * self.counts[which] + rank - (self.bounds - self.counts)[which]
 

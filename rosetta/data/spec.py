@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 KINDS = {
     "synthetic": "random token ids, no file and no vocabulary",

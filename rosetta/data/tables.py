@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

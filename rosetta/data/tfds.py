@@ -9,8 +9,8 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from rosetta.core.errors import UserError
 from rosetta.data import checks, tfrecord
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from rosetta.data.spec import Spec

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta import home
+from rosetta.core import home_folder
+from rosetta.core.errors import UserError
 from rosetta.data import bad_records, json_lines
 from rosetta.data.bad_records import RecordFault
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def indexed(path: str) -> Array:
     name = hashlib.sha256(
         f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}".encode()
     ).hexdigest()[:32]
-    kept = home.folder() / "tfrecord-index" / f"{name}.npy"
+    kept = home_folder.folder() / "tfrecord-index" / f"{name}.npy"
     if kept.exists():
         with contextlib.suppress(OSError, ValueError, EOFError):  # cut short: walked again
             return np.load(kept, mmap_mode="r")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rosetta.core.errors import UserError
 from rosetta.data import Array, checks
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

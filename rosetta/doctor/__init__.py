@@ -12,11 +12,11 @@ from rosetta.doctor import (
     disk,
     fabric,
     gpu,
-    issues,
-    limits,
     machine,
     nodes,
+    resource_limits,
     variables,
+    version_issues,
     versions,
 )
 from rosetta.doctor.finding import LEVELS, NOTE, Finding
@@ -24,8 +24,8 @@ from rosetta.doctor.finding import LEVELS, NOTE, Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rosetta.core.gpu_query import Card
     from rosetta.doctor.machine import Machine
-    from rosetta.launch.card import Card
 
 
 def examine(
@@ -37,7 +37,7 @@ def examine(
     """
     found = [
         each
-        for part in (gpu, versions, container, limits, fabric, variables, issues)
+        for part in (gpu, versions, container, resource_limits, fabric, variables, version_issues)
         for each in part.check(seen)
     ]
     found += [*nodes.check(seen, hosts), *disk.check(seen, folders)]

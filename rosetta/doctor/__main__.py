@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.doctor import command
+from rosetta.commands import doctor
 
 if __name__ == "__main__":
-    cli.ROOMS = {command.__name__: tuple(command.RUN)}
+    cli.ROOMS = {doctor.__name__: tuple(doctor.RUN)}
     sys.exit(cli.main(["doctor", *sys.argv[1:]]))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta import home
+from rosetta.core import home_folder
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def check(machine: Machine, folders: Sequence[str] = ()) -> Iterator[Finding]:
     yield from _folder(machine, "TMPDIR", environment.get("TMPDIR") or "/tmp", GB)  # noqa: S108
     if environment.get("ROSETTA_HOME"):
         yield from _folder(machine, "ROSETTA_HOME", environment["ROSETTA_HOME"], GB)
-    elif home.usable(environment):
+    elif home_folder.usable(environment):
         yield from _folder(machine, "HOME", environment["HOME"], GB)
     else:
         do = "set ROSETTA_HOME to a folder that stays, or mount one as HOME"

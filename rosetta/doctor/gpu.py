@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rosetta.core import gpu_query
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
-from rosetta.launch import card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # oldest compute capability that JAX's wheels for it are compiled for.
 OLDEST_DRIVER = {12: 525, 13: 580}
 OLDEST_CARD = {12: (5, 2), 13: (7, 5)}
-TE = card.CUDNN  # Transformer Engine's kernels start with Ampere
+TE = gpu_query.CUDNN  # Transformer Engine's kernels start with Ampere
 _BUSY = 0.05  # of a card's memory: more is another program's
 
 
@@ -166,7 +166,7 @@ def _asked_for(machine: Machine) -> Iterator[Finding]:
         return
     known = [each for each in machine.cards if each.capability != (0, 0)]
     if machine.on("ENABLE_FP8"):
-        lacking = [each for each in known if each.capability < card.FP8]
+        lacking = [each for each in known if each.capability < gpu_query.FP8]
         if lacking:
             what = f"{lacking[0].name} (compute capability {_dotted(lacking[0])}) has no FP8"
             yield Finding(
@@ -204,5 +204,5 @@ def _asked_for(machine: Machine) -> Iterator[Finding]:
             )
 
 
-def _dotted(each: card.Card) -> str:
+def _dotted(each: gpu_query.Card) -> str:
     return ".".join(map(str, each.capability))

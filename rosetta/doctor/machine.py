@@ -12,14 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta import info, lock, te
-from rosetta.doctor import system
-from rosetta.launch.card import Card, visible
+from rosetta.core import environment_info, lock_record, system_queries, transformer_engine
+from rosetta.core.gpu_query import Card, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rosetta.doctor.system import Done, Room
+    from rosetta.core.system_queries import Done, Room
 
 _READ = 1 << 20  # bytes: no file that the checks read is longer
 _QUERY = "name,compute_cap,driver_version,memory.total,memory.used"
@@ -60,12 +59,12 @@ class Machine:
     pinned: Mapping[str, str] = field(default_factory=dict)
     issues: Sequence[Mapping[str, Any]] = ()
     installed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    run: Callable[[Sequence[str], float], Done | None] = system.run
-    addresses: Callable[[str], list[str]] = system.addresses
-    driver_api: Callable[[], int | None] = system.driver_api
-    room: Callable[[Path], Room | None] = system.room
-    written: Callable[[Path], float] = system.written
-    flags_refused: Callable[[Sequence[str]], str] = system.flags_refused
+    run: Callable[[Sequence[str], float], Done | None] = system_queries.run
+    addresses: Callable[[str], list[str]] = system_queries.addresses
+    driver_api: Callable[[], int | None] = system_queries.driver_api
+    room: Callable[[Path], Room | None] = system_queries.room
+    written: Callable[[Path], float] = system_queries.written
+    flags_refused: Callable[[Sequence[str]], str] = system_queries.flags_refused
 
     def text(self, path: str) -> str:
         """Return a file below the root; "" where it cannot be read."""
@@ -99,7 +98,7 @@ class Machine:
 
     def on(self, name: str) -> bool:
         """Return whether a variable switches something on."""
-        return self.environment.get(name, "").strip().lower() in te.ON
+        return self.environment.get(name, "").strip().lower() in transformer_engine.ON
 
     def version(self, package: str) -> str | None:
         """Return the version of a package that Python would import."""
@@ -220,10 +219,10 @@ def here(
     Raises:
       UserError: that cannot be read any more.
     """
-    installed = system.packages()
-    if not lock.path().exists():
+    installed = system_queries.packages()
+    if not lock_record.path().exists():
         return Machine(environment=environment, quick=quick, given=cards, installed=installed)
-    constraints = lock.path().parent / "constraints.txt"
+    constraints = lock_record.path().parent / "constraints.txt"
     text = constraints.read_text(encoding="utf-8") if constraints.exists() else ""
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", text, re.MULTILINE))
     return Machine(
@@ -231,9 +230,9 @@ def here(
         quick=quick,
         given=cards,
         baked=True,
-        record=lock.read(),
+        record=lock_record.read(),
         pinned=pinned,
-        issues=info.issues(),
+        issues=environment_info.issues(),
         installed=installed,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from rosetta import arguments
-from rosetta.errors import UserError
+from rosetta.core import option_types
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,5 +76,5 @@ def tasks(environment: Mapping[str, str]) -> int:
         r"(\d{1,5})(?:\(x(\d{1,5})\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     ):
         counts += [int(number)] * int(times or 1)
-    here = arguments.whole(environment.get("SLURM_NODEID", "")) or 0
+    here = option_types.whole(environment.get("SLURM_NODEID", "")) or 0
     return counts[here] if here < len(counts) else counts[0] if counts else 1

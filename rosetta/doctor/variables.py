@@ -9,9 +9,9 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from rosetta import xlaflags
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
 from rosetta.doctor.finding import BLOCKER, NOTE, WARNING, Finding
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,14 +56,14 @@ def _xla(machine: Machine) -> Iterator[Finding]:
     taken = list[str]()
     for variable in ("BASE_XLA_FLAGS", "XLA_FLAGS"):
         try:
-            flags = xlaflags.split(machine.environment.get(variable, ""))
+            flags = xla_flags.split(machine.environment.get(variable, ""))
         except UserError:
             yield Finding(
                 "xla-flags-quote", BLOCKER, "a quote in it is not closed", variable, "close it"
             )
             continue
         for flag in flags:
-            now = xlaflags.today(shlex.quote(flag))[0]
+            now = xla_flags.today(shlex.quote(flag))[0]
             taken += now
             name, names = _name(flag), [_name(each) for each in now]
             if names != [name]:

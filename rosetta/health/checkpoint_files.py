@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,18 +66,18 @@ def find_problem(folder: str, step: int) -> str | None:
     """Return why a step's checkpoint in a folder can't be gone on from, as a sentence's end; None
     where it is complete.
     """
-    for path in folders.path(folder).iterdir() if folders.exists(folder) else ():
-        if folders.step_of(path.name) == step:
+    for path in run_folders.path(folder).iterdir() if run_folders.exists(folder) else ():
+        if run_folders.step_of(path.name) == step:
             damage = find_damage(f"{folder.rstrip('/')}/{path.name}")
             return f"{damage.file}: {damage.what}" if damage else None
-    last = max(folders.steps(folder), default=None)
+    last = max(run_folders.steps(folder), default=None)
     return f"{folder} has no checkpoint of step {step:,}" + (
         "" if last is None else f", its newest one is of step {last:,}"
     )
 
 
 def _check_marks(checkpoint: str) -> None:
-    folder = folders.path(checkpoint)
+    folder = run_folders.path(checkpoint)
     if not folder.is_dir():
         raise _DamagedError(checkpoint, "the folder is missing")
     if checkpoint.startswith("gs://") and not (folder / _COMMITTED).exists():
@@ -103,15 +103,19 @@ def _is_older(checkpoint: str) -> bool:
     file.
     """
     return any(
-        folders.path(f"{checkpoint}/{name}").exists() for name in ("checkpoint", "state/checkpoint")
+        run_folders.path(f"{checkpoint}/{name}").exists()
+        for name in ("checkpoint", "state/checkpoint")
     )
 
 
 def _is_database(folder: str) -> bool:
     """Return whether a folder holds a database, or what is left of one."""
-    if folders.path(f"{folder}/{_MANIFEST}").exists() or folders.path(f"{folder}/d").is_dir():
+    if (
+        run_folders.path(f"{folder}/{_MANIFEST}").exists()
+        or run_folders.path(f"{folder}/d").is_dir()
+    ):
         return True
-    listed = folders.path(f"{folder}/_METADATA")
+    listed = run_folders.path(f"{folder}/_METADATA")
     return listed.exists() and bool(json.loads(listed.read_text()).get("use_ocdbt"))
 
 
@@ -119,7 +123,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
     import tensorstore  # type: ignore[import-not-found]  # noqa: PLC0415 (imports slowly)
 
     for name in (_MANIFEST, "_METADATA"):
-        if not folders.path(f"{folder}/{name}").exists():
+        if not run_folders.path(f"{folder}/{name}").exists():
             raise _DamagedError(f"{folder}/{name}", "the file is missing")
     address = folder if "://" in folder else f"file://{folder}"
     base = tensorstore.KvStore.open(f"{address}/").result()
@@ -161,7 +165,7 @@ def _check_database(folder: str, *, read_values: bool) -> None:
 
 
 def _check_size(name: str, needed: int) -> None:
-    path = folders.path(name)
+    path = run_folders.path(name)
     if not path.exists():
         raise _DamagedError(name, "the file is missing")
     found = path.stat()
@@ -212,7 +216,7 @@ def _array_names(folder: str) -> set[str]:
     """Return the names of the arrays that Orbax's own list has; none where there is no such
     list.
     """
-    path = folders.path(f"{folder}/_METADATA")
+    path = run_folders.path(f"{folder}/_METADATA")
     if not path.exists():
         return set()
     names = set[str]()
@@ -225,12 +229,12 @@ def _array_names(folder: str) -> set[str]:
 def _check_array_folders(checkpoint: str, *, read_values: bool) -> None:
     for place in {
         str(chunk.parent)
-        for chunk in folders.path(checkpoint).glob("**/0*")
+        for chunk in run_folders.path(checkpoint).glob("**/0*")
         if _CHUNK.fullmatch(chunk.name)
     }:
-        if not folders.path(f"{place}/.zarray").exists():
+        if not run_folders.path(f"{place}/.zarray").exists():
             raise _DamagedError(f"{place}/.zarray", "the file is missing")
-    described = sorted(folders.path(checkpoint).glob("**/.zarray"), key=str)
+    described = sorted(run_folders.path(checkpoint).glob("**/.zarray"), key=str)
     if not described and not _is_older(checkpoint):
         raise _DamagedError(f"{checkpoint}/state", "there are no arrays in it")
     for path in described:
@@ -307,8 +311,8 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
       damage: what find_damage returned.
       resumes: whether a run was to go on from it, rather than to read weights from it.
     """
-    folder, name = folders.split(checkpoint)
-    step = folders.step_of(checkpoint)
+    folder, name = run_folders.split(checkpoint)
+    step = run_folders.step_of(checkpoint)
     what = f"{damage.what}, so {name} can't be restored"
     whole = _newest_whole(folder, step) if step is not None else None
     if whole is None:
@@ -325,8 +329,8 @@ def explain_damage(checkpoint: str, damage: Damage, *, resumes: bool) -> UserErr
 def _newest_whole(folder: str, before: int) -> str | None:
     """Return the name of the newest checkpoint before a step whose arrays can all be read."""
     names: dict[int, str] = {}
-    for path in folders.path(folder).iterdir():
-        step = folders.step_of(path.name)
+    for path in run_folders.path(folder).iterdir():
+        step = run_folders.step_of(path.name)
         if step is not None and step < before:
             names[step] = path.name
     for step in sorted(names, reverse=True):

@@ -11,8 +11,8 @@ import json
 import time
 from pathlib import Path
 
+from rosetta.core import run_folders
 from rosetta.health import BEGAN
-from rosetta.launch import folders
 
 FILE = "goodput.json"
 _POINTS = 200  # that are kept: enough to say how much time a checkpoint's steps took
@@ -64,7 +64,7 @@ class Goodput:
         whole = self._before + time.time() - BEGAN
         if self._path:
             try:
-                folders.write(
+                run_folders.write(
                     self._path,
                     json.dumps(
                         {

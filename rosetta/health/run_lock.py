@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta import status
-from rosetta.errors import UserError
-from rosetta.health import board, stop
-from rosetta.launch import folders, progress
+from rosetta.core import exit_status, run_folders
+from rosetta.core.errors import UserError
+from rosetta.health import key_value_store, progress, stop_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -137,7 +136,7 @@ class Lock:
     def _write(self) -> None:
         text = json.dumps({"holder": asdict(self._own), "signs": self._signs}).ljust(_WIDTH)
         if self._file is None:
-            folders.path(f"{self._folder}/{FILE}").write_text(text)
+            run_folders.path(f"{self._folder}/{FILE}").write_text(text)
         else:
             os.pwrite(self._file, text.encode(), 0)
 
@@ -146,7 +145,7 @@ class Lock:
         long; None where nobody has.
         """
         if self._file is None:
-            found = _parse(folders.path(f"{self._folder}/{FILE}").read_text())[0]
+            found = _parse(run_folders.path(f"{self._folder}/{FILE}").read_text())[0]
         else:
             # Opening the file a second time and closing it would give up the kernel's lock.
             found = _parse(os.pread(self._file, _WIDTH, 0).decode(errors="replace"))[0]
@@ -167,12 +166,12 @@ class Lock:
                 continue
             except Exception:  # noqa: BLE001, S112 (object stores raise their own)
                 continue
-            stop.end(
+            stop_signals.end(
                 (
                     f"{self._folder}: another run has taken it over ({other.describe()}), as this "
                     f"one gave no sign for {LEASE:.0f} s"
                 ),
-                status.FAILED,
+                exit_status.FAILED,
             )
 
     def release(self) -> None:
@@ -188,7 +187,7 @@ class Lock:
         _held.pop(self._folder, None)
         try:
             if self.taken_by() is None:
-                folders.path(f"{self._folder}/{FILE}").unlink()
+                run_folders.path(f"{self._folder}/{FILE}").unlink()
         except Exception:  # noqa: BLE001, S110 (see above)
             pass
         if self._file is not None:
@@ -233,7 +232,7 @@ def acquire(
     Raises:
       UserError: another run holds it.
     """
-    folder = folders.absolute(folder).rstrip("/")
+    folder = run_folders.absolute(folder).rstrip("/")
     if folder in _held:
         return _held[folder]
     own = _this_process(environment)
@@ -250,7 +249,7 @@ def acquire(
     _held[folder] = lock
     lock.start()
     atexit.register(lock.release)
-    stop.last(lock.release)
+    stop_signals.last(lock.release)
     return lock
 
 
@@ -269,7 +268,7 @@ def acquire_for_run(
     Raises:
       UserError: another run holds it.
     """
-    shared = board.of_run(ranks)
+    shared = key_value_store.of_run(ranks)
     if rank == 0:
         try:
             acquire(folder, name, environment)
@@ -310,7 +309,7 @@ def _acquire_file(folder: str, own: Holder, name: str, lease: float) -> tuple[in
 
 
 def _read(folder: str) -> str:
-    path = folders.path(f"{folder}/{FILE}")
+    path = run_folders.path(f"{folder}/{FILE}")
     return str(path.read_text()) if path.exists() else ""
 
 

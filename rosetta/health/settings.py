@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
-from rosetta.launch.words import above_zero, flag, one_of, parse_decimal
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import above_zero, flag, one_of, parse_decimal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

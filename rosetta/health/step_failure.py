@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
-from rosetta.health import saves
+from rosetta.core.errors import UserError
+from rosetta.health import checkpoint_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     A full disk is something else.
     """
     for cause in _chain(error):
-        if saves.full(cause):
+        if checkpoint_reports.full(cause):
             return False
         if isinstance(cause, MemoryError) or (
             isinstance(cause, OSError) and cause.errno == errno.ENOMEM

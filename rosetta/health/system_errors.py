@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from rosetta.errors import UserError
-from rosetta.health import saves
+from rosetta.core.errors import UserError
+from rosetta.health import checkpoint_reports
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ADVICE = {
@@ -53,6 +53,6 @@ def explain(error: BaseException) -> UserError | None:
             return UserError(what, os.fsdecode(path), _ADVICE.get(number, _CHECK_PATH))
         where = _SOME_DISK if number in _FULL else "this machine"
         return UserError(what, where, _ADVICE.get(number, "mend that and start the run again"))
-    if saves.full(error):
+    if checkpoint_reports.full(error):
         return UserError("No space left on device", _SOME_DISK, _ADVICE[errno.ENOSPC])
     return None

@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.launch import command
+from rosetta.commands import run
 
 if __name__ == "__main__":
-    cli.ROOMS = {command.__name__: tuple(command.RUN)}
+    cli.ROOMS = {run.__name__: tuple(run.RUN)}
     sys.exit(cli.main())

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Protocol
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rosetta.launch.card import Card
+    from rosetta.core.gpu_query import Card
 
 _VIRTUAL = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 

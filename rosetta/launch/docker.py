@@ -7,14 +7,14 @@ import io
 import os
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
 
 
 def render(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 DOCKER_HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 # Schemes that only one place knows; what follows them is left as it is.

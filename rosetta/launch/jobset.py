@@ -7,14 +7,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from rosetta import status
-from rosetta.errors import UserError
+from rosetta.core import exit_status
+from rosetta.core.errors import UserError
+from rosetta.core.secret_variables import secret
 from rosetta.launch import docker, rendering
 from rosetta.launch.rendering import Options, Rendering
-from rosetta.launch.secrets import secret
 
 if TYPE_CHECKING:
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
 
 PORT = 29400
 _JOB, _CONTAINER = "node", "rosetta"
@@ -68,7 +68,7 @@ def document(run: Run, options: Options) -> dict[str, Any]:
                     "onExitCodes": {
                         "containerName": _CONTAINER,
                         "operator": "In",
-                        "values": [status.EARLY],
+                        "values": [exit_status.EARLY],
                     },
                 }
             ]

@@ -12,13 +12,13 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta import xlaflags
-from rosetta.errors import UserError
-from rosetta.launch import image_reference, yamltext
-from rosetta.launch.secrets import Mask
+from rosetta.core import xla_flags, yaml_output
+from rosetta.core.errors import UserError
+from rosetta.core.secret_variables import Mask
+from rosetta.launch import image_reference
 
 if TYPE_CHECKING:
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -42,7 +42,7 @@ class Rendering:
     @property
     def stdin(self) -> str:
         """What it reads."""
-        return "" if self.document is None else yamltext.written(self.document)
+        return "" if self.document is None else yaml_output.written(self.document)
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON without secrets."""
@@ -58,7 +58,7 @@ class Rendering:
         """
         found = self.shown()
         if "document" in found:
-            return yamltext.written(found["document"]).rstrip()
+            return yaml_output.written(found["document"]).rstrip()
         settings = [f"{name}={shlex.quote(value)}" for name, value in found["env"].items()]
         return " \\\n  ".join([*settings, shlex.join(found["argv"])])
 
@@ -101,7 +101,7 @@ def variables(run: Run) -> dict[str, str]:
     """
     found = dict(run.env)
     if run.xla_flags:
-        found["XLA_FLAGS"] = xlaflags.joined(xlaflags.written(run.xla_flags))
+        found["XLA_FLAGS"] = xla_flags.joined(xla_flags.written(run.xla_flags))
     for name, value in found.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(

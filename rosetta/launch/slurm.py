@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.launch import rendering
 from rosetta.launch.rendering import Options, Rendering
 
 if TYPE_CHECKING:
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
 
 SCRIPT = Path(__file__).with_name("job.sh")
 REQUEUE = "REQUEUE"  # read by job.sh

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import limits, route
+from rosetta.nn import attention_limits, fallback_notice
 
 ATTENDED = "attended"  # the name that remat policies save the output of `plain` by
 
@@ -110,7 +110,7 @@ def unfit_for_cudnn(
     """
     if dropout:
         return "attention dropout"
-    if reason := limits.unfit(dtype=dtype, mask=mask):
+    if reason := attention_limits.unfit(dtype=dtype, mask=mask):
         return reason
     if float32_logits:
         return "float32_attention_logits"
@@ -133,8 +133,8 @@ def fused(
     rows = {}
     if mask.padded:  # cuDNN wants both lengths or none
         rows = {
-            "query_seq_lengths": limits.lengths(mask.queries, *query.shape[:2]),
-            "key_value_seq_lengths": limits.lengths(mask.keys, *key.shape[:2]),
+            "query_seq_lengths": attention_limits.lengths(mask.queries, *query.shape[:2]),
+            "key_value_seq_lengths": attention_limits.lengths(mask.keys, *key.shape[:2]),
         }
     bias = None if relative is None else jnp.asarray(relative, query.dtype)
     return jax.nn.dot_product_attention(
@@ -182,6 +182,6 @@ def plain(
 def choose(asked: str, unfit: str) -> str:
     """Return the implementation to use: what was asked for, or XLA, with the reason said."""
     if asked == "cudnn" and unfit:
-        route.say("attention by XLA instead of cuDNN", unfit)
+        fallback_notice.say("attention by XLA instead of cuDNN", unfit)
         return "xla"
     return asked

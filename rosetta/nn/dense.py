@@ -18,7 +18,7 @@ from flax.linen.partitioning import param_with_axes
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from rosetta.nn import fp8, fuse, te
+from rosetta.nn import fp8, fused_kernels, transformer_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     """Multiply [..., inputs] with each part's [inputs, outputs]; returns a [..., outputs] in
     `dtype` for each.
 
-    Several parts are one GEMM over their joined kernels (rosetta.nn.fuse). Parts with FP8 state are
+    Several parts are one GEMM over their joined kernels (rosetta.nn.fused_kernels). Parts with FP8 state are
     multiplied in FP8, with a scale of their own each.
     """
     with jax.named_scope(
@@ -78,7 +78,7 @@ def contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
 
 def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
     if parts[0].state is not None:
-        multiply = te.contract if parts[0].by == "te" else fp8.contract
+        multiply = transformer_engine.contract if parts[0].by == "te" else fp8.contract
         outputs = multiply(
             x,
             [part.kernel for part in parts],
@@ -88,6 +88,7 @@ def _contract(x: Any, parts: Sequence[Part], dtype: Any) -> tuple[Any, ...]:
         return tuple(checkpoint_name(each, PROJECTION) for each in outputs)
     kernels = [jnp.asarray(part.kernel, dtype) for part in parts]
     whole = checkpoint_name(
-        lax.dot_general(x, fuse.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))), PROJECTION
+        lax.dot_general(x, fused_kernels.join(kernels), (((x.ndim - 1,), (0,)), ((), ()))),
+        PROJECTION,
     )
-    return tuple(fuse.part(whole, [kernel.shape[1] for kernel in kernels]))
+    return tuple(fused_kernels.part(whole, [kernel.shape[1] for kernel in kernels]))

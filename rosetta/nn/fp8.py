@@ -25,8 +25,8 @@ from flax.linen.partitioning import AxisMetadata
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 
-from rosetta.errors import UserError
-from rosetta.nn import OLDEST_WITH_FP8, fuse
+from rosetta.core.errors import UserError
+from rosetta.nn import OLDEST_WITH_FP8, fused_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ def quantise(x: Any, scale: Any, kind: Any) -> Any:
 
 def magnitudes(parts: Sequence[Any]) -> list[Any]:
     """Return the largest absolute value of each array, [1] in float32."""
-    whole = fuse.join(parts)
+    whole = fused_kernels.join(parts)
     if len(parts) == 1 or whole.ndim == parts[0].ndim:
         return [jnp.max(jnp.abs(part)).astype(jnp.float32).reshape(1) for part in parts]
     largest = jnp.max(jnp.abs(whole), axis=(*range(whole.ndim - 2), whole.ndim - 1)).astype(
@@ -191,8 +191,10 @@ def _forward(
     narrow_kernels = [
         quantise(kernel, scale, FORWARD) for kernel, scale in zip(kernels, of_kernels, strict=True)
     ]
-    product = _dot("fprop", dtype, narrow_input, fuse.join(narrow_kernels), ((x.ndim - 1,), (0,)))
-    parts = fuse.part(product, [kernel.shape[1] for kernel in kernels])
+    product = _dot(
+        "fprop", dtype, narrow_input, fused_kernels.join(narrow_kernels), ((x.ndim - 1,), (0,))
+    )
+    parts = fused_kernels.part(product, [kernel.shape[1] for kernel in kernels])
     outputs = [
         _rescaled(part, of_input, scale, dtype)
         for part, scale in zip(parts, of_kernels, strict=True)
@@ -213,8 +215,8 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
     narrow_input, kernels, states, of_input, of_kernels, (input_seen, kernels_seen), like = kept
     scales = _scales(states, "output_grad")
     of_gradient, of_kernel = _largest(scales), _largest(of_kernels)
-    narrow = quantise(fuse.join(gradients), of_gradient, BACKWARD)
-    narrow_kernel = fuse.join([quantise(kernel, of_kernel, FORWARD) for kernel in kernels])
+    narrow = quantise(fused_kernels.join(gradients), of_gradient, BACKWARD)
+    narrow_kernel = fused_kernels.join([quantise(kernel, of_kernel, FORWARD) for kernel in kernels])
     leading = tuple(range(narrow_input.ndim - 1))
     outputs = tuple(range(len(leading), narrow.ndim))
     of_x = _rescaled(
@@ -229,7 +231,7 @@ def _backward(dtype: Any, kept: Any, gradients: tuple[Any, ...]) -> tuple[Any, A
         of_gradient,
         kernels[0].dtype,
     )
-    of_kernels_ = fuse.part(of_whole, [kernel.shape[1] for kernel in kernels])
+    of_kernels_ = fused_kernels.part(of_whole, [kernel.shape[1] for kernel in kernels])
     # One by one, as what makes a gradient can then find its magnitude on the way; kernels come from
     # nowhere.
     gradients_seen = [magnitudes([gradient])[0] for gradient in gradients]

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

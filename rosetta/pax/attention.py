@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from praxis import base_layer
 from praxis.layers import attentions, multi_query_attention
 
-from rosetta.nn import attention, route, te
+from rosetta.nn import attention, fallback_notice, transformer_engine
 from rosetta.nn.attention import Mask
 
 _CAUSAL = Mask(causal=True)
@@ -32,7 +32,7 @@ class _TransformerEngine(nn.Module):
 
     @nn.compact
     def __call__(self, query: Any, key: Any, value: Any, relative: Any) -> Any:
-        return te.attention(
+        return transformer_engine.attention(
             query,
             key,
             value,
@@ -64,8 +64,10 @@ class _Fused(base_layer.BaseLayer):
         reason = reason or self._unfit(relative)
         if self.by == "te":
             if not reason:
-                return te.choose_attention(dtype=dtype, mask=_CAUSAL, dropout=dropout)
-            route.say("attention by XLA instead of Transformer Engine", reason)
+                return transformer_engine.choose_attention(
+                    dtype=dtype, mask=_CAUSAL, dropout=dropout
+                )
+            fallback_notice.say("attention by XLA instead of Transformer Engine", reason)
             return "xla"
         depth = self.dim_per_head or self.hidden_dim // self.num_heads
         how = {

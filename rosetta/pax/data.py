@@ -19,8 +19,8 @@ from absl import flags
 from paxml import base_experiment
 from praxis import pax_fiddle
 
-from rosetta.data import cache, objectives, pipeline, spec, tfds, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import objectives, pipeline, spec, tfds, token_cache, vocabulary
 from rosetta.pax import inputs
 
 NO_VOCABULARY = "set VOCAB_PATH (or --fdl.VOCAB) to a SentencePiece model, or to `byte`"
@@ -95,7 +95,9 @@ class Dataset(base_experiment.BaseExperiment):
                 raise UserError(
                     "packing looks for the vocabulary's end token", "PACKED_INPUT", NO_VOCABULARY
                 )
-            sizes = (cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data))
+            sizes = (
+                token_cache.Tokens(part.spec.value).recipe.vocab_size for part in spec.parts(data)
+            )
             name = f"ids:{max(sizes)}"
         found = vocabulary.named(name, 0, causal=True)
         if found.size > size:

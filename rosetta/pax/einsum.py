@@ -1,6 +1,6 @@
 """praxis' products of activations with a kernel, in FP8: what its layers take for `einsum_tpl`.
 
-A product is that of rosetta.nn.fp8, or of rosetta.nn.te. The state that goes with it has the names,
+A product is that of rosetta.nn.fp8, or of rosetta.nn.transformer_engine. The state that goes with it has the names,
 shapes and place of praxis' own `Fp8EinsumOp`, so that checkpoints with one restore in the other.
 That is one set for a whole kernel, also where the kernel is q, k and v in one, or one matrix for
 each expert: all parts are quantised by the same scales, and what the parts saw is put together by
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from praxis import base_layer
 
-from rosetta.nn import fp8, route, te
+from rosetta.nn import fallback_notice, fp8, transformer_engine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ def multiply(
     x = jnp.asarray(x, dtype).reshape(*before, math.prod(wide[2]))
     if experts:
         if by == "te":
-            route.say(
+            fallback_notice.say(
                 "FP8 of experts by XLA instead of Transformer Engine",
                 "its product takes one kernel",
             )
@@ -124,7 +124,7 @@ def multiply(
 
         product = jax.vmap(one)(x, kernel, _each(dict(state), kernel.shape[0]))
         return product.reshape(*before, *wide[3])
-    contract = te.contract if by == "te" else fp8.contract
+    contract = transformer_engine.contract if by == "te" else fp8.contract
     if parts:
         count = kernel.shape[0]
         states = _each(dict(state), count)

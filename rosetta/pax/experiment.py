@@ -20,9 +20,10 @@ from paxml.tasks.lm import model_params
 from praxis import layers, optimizers, pax_fiddle, schedules
 from praxis.layers import activations
 
-from rosetta.errors import UserError
-from rosetta.launch.words import one_of
-from rosetta.pax import checks, restore
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import one_of
+from rosetta.pax import restore
+from rosetta.pax.run import experiment_checks
 from rosetta.pax.switches import Switches
 
 try:
@@ -108,7 +109,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
         """
         self._typed()
         task = super().task()
-        task.model.fprop_dtype = getattr(jnp, checks.precision(self.FPROP_DTYPE))
+        task.model.fprop_dtype = getattr(jnp, experiment_checks.precision(self.FPROP_DTYPE))
         task.train.num_train_steps = self.MAX_STEPS
         task.train.enable_input_checkpointing = (
             True  # a checkpoint says where in the data it stands
@@ -238,7 +239,7 @@ class Experiment(Switches, model_params.TransformerLmSpmdAdafactor):
           SystemExit: something the user can mend, with status 2 and one line on standard error.
         """
         try:
-            checks.check(self, jax.device_count())
+            experiment_checks.check(self, jax.device_count())
             self.task()
             self.datasets()
         except UserError as error:

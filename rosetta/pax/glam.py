@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from praxis.layers import glam
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.pax.experiment import Difference
 from rosetta.pax.gpt import GPT126M
 

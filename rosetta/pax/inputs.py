@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from praxis import base_input, py_utils
 
-from rosetta.data import batchlog, causal, loader, pipeline, rows, spec, vocabulary
-from rosetta.errors import UserError
-from rosetta.pax import checks
+from rosetta.core.errors import UserError
+from rosetta.data import batch_log, causal_features, pipeline, prefetch, rows, spec, vocabulary
+from rosetta.pax.run import experiment_checks
 
 ANSWER_LENGTH = 64  # tokens of a row kept for the answer, as upstream has it
 
@@ -36,7 +36,7 @@ def dealt(percore: float, devices: int, processes: int) -> tuple[int, int]:
     Raises:
       UserError: the rows cannot be dealt out evenly.
     """
-    total = checks.batch(percore, devices * processes)
+    total = experiment_checks.batch(percore, devices * processes)
     if percore >= 1:
         own, hosts = total // processes, processes
     else:
@@ -81,7 +81,7 @@ def recipe(
 
 
 class Input(base_input.BaseInput):
-    """Rows of a causal language model (rosetta.data.causal.fields) and eval_sample_weights (float32
+    """Rows of a causal language model (rosetta.data.causal_features.fields) and eval_sample_weights (float32
     [batch]).
 
     In training example i of step s depends on the seed, s and i alone, and the state is the
@@ -129,7 +129,7 @@ class Input(base_input.BaseInput):
             text_field=self.text_field,
         )
         hosts = self.num_infeed_hosts
-        self._batches = causal.Batches(
+        self._batches = causal_features.Batches(
             made,
             self.batch_size * hosts,
             shard=self.infeed_host_index,
@@ -137,13 +137,13 @@ class Input(base_input.BaseInput):
             bos=self.bos_id,
         )
         self._step = 0
-        self._loader = loader.Loader(self._batches) if self.is_training else None
-        self._log = batchlog.BatchLog(self._batches) if self.is_training else None
+        self._loader = prefetch.Loader(self._batches) if self.is_training else None
+        self._log = batch_log.BatchLog(self._batches) if self.is_training else None
         if self._log is not None:
             atexit.register(self._at_exit)
         count = self._count
         if self.is_training:
-            checks.enough(count, self._batches.batch, self.seq_len, self.data)
+            experiment_checks.enough(count, self._batches.batch, self.seq_len, self.data)
         if not self.is_training and count is None and self.eval_batches is None:
             raise UserError(
                 "this data has no end to evaluate to",
@@ -257,7 +257,7 @@ class Shapes(base_input.BaseInputSpecsProvider):
             np.zeros((self.batch_size, made.inputs), np.int32),
             np.zeros((self.batch_size, made.targets), np.int32),
         )
-        found = causal.fields(empty, pack=False, bos=0, eos=vocabulary.EOS)
+        found = causal_features.fields(empty, pack=False, bos=0, eos=vocabulary.EOS)
         found["eval_sample_weights"] = np.ones(self.batch_size, np.float32)
         return py_utils.NestedMap(
             {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in found.items()}

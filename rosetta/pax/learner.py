@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from paxml import learners, sgf, summary_utils
 from praxis import base_layer, py_utils
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import fp8
 from rosetta.pax import einsum
 

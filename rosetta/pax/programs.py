@@ -17,12 +17,11 @@ import jax
 import numpy as np
 from paxml import programs
 
-from rosetta.errors import UserError
-from rosetta.health import run as healths
-from rosetta.health import settings
-from rosetta.launch import progress
-from rosetta.launch.peaks import peak_flops
-from rosetta.pax import flops
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_peaks import peak_flops
+from rosetta.health import progress, settings
+from rosetta.health import run_health as healths
+from rosetta.pax.run import flops
 
 EVALUATIONS = "evaluations.jsonl"
 ACCURACY = (

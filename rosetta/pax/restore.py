@@ -13,9 +13,10 @@ from flax.traverse_util import flatten_dict
 from paxml import tasks_lib, trainer_lib
 from praxis import layers, pax_fiddle
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
-from rosetta.pax import einsum, lora, stored
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.pax import einsum, lora
+from rosetta.pax.run import stored_checkpoint
 
 _ADDED = (lora.PATTERN, einsum.PATTERN)  # of what switches add to a plain model's variables
 _ALL = [(r"(.*)", "{}")]  # each variable is read under its own name
@@ -32,14 +33,14 @@ def found(path: str) -> tuple[str, int | None]:
     Raises:
       UserError: a path of this machine with no checkpoint.
     """
-    step = folders.step_of(path)
-    folder = (path.rstrip("/") or "/") if step is None else folders.split(path)[0]
+    step = run_folders.step_of(path)
+    folder = (path.rstrip("/") or "/") if step is None else run_folders.split(path)[0]
     if "://" in path:
         return folder, step
     if step is None and Path(folder, "checkpoints").is_dir():
         folder = f"{folder}/checkpoints"
-    kept = folders.steps(folder)
-    if not kept or (step is not None and not folders.exists(path)):
+    kept = run_folders.steps(folder)
+    if not kept or (step is not None and not run_folders.exists(path)):
         raise UserError(
             "there is no checkpoint_N",
             f"CHECKPOINT_RESTORE_PATH={path}",
@@ -93,32 +94,40 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
         "take the hyper-parameters it was trained with: sizes, VOCAB_SIZE, MAX_SEQ_LEN, "
         "USE_REPEATED_LAYER"
     )
-    if own := stored.newest(folder):
-        there = stored.shapes(own)
+    if own := stored_checkpoint.newest(folder):
+        there = stored_checkpoint.shapes(own)
         if there is not None:
             model = variables(experiment.task(), experiment.get_input_specs_provider_params())
             if trains:
-                stored.same(
+                stored_checkpoint.same(
                     there,
                     model,
                     own,
                     f"{wanted}; or begin in another folder (LOG_DIR, --job_log_dir)",
                 )
             else:
-                stored.same(_reached(there, model), model, own, wanted, _ADDED)
+                stored_checkpoint.same(_reached(there, model), model, own, wanted, _ADDED)
         return
     if not trains or not experiment.CHECKPOINT_RESTORE_PATH:
         return
     for path, rules in experiment.task().train.init_from_checkpoint_rules.items():
-        checkpoint = stored.newest(path) if rules.step is None else stored.named(path, rules.step)
-        there = stored.shapes(checkpoint) if checkpoint and rules.load_rules == _ALL else None
+        checkpoint = (
+            stored_checkpoint.newest(path)
+            if rules.step is None
+            else stored_checkpoint.named(path, rules.step)
+        )
+        there = (
+            stored_checkpoint.shapes(checkpoint)
+            if checkpoint and rules.load_rules == _ALL
+            else None
+        )
         if there is not None:
             model = variables(rules.task_p, rules.input_specs_provider_p)
             do = (
                 f"{wanted}; or name another, or leave what differs as it is initialised by "
                 "patterns in --fdl.CHECKPOINT_IGNORE_RULES"
             )
-            stored.same(
+            stored_checkpoint.same(
                 _reached(there, model),
                 model,
                 f"CHECKPOINT_RESTORE_PATH={checkpoint}",
@@ -127,7 +136,9 @@ def check(experiment: Any, folder: str, *, trains: bool) -> None:
             )
 
 
-def _reached(there: stored.Shapes, model: stored.Shapes) -> stored.Shapes:
+def _reached(
+    there: stored_checkpoint.Shapes, model: stored_checkpoint.Shapes
+) -> stored_checkpoint.Shapes:
     """Return the stored shapes without positions beyond the model's rows, as Paxml does."""
     kept, needed = there.get(_POSITIONS, ()), model.get(_POSITIONS, ())
     return (

@@ -15,10 +15,10 @@ import jax
 from praxis import layers, pax_fiddle
 from praxis.layers import transformer_models
 
-from rosetta import te
-from rosetta.errors import UserError
-from rosetta.launch.words import flag, on, one_of
-from rosetta.pax import checks, stored
+from rosetta.core import transformer_engine
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import flag, on, one_of
+from rosetta.pax.run import experiment_checks, stored_checkpoint
 
 _OLDEST = (0, 5)  # JAX with what rosetta.nn takes of it
 
@@ -101,7 +101,9 @@ class Switches:
             fp8=("te" if with_te else "xla") if native or enabled else "off",
             attention=self._attention(with_te=with_te),
             rank=rank,
-            adapted=one_of("LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, checks.ADAPTED),
+            adapted=one_of(
+                "LORA_TARGET_LAYERS", self.LORA_TARGET_LAYERS, experiment_checks.ADAPTED
+            ),
             microbatches=_count("NUM_MICROBATCHES", self.NUM_MICROBATCHES),
         )
 
@@ -110,14 +112,14 @@ class Switches:
         begun with other switches in.
         """
         chosen = self.chosen()
-        stored.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
+        stored_checkpoint.agree(folder, fp8=chosen.fp8 != "off", lora=chosen.rank > 0)
 
     def _attention(self, *, with_te: bool) -> str:
         kept_off = os.environ.get("NVTE_FUSED_ATTN", "").strip() == "0"
         fused = _asked("USE_CUDNN_FLASH_ATTENTION", self.USE_CUDNN_FLASH_ATTENTION)
         if self.ATTENTION is None:
             return "cudnn" if fused else "te" if with_te and not kept_off else "xla"
-        asked = one_of("ATTENTION", self.ATTENTION, checks.ATTENTION)
+        asked = one_of("ATTENTION", self.ATTENTION, experiment_checks.ATTENTION)
         if fused and asked != "cudnn":
             raise UserError(
                 f"ATTENTION is {asked}", "USE_CUDNN_FLASH_ATTENTION=True", "leave one of them out"
@@ -146,7 +148,7 @@ class Switches:
                 "use the pax distribution, not pax-1.4, or leave them off",
             )
         if "te" in (chosen.fp8, chosen.attention):
-            te.require()
+            transformer_engine.require()
         stack = _stack(task.model.lm_tpl)
         if chosen.attention != "xla":
             self._fuse(task.model, stack, chosen.attention)
@@ -163,7 +165,7 @@ class Switches:
 
         if model.lm_tpl.model_type != transformer_models.LanguageModelType.CAUSAL:
             raise UserError("the model is not causal", f"ATTENTION={by}", "set it to xla")
-        if by == "cudnn" and checks.precision(model.fprop_dtype) == "float32":
+        if by == "cudnn" and experiment_checks.precision(model.fprop_dtype) == "float32":
             raise UserError(
                 "cuDNN's attention is for bfloat16",
                 "FPROP_DTYPE=float32",
@@ -266,7 +268,11 @@ def _adapt(learner: Any, stack: Any, chosen: Chosen) -> None:
 
 
 def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
-    from rosetta.pax import einsum, experts, learner  # noqa: PLC0415
+    from rosetta.pax import (  # noqa: PLC0415
+        einsum,
+        fp8_experts,
+        learner,
+    )
 
     for layer in _layers(stack):
         projections = [
@@ -277,7 +283,7 @@ def _narrow(task: Any, stack: Any, chosen: Chosen) -> None:
         for template in (*projections, layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl):
             template.einsum_tpl = pax_fiddle.Config(einsum.Einsum, by=chosen.fp8)
     if stack.moe_layers:
-        stack.moe_layer_tpl = experts.in_fp8(stack.moe_layer_tpl, chosen.fp8)
+        stack.moe_layer_tpl = fp8_experts.in_fp8(stack.moe_layer_tpl, chosen.fp8)
     task.train.learner = _become(task.train.learner, learner.Learner)
     if chosen.rank:
         task.train.learner.bprop_variable_inclusion = [

@@ -10,12 +10,18 @@ import sys
 import traceback
 from typing import Any
 
-from rosetta import redact
-from rosetta.errors import UserError
-from rosetta.health import checkpoint_files, run_lock, stop
-from rosetta.health import run as healths
-from rosetta.launch import end, folders, progress, startup
-from rosetta.pax import stored
+from rosetta.core import run_folders, secrets
+from rosetta.core.errors import UserError
+from rosetta.health import (
+    checkpoint_files,
+    progress,
+    run_lock,
+    stop_signals,
+    trainer_exit,
+    unneeded_imports,
+)
+from rosetta.health import run_health as healths
+from rosetta.pax.run import stored_checkpoint
 
 # What Fiddle and Python raise over a --fdl_config or --fdl.NAME=VALUE that is wrong.
 _WRONG = (ValueError, TypeError, AttributeError, ImportError, NameError, SyntaxError, KeyError)
@@ -30,17 +36,18 @@ def main() -> None:
     """Run paxml.main with our command line, and one option more: --evaluate_from, the folder of
     checkpoints that --mode=eval reads.
     """
-    redact.install()
+    secrets.install()
     if "--mode=eval" not in sys.argv:
-        stop.take()
-    startup.install()
+        stop_signals.take()
+    unneeded_imports.install()
     import jax  # noqa: PLC0415 (TensorFlow is imported before, see startup)
     from absl import app, flags  # noqa: PLC0415
     from etils import epath  # type: ignore[import-not-found]  # noqa: PLC0415
     from fiddle import absl_flags  # noqa: PLC0415
     from paxml import main as program  # noqa: PLC0415
 
-    from rosetta.pax import experiment, preflight, restore  # noqa: PLC0415
+    from rosetta.pax import experiment, restore  # noqa: PLC0415
+    from rosetta.pax.run import preflight  # noqa: PLC0415
 
     epath.DEFINE_path(
         "evaluate_from",
@@ -68,9 +75,11 @@ def main() -> None:
             )
         begun.append((read_from, flags.FLAGS.mode == "train"))
         _refuse_damaged(*begun[0])
-        own = stored.newest(read_from)
+        own = stored_checkpoint.newest(read_from)
         if own and flags.FLAGS.mode == "train" and jax.process_index() == 0:
-            progress.say(f"rosetta: goes on from {own}: {folders.step_of(own):,} steps are done")
+            progress.say(
+                f"rosetta: goes on from {own}: {run_folders.step_of(own):,} steps are done"
+            )
         if isinstance(experiment_config, experiment.Experiment):
             folder = str(flags.FLAGS.job_log_dir)
             experiment_config.goes_on(folder)
@@ -82,10 +91,10 @@ def main() -> None:
     try:
         app.run(program.main, flags_parser=absl_flags.flags_parser)
     except UserError as error:
-        end.now(error)
+        trainer_exit.now(error)
     except SystemExit as ended:
         if isinstance(ended.__cause__, UserError):  # an experiment's own checks have printed it
-            end.now(ended.__cause__, printed=True)
+            trainer_exit.now(ended.__cause__, printed=True)
         if ended.code in (None, 0):
             healths.over(_finish)
         raise
@@ -100,7 +109,7 @@ def main() -> None:
         if os.environ.get("ROSETTA_DEBUG"):
             traceback.print_exc()
         words = [word for word in sys.argv[1:] if word.startswith("--fdl")]
-        end.now(
+        trainer_exit.now(
             UserError(
                 next(filter(None, str(error).splitlines()), type(error).__name__),
                 " ".join(words),
@@ -110,9 +119,9 @@ def main() -> None:
 
 
 def _finish() -> str | None:
-    from rosetta.pax import saving  # noqa: PLC0415 (Paxml)
+    from rosetta.pax import checkpoint_saving  # noqa: PLC0415 (Paxml)
 
-    return saving.finish()
+    return checkpoint_saving.finish()
 
 
 def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) -> None:
@@ -123,7 +132,7 @@ def _refuse_damaged(folder: str, resumes: bool, *, read_values: bool = False) ->
       resumes: whether a run was to go on from it.
       read_values: decode its arrays as well, which takes as long as restoring it.
     """
-    newest = stored.newest(folder)
+    newest = stored_checkpoint.newest(folder)
     damage = checkpoint_files.find_damage(newest, read_values=read_values) if newest else None
     if newest and damage:
         raise checkpoint_files.explain_damage(newest, damage, resumes=resumes)
@@ -136,7 +145,7 @@ def _end_if_damaged(folder: str, resumes: bool) -> None:
     try:
         _refuse_damaged(folder, resumes, read_values=True)
     except UserError as error:
-        end.now(error)
+        trainer_exit.now(error)
 
 
 def _prepare(experiment: Any, program: Any, options: Any) -> None:
@@ -145,16 +154,19 @@ def _prepare(experiment: Any, program: Any, options: Any) -> None:
     """
     from paxml import base_experiment  # noqa: PLC0415
 
-    from rosetta.pax import programs, saving  # noqa: PLC0415
+    from rosetta.pax import (  # noqa: PLC0415
+        checkpoint_saving,
+        programs,
+    )
 
     base = base_experiment.BaseExperiment
-    stop.release()
+    stop_signals.release()
     if type(experiment).train_programs is base.train_programs:
         experiment.train_programs = lambda: [programs.TrainProgram()]
         if options.mode == "train":
-            stop.take()
+            stop_signals.take()
     if type(experiment).executor is base.executor and options.enable_checkpoint_saving:
-        experiment.executor = saving.Executor
+        experiment.executor = checkpoint_saving.Executor
     if type(experiment).eval_programs is base.eval_programs:
         experiment.eval_programs = lambda: [
             programs.EvalProgram(each) for each in experiment.eval_datasets()

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import hlo, work
+from rosetta.plan import hlo_text, step_kernels
 
 if TYPE_CHECKING:
-    from rosetta.plan.target import Compiled
+    from rosetta.plan.t5x_step import Compiled
 
 GIGA = 1e9
 
@@ -19,8 +19,8 @@ def report(compiled: Compiled) -> dict[str, Any]:
 
     The JSON of `rosetta plan`.
     """
-    program = hlo.parse(compiled.text)
-    kernels, gemms = work.kernels(program), work.gemms(program)
+    program = hlo_text.parse(compiled.text)
+    kernels, gemms = step_kernels.kernels(program), step_kernels.gemms(program)
     by_role: dict[str, dict[str, float]] = {}
     for each in gemms:
         role = f"{each.kind}{' again' if each.rematerialised else ''}"
@@ -40,20 +40,20 @@ def report(compiled: Compiled) -> dict[str, Any]:
         "kernels": sum(each.times for each in kernels),
         "bytes": sum(each.times * each.bytes for each in kernels),
         "gemm_flops": sum(each.times * each.flops for each in gemms),
-        "attention_flops": work.attention_flops(program),
+        "attention_flops": step_kernels.attention_flops(program),
         "gemms": {
             "fp8": sum(each.times for each in gemms if each.fp8),
             "other": sum(each.times for each in gemms if not each.fp8),
         },
         "flops_by_role": by_role,
         "not_fp8": left,
-        "attention": work.attention(program),
-        "collectives": _communication(work.collectives(program)),
+        "attention": step_kernels.attention(program),
+        "collectives": _communication(step_kernels.collectives(program)),
         "compile": {"seconds": compiled.seconds, "rss": compiled.rss},
     }
 
 
-def _communication(found: list[work.Collective]) -> list[dict[str, Any]]:
+def _communication(found: list[step_kernels.Collective]) -> list[dict[str, Any]]:
     """Alike collectives added up; `bytes_behind` are of those during which products or attention
     run.
     """

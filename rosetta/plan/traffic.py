@@ -9,14 +9,14 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rosetta.plan import groups, work
-from rosetta.plan.hlo import dims, dtypes, parts, size
+from rosetta.plan import collective_groups, step_kernels
+from rosetta.plan.hlo_text import dims, dtypes, parts, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from rosetta.plan.hlo import Instruction, Program
-    from rosetta.plan.work import Kernel
+    from rosetta.plan.hlo_text import Instruction, Program
+    from rosetta.plan.step_kernels import Kernel
 
 Dimensions = tuple[
     int, ...
@@ -74,10 +74,10 @@ def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -
       parameters: the dimensions that they have on a device, before they are gathered and after.
     """
     found: dict[tuple[str, str, str], Flow] = {}
-    for kernel in work.communication(program):
+    for kernel in step_kernels.communication(program):
         kind = kernel.instruction.opcode.removesuffix("-start")
-        named = groups.groups(kernel.instruction.rest)
-        outside = groups.outside(named, per_node, kind) if named is not None else None
+        named = collective_groups.groups(kernel.instruction.rest)
+        outside = collective_groups.outside(named, per_node, kind) if named is not None else None
         share = (
             1.0
             if named is None or kind == "collective-permute"
@@ -94,8 +94,8 @@ def flows(program: Program, per_node: int, parameters: Collection[Dimensions]) -
             flow.across = (
                 None if outside is None or flow.across is None else flow.across + sent * outside
             )
-            flow.waited += sent if work.waited_for(kernel) else 0.0
-            flow.behind += sent if work.behind(kernel) else 0.0
+            flow.waited += sent if step_kernels.waited_for(kernel) else 0.0
+            flow.behind += sent if step_kernels.behind(kernel) else 0.0
     return sorted(found.values(), key=lambda flow: -flow.bytes)
 
 
@@ -108,7 +108,7 @@ def loops(program: Program) -> list[Loop]:
     """Return the bodies of the loops that communicate."""
     names = {id(computation): name for name, computation in program.computations.items()}
     found: dict[str, list[Kernel]] = {}
-    for kernel in work.communication(program):
+    for kernel in step_kernels.communication(program):
         name = names[id(kernel.computation)]
         if name != program.entry:
             found.setdefault(name, []).append(kernel)
@@ -166,7 +166,7 @@ def report(program: Program, per_node: int, parameters: Collection[Dimensions]) 
 def _arrays(program: Program, kernel: Kernel, kind: str) -> Iterator[str]:
     """Yield the shapes of the whole arrays that a collective moves."""
     if kind == "all-gather":
-        yield from parts(work.outputs(kernel.instruction))
+        yield from parts(step_kernels.outputs(kernel.instruction))
         return
     for name in kernel.instruction.operands:
         source = kernel.computation.get(name)

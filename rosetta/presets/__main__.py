@@ -7,8 +7,8 @@ from __future__ import annotations
 import sys
 
 from rosetta import cli
-from rosetta.presets import command
+from rosetta.commands import explain
 
 if __name__ == "__main__":
-    cli.ROOMS = {command.__name__: tuple(command.RUN)}
+    cli.ROOMS = {explain.__name__: tuple(explain.RUN)}
     sys.exit(cli.main(["explain", *sys.argv[1:]]))

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
-from rosetta.launch.description import Run
-from rosetta.launch.words import on
-from rosetta.presets import combine, files, given, layers
+from rosetta.core.errors import UserError
+from rosetta.core.run_description import Run
+from rosetta.core.value_parsing import on
+from rosetta.presets import collective_sizes, layers, preset_files, user_settings
 from rosetta.presets.layers import Resolved
 from rosetta.presets.schema import Value
 
@@ -47,7 +47,7 @@ def describe(
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     environment: Mapping[str, str],
-    site: files.Layer | None = None,
+    site: preset_files.Layer | None = None,
 ) -> Run:
     """Return the run that a preset, the site, the environment and a command line make.
 
@@ -86,33 +86,33 @@ def resolved(
     nodes: int | None = None,
     gpus_per_node: int | None = None,
     environment: Mapping[str, str],
-    site: files.Layer | None = None,
+    site: preset_files.Layer | None = None,
 ) -> Settings:
     """Return the values in force, each with where it came from; see describe."""
-    chain = files.chain(name)
+    chain = preset_files.chain(name)
     framework = chain[0].name
-    site = files.site(environment) if site is None else site
+    site = preset_files.site(environment) if site is None else site
     if (
         accelerator is None
         and "accelerator" in site.values
-        and not given.on_cpu(settings, environment)
+        and not user_settings.on_cpu(settings, environment)
     ):
         accelerator = site.values["accelerator"].value
     sets = {
         path.partition(".")[2]
-        for layer in [files.common(), *chain, *files.named("switches").values()]
+        for layer in [preset_files.common(), *chain, *preset_files.named("switches").values()]
         for path in layer.values
         if path.startswith("env.")
     }
-    typed = given.typed(framework, settings, sets)
+    typed = user_settings.typed(framework, settings, sets)
     typed.update(
         {
-            field: Value(value, given.TYPED)
+            field: Value(value, user_settings.TYPED)
             for field, value in (("nodes", nodes), ("gpus_per_node", gpus_per_node))
             if value is not None
         }
     )
-    around = given.environment(framework, environment)
+    around = user_settings.environment(framework, environment)
     found = layers.resolve(
         name, accelerator=accelerator, environment=around, typed=typed, site=site, precision=None
     )
@@ -126,7 +126,7 @@ def resolved(
         found = layers.resolve(
             name, accelerator=accelerator, environment=around, typed=typed, site=site
         )
-    if settings.get(given.BASE) or environment.get(given.BASE):
+    if settings.get(user_settings.BASE) or environment.get(user_settings.BASE):
         found = replace(
             found,
             values={
@@ -178,12 +178,12 @@ def combined(found: Settings, model: str, mesh: Mapping[str, list[int]], devices
         return found
     origin = found.values["combine"].origin
     values = dict(found.values)
-    for name, threshold in combine.of(found, model, mesh, devices).items():
+    for name, threshold in collective_sizes.of(found, model, mesh, devices).items():
         before = values.get(f"xla_flags.{name}")
         if before is None or before.origin.startswith("presets/"):
             overrode = ((before.origin, before.value), *before.overrode) if before else ()
             values[f"xla_flags.{name}"] = Resolved(
-                threshold, origin, f"{combine.PLACE}: bytes of one layer", overrode
+                threshold, origin, f"{collective_sizes.PLACE}: bytes of one layer", overrode
             )
     return replace(found, values=values)
 
@@ -204,7 +204,9 @@ def _precision(framework: str, found: Settings, asked: Mapping[str, Resolved]) -
     return Value(("fp8-te" if with_te else "fp8-xla") if fp8 else "bf16", origin)
 
 
-def _same_model(framework: str, found: Settings, chain: list[files.Layer], name: str) -> None:
+def _same_model(
+    framework: str, found: Settings, chain: list[preset_files.Layer], name: str
+) -> None:
     """UserError where another model is asked for than the preset's."""
     variable = MODEL[framework]
     size = next(
@@ -223,13 +225,13 @@ def _same_model(framework: str, found: Settings, chain: list[files.Layer], name:
             name,
             (
                 f"name one: {variable}=..., or take one of the presets for a model: "
-                f"{', '.join(files.presets())}"
+                f"{', '.join(preset_files.presets())}"
             ),
         )
     if known and asked and asked.value not in known:
         others = [
             each.name
-            for each in files.presets().values()
+            for each in preset_files.presets().values()
             if asked.value in each.configs
             or each.values.get(f"settings.{variable}", Value("", "")).value == asked.value
         ]
@@ -276,7 +278,7 @@ def run(found: Settings) -> Run:
     settings.update(
         {
             name: str(found.get(path))
-            for name, path in given.FIELDS[framework].items()
+            for name, path in user_settings.FIELDS[framework].items()
             if path.startswith("batch.") and found.get(path) is not None
         }
     )
@@ -288,7 +290,7 @@ def run(found: Settings) -> Run:
                 *(f"--fdl.{name}={value!r}" for name, value in fdl.items()),
             ]
         ).strip()
-    for name in ("XLA_FLAGS", given.BASE):
+    for name in ("XLA_FLAGS", user_settings.BASE):
         settings.pop(name, None)
     return Run(
         framework=framework,
@@ -301,7 +303,7 @@ def run(found: Settings) -> Run:
         gpus_per_node=per_node,
         processes_per_node=found.get("processes_per_node"),
         xla_flags=found.group("xla_flags"),
-        env={**found.group("env"), **settings, given.PRESET: given.GIVEN},
+        env={**found.group("env"), **settings, user_settings.PRESET: user_settings.GIVEN},
         mounts=tuple((outside, inside) for outside, inside in found.get("mounts", ())),
         fdl=fdl,
         origin={path: each.origin for path, each in found.values.items()},

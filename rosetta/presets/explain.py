@@ -9,14 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
-from rosetta.presets import describe, files, layers, schema
-from rosetta.presets.given import FIELDS
+from rosetta.core.errors import UserError
+from rosetta.presets import describe, layers, preset_files, schema
+from rosetta.presets.user_settings import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
     from rosetta.presets.layers import Settings
 
 
@@ -51,8 +51,8 @@ def document(
     Raises:
       UserError: one line for the first thing that is wrong.
     """
+    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
     from rosetta.launch import rendering  # noqa: PLC0415 (the list of presets does without)
-    from rosetta.launch.secrets import Mask  # noqa: PLC0415
 
     found = describe.resolved(
         name,
@@ -69,7 +69,7 @@ def document(
     )
     made = {
         "preset": name,
-        "about": files.chain(name)[-1].about,
+        "about": preset_files.chain(name)[-1].about,
         "framework": found.framework,
         "accelerator": accelerator,
         "values": {
@@ -90,7 +90,7 @@ def document(
 
 def _hidden(path: str, shown: Any) -> Any:
     """What is shown of a variable that is a secret by its name."""
-    from rosetta.launch.secrets import HIDDEN, secret  # noqa: PLC0415
+    from rosetta.core.secret_variables import HIDDEN, secret  # noqa: PLC0415
 
     if not secret(path.rpartition(".")[2]):
         return shown
@@ -143,10 +143,14 @@ def _gin(
     found: Settings, run: Run, accelerator: str | None
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """What the gin files bind, with file and line, and what the settings bind over them."""
-    from rosetta.launch import rendering  # noqa: PLC0415
-    from rosetta.launch.card import Card  # noqa: PLC0415 (each framework's side loads its own)
-    from rosetta.plan import cards  # noqa: PLC0415
-    from rosetta.t5x import ginfiles, ginread, launch, settings, switches  # noqa: PLC0415
+    from rosetta.core import gpu_data_sheets  # noqa: PLC0415
+    from rosetta.core.gpu_query import Card  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.launch import (  # noqa: PLC0415
+        rendering,
+        t5x_trainer,
+    )
+    from rosetta.presets import t5x_switches  # noqa: PLC0415
+    from rosetta.t5x.run import gin_files, gin_text, settings  # noqa: PLC0415
 
     environment = _environment(run)
     task = environment.get("FT_TASK", "")
@@ -156,21 +160,23 @@ def _gin(
         root = Path(next(iter(spec.submodule_search_locations))).parent
         read = [
             root
-            / ginfiles.example(
+            / gin_files.example(
                 root, run.model, f"{task}_finetune_adam" if task else "pile_pretrain"
             )
         ]
     else:
-        root = ginfiles.HOME
+        root = gin_files.HOME
         read = [
-            ginfiles.HOME / ginfiles.model("t5_1_1", run.model),
-            ginfiles.HOME / f"{ginfiles.GIN}/runs/pretrain_pile.gin",
+            gin_files.HOME / gin_files.model("t5_1_1", run.model),
+            gin_files.HOME / f"{gin_files.GIN}/runs/pretrain_pile.gin",
         ]
         notes = [
             "t5x is not installed here: bindings are those of rosetta's own gin files"
             + (", without the task's" if task else "")
         ]
-    placed = ginread.placed([*read, *ginfiles.own(environment)], (root, ginfiles.HOME, Path.cwd()))
+    placed = gin_text.placed(
+        [*read, *gin_files.own(environment)], (root, gin_files.HOME, Path.cwd())
+    )
     shown = {
         name: {"value": text, "origin": _short(place)} for name, (text, place) in placed.items()
     }
@@ -183,12 +189,12 @@ def _gin(
     )
     bindings = {
         name: (value, _made_of(found, *_SIZES[name]))
-        for name, value in launch.sizes(given, bound).items()
+        for name, value in t5x_trainer.sizes(given, bound).items()
     }
-    described = cards.CARDS.get(accelerator or "")
+    described = gpu_data_sheets.CARDS.get(accelerator or "")
     on_cpu = described is None and rendering.on_cpu(run)
     try:
-        chosen = switches.choose(
+        chosen = t5x_switches.choose(
             environment,
             [Card(described.name, (described.major, described.minor))] if described else [],
             on_cpu=on_cpu,
@@ -203,7 +209,7 @@ def _gin(
         notes.append(f"bindings of precision and switches are known where it runs: {error}")
     shown.update(
         {
-            name: {"value": ginread.literal(value), "origin": origin}
+            name: {"value": gin_text.literal(value), "origin": origin}
             for name, (value, origin) in bindings.items()
         }
     )
@@ -214,11 +220,12 @@ def _fiddle(found: Settings, run: Run) -> tuple[dict[str, dict[str, Any]], list[
     """What the experiment's classes state, with file and line, and what the settings set over
     them.
     """
-    from rosetta.pax import command, hyperread, settings  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.commands import pax  # noqa: PLC0415 (each framework's side loads its own)
+    from rosetta.pax.run import hyper_parameters, settings  # noqa: PLC0415 (each framework's side loads its own)
 
-    stated = hyperread.read(run.model.rpartition(".")[2])
+    stated = hyper_parameters.read(run.model.rpartition(".")[2])
     shown = {name: {"value": each.text, "origin": each.place} for name, each in stated.items()}
-    given = settings.read(command.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
+    given = settings.read(pax.SCRIPTS[run.entry[-1]], [], _environment(run), run.gpus_per_node)
     fields = {**FIELDS["pax"], "FPROP_DTYPE": "precision"}
     for name, text in given.hyper.items():
         path = next(
@@ -300,11 +307,11 @@ def listing() -> dict[str, Any]:
     return {
         "presets": {
             name: each.about
-            for name, each in files.presets().items()
+            for name, each in preset_files.presets().items()
             if name not in schema.FRAMEWORKS
         },
-        "switches": {name: each.about for name, each in files.named("switches").items()},
-        "accelerators": list(files.accelerators()),
+        "switches": {name: each.about for name, each in preset_files.named("switches").items()},
+        "accelerators": list(preset_files.accelerators()),
     }
 
 

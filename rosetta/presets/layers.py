@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rosetta import xlaflags
-from rosetta.errors import UserError
-from rosetta.presets import files
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
+from rosetta.presets import preset_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from rosetta.launch.card import Card
+    from rosetta.core.gpu_query import Card
     from rosetta.presets.schema import Value
 
 WITH = "ROSETTA_WITH"
@@ -81,7 +81,7 @@ def accelerator(cards: Iterable[Card]) -> str | None:
     first = next(iter(cards), None)
     if first is None:
         return None
-    known = files.accelerators()
+    known = preset_files.accelerators()
     # The longer word is the more exact: GH200 has H200 in it.
     named = [name for name, each in known.items() if each.match and each.match in first.name]
     if named:
@@ -110,8 +110,8 @@ def of_cards(name: str) -> tuple[str, ...]:
     files.chain for errors.
     """
     tables = [
-        *(each.values for each in files.accelerators().values()),
-        *(values for layer in files.chain(name) for values in layer.cards.values()),
+        *(each.values for each in preset_files.accelerators().values()),
+        *(values for layer in preset_files.chain(name) for values in layer.cards.values()),
     ]
     return tuple(dict.fromkeys(path for values in tables for path in values))
 
@@ -122,7 +122,7 @@ def resolve(
     accelerator: str | None,
     environment: Mapping[str, Value],
     typed: Mapping[str, Value],
-    site: files.Layer,
+    site: preset_files.Layer,
     precision: str | None = None,
     versions: Callable[[str], str | None] = installed,
 ) -> Settings:
@@ -141,9 +141,12 @@ def resolve(
     Raises:
       UserError: there is no such preset, card, precision or switch.
     """
-    chain = files.chain(name)
+    chain = preset_files.chain(name)
     alike = _alike(accelerator)
-    below = [files.common().values, *(files.accelerators()[each].values for each in alike)]
+    below = [
+        preset_files.common().values,
+        *(preset_files.accelerators()[each].values for each in alike),
+    ]
     for layer in chain:
         below += [layer.values, *(layer.cards[each] for each in alike if each in layer.cards)]
     above = [
@@ -156,7 +159,7 @@ def resolve(
     chosen = precision or first["precision"].value
     on = _switched([*below, *above])
     switches = [_switch(name, origin) for name, origin in on.items()]
-    between = [files.named("precisions")[chosen].values]
+    between = [preset_files.named("precisions")[chosen].values]
     # A switch is asked for by name; what a precision cannot do without still goes over it.
     stack = [*below, *(each.values for each in switches), *between, *above]
     left_out = tuple(
@@ -180,7 +183,7 @@ def _alike(accelerator: str | None) -> list[str]:
     """The cards whose values a card takes, its own last."""
     found: list[str] = []
     while accelerator:
-        known = files.accelerators()
+        known = preset_files.accelerators()
         if accelerator not in known:
             raise UserError(
                 f"there is no description of {accelerator!r}",
@@ -207,8 +210,8 @@ def _switched(layers: Iterable[Mapping[str, Value]]) -> dict[str, str]:
     return found
 
 
-def _switch(name: str, origin: str) -> files.Layer:
-    known = files.named("switches")
+def _switch(name: str, origin: str) -> preset_files.Layer:
+    known = preset_files.named("switches")
     if name not in known:
         raise UserError(f"there is no switch {name!r}", origin, f"choose of {', '.join(known)}")
     return known[name]
@@ -240,11 +243,11 @@ def unfit(value: Value, versions: Callable[[str], str | None]) -> str:
     """
     for package, end in value.until.items():
         there = versions(package)
-        if there is not None and xlaflags.numbers(there) >= xlaflags.numbers(end):
+        if there is not None and xla_flags.numbers(there) >= xla_flags.numbers(end):
             return f"with {package} {there} it is no longer needed, since {end}"
     for package, start in value.since.items():
         there = versions(package)
-        if there is not None and xlaflags.numbers(there) < xlaflags.numbers(start):
+        if there is not None and xla_flags.numbers(there) < xla_flags.numbers(start):
             return f"{package} {there} has it not, before {start}"
     return ""
 

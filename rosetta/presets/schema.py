@@ -8,14 +8,14 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rosetta.launch import description
+from rosetta.core import run_description
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rosetta.presets.strictyaml import Document
+    from rosetta.core.strict_yaml import Document
 
-FRAMEWORKS = description.FRAMEWORKS
+FRAMEWORKS = run_description.FRAMEWORKS
 PRECISIONS = ("bf16", "fp32", "fp8-xla", "fp8-te")
 COMBINE = ("published", "layers")
 GROUPS = ("mesh", "batch", "xla_flags", "env", "settings", "fdl")
@@ -107,7 +107,7 @@ FIELDS: dict[str, Callable[[Any], str]] = {
     "mounts": _pairs,
     "nodes": _whole,
     "gpus_per_node": _whole,
-    "processes_per_node": _of(*description.PROCESSES),
+    "processes_per_node": _of(*run_description.PROCESSES),
     "mesh.ici": _mesh,
     "mesh.dcn": _mesh,
     "batch.per_gpu": _batch,

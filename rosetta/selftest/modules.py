@@ -6,7 +6,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 KNOWN = Path(__file__).parent / "imports"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from rosetta.selftest import events, text
+from rosetta.selftest import sample_text, tensorboard_events
 from rosetta.selftest.workload import Phase
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Pax:
     packages: tuple[str, ...] = ("praxis", "paxml")
 
     def prepare(self, workdir: Path) -> None:
-        text.write_text(workdir / "train.txt")
+        sample_text.write_text(workdir / "train.txt")
 
     def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
         values: dict[str, object] = {
@@ -65,7 +65,7 @@ class Pax:
         return Phase(argv, {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"})
 
     def losses(self, workdir: Path) -> dict[int, float]:
-        return events.scalars(workdir / "job" / "summaries" / "train", "loss")
+        return tensorboard_events.scalars(workdir / "job" / "summaries" / "train", "loss")
 
     def checkpoint_steps(self, workdir: Path) -> list[int]:
         found = (

@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rosetta import home
-from rosetta.errors import UserError
+from rosetta.core import home_folder
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +97,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **home.variables(), **environment(context.cache), **env},
+            env={**os.environ, **home_folder.variables(), **environment(context.cache), **env},
             cwd=log.parent,
             start_new_session=True,
         )

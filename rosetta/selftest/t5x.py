@@ -7,9 +7,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rosetta.selftest import events, text
+from rosetta.selftest import sample_text, tensorboard_events
 from rosetta.selftest.workload import Phase
-from rosetta.t5x import ginread
+from rosetta.t5x.run import gin_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ class T5X:
     packages: tuple[str, ...] = ("t5x",)
 
     def prepare(self, workdir: Path) -> None:
-        text.write_text(workdir / "train.txt")
+        sample_text.write_text(workdir / "train.txt")
 
     def train(self, workdir: Path, *, steps: int, devices: int) -> Phase:
         bindings: dict[str, object] = {
@@ -46,11 +46,13 @@ class T5X:
         }
         argv = [sys.executable, "-P", "-m", "t5x.train"]
         argv += [f"--gin_file={path}" for path in GIN]
-        argv += [f"--gin.{name}={ginread.literal(value)}" for name, value in bindings.items()]
+        argv += [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
         return Phase(argv, {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"})
 
     def losses(self, workdir: Path) -> dict[int, float]:
-        return events.scalars(workdir / "model" / "train", "loss_per_nonpadding_target_token")
+        return tensorboard_events.scalars(
+            workdir / "model" / "train", "loss_per_nonpadding_target_token"
+        )
 
     def checkpoint_steps(self, workdir: Path) -> list[int]:
         found = (

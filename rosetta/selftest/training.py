@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from rosetta.selftest import events, orbax, process
+from rosetta.selftest import orbax, process, tensorboard_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,7 +149,7 @@ def train(context: Context, workload: Workload, folder: Path, *, steps: int, dev
     run.losses, fine = _phase(context, workload, run, folder / "train.log", steps=steps)
     if fine:
         run.problems += judge_training(run.losses, workload.checkpoint_steps(folder), steps)
-        run.steps_per_second = events.pace(folder, list(run.losses)) or 0.0
+        run.steps_per_second = tensorboard_events.pace(folder, list(run.losses)) or 0.0
         moved = _set_aside(folder)
         run.resumed_losses, fine = _phase(
             context, workload, run, folder / "resume.log", steps=steps + MORE

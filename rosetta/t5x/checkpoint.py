@@ -20,10 +20,17 @@ import jax
 from flax.traverse_util import flatten_dict
 from t5x import utils
 
-from rosetta.errors import UserError
-from rosetta.health import run_lock, stop
-from rosetta.launch import folders, progress
-from rosetta.t5x import ahead, arrays, fresh, manager, pretrained, record
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.health import progress, run_lock, stop_signals
+from rosetta.t5x import (
+    checkpoint_arrays,
+    checkpoint_manager,
+    compile_ahead,
+    initial_state,
+    pretrained,
+)
+from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,19 +88,19 @@ def on_save(
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
         step = int(jax.device_get(state["state"]["step"]))
-        before = record.read(start) if start else None
+        before = checkpoint_record.read(start) if start else None
         known = before.batch_size if before else None, before.targets_length if before else None
         batch, targets = known if start else (batch_size, lengths.get("targets"))
-        record.write(
+        checkpoint_record.write(
             model_dir,
-            record.Record(
+            checkpoint_record.Record(
                 step=step,
                 scale_attn_logits=bool(config.scale_attn_logits),
                 batch_size=batch,
                 targets_length=targets,
                 vocabulary=_fingerprint(vocabulary),
                 data=dataset.state(step),
-                run=record.run(model_dir),
+                run=checkpoint_record.run(model_dir),
                 start=start or "",
                 warmup_steps=warmup_steps,
                 config={
@@ -103,7 +110,7 @@ def on_save(
                 versions=_installed(),
             ),
         )
-        record.stamp(model_dir)  # the checkpoints before this one are whole by now
+        checkpoint_record.stamp(model_dir)  # the checkpoints before this one are whole by now
     return state, infos
 
 
@@ -132,7 +139,7 @@ def refuse_other_shapes(
       model: the shapes of the train state's arrays: 'target/...' or 'state/...' -> shape.
       optimizer: whether the optimizer's state is restored too.
     """
-    there = arrays.shapes(checkpoint)
+    there = checkpoint_arrays.shapes(checkpoint)
     for name in sorted(model, key=lambda name: (not name.startswith("target/"), name)):
         needed = name.startswith("target/") or (optimizer and name.startswith(_OPTIMIZER))
         if not needed or there.get(name) == model[name]:
@@ -188,14 +195,14 @@ class Initializer(utils.TrainStateInitializer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        manager.install()
+        checkpoint_manager.install()
         if trainer_cls:
-            stop.take()
+            stop_signals.take()
         if trainer_cls and model_dir:
             run_lock.acquire_for_run(
                 model_dir, "MODEL_DIR", os.environ, jax.process_index(), jax.process_count()
             )
-        own = folders.steps(model_dir) if model_dir else []
+        own = run_folders.steps(model_dir) if model_dir else []
         state = self.global_train_state_shape.state_dict()
         shapes = {
             name: tuple(leaf.shape)
@@ -204,12 +211,12 @@ class Initializer(utils.TrainStateInitializer):
         }
         if own:
             newest = f"{model_dir}/checkpoint_{own[-1]}"
-            manager.refuse_damaged(newest, resumes=True)
+            checkpoint_manager.refuse_damaged(newest, resumes=True)
             self._go_on(newest, own[-1], shapes, config, vocabulary)
             if jax.process_index() == 0 and trainer_cls:
                 progress.say(f"rosetta: goes on from {newest}: {own[-1]:,} steps are done")
         elif checkpoint:
-            manager.refuse_damaged(checkpoint, resumes=False)
+            checkpoint_manager.refuse_damaged(checkpoint, resumes=False)
             self._start(
                 checkpoint,
                 shapes,
@@ -221,7 +228,7 @@ class Initializer(utils.TrainStateInitializer):
         if model_dir and checkpoint_cfg and checkpoint_cfg.save and jax.process_index() == 0:
             self._before_saving(model_dir, state, checkpoint_cfg.save.dtype)
         if trainer_cls:
-            ahead.begin(
+            compile_ahead.begin(
                 trainer_cls,
                 model=kwargs["init_fn"].__self__,
                 state=self.global_train_state_shape,
@@ -234,10 +241,10 @@ class Initializer(utils.TrainStateInitializer):
 
     def from_scratch(self, init_rng: Any) -> Any:
         """Return the train state that T5X's would, which compiles for longer."""
-        where = fresh.shardings(
+        where = initial_state.shardings(
             self._partitioner.mesh, self.train_state_axes, self.global_train_state_shape
         )
-        return fresh.make(self._initialize_train_state, init_rng, where)
+        return initial_state.make(self._initialize_train_state, init_rng, where)
 
     def _go_on(
         self,
@@ -249,9 +256,9 @@ class Initializer(utils.TrainStateInitializer):
     ) -> None:
         from rosetta.t5x import dataset  # noqa: PLC0415 (SeqIO)
 
-        found = record.read(checkpoint)
-        if found is None and record.was_begun_here(folders.split(checkpoint)[0]):
-            record.require(checkpoint, "where in its data the run stands")
+        found = checkpoint_record.read(checkpoint)
+        if found is None and checkpoint_record.was_begun_here(run_folders.split(checkpoint)[0]):
+            checkpoint_record.require(checkpoint, "where in its data the run stands")
         if found:
             _same_scale(checkpoint, found, config)
             _same_vocabulary(checkpoint, found, vocabulary)
@@ -268,11 +275,11 @@ class Initializer(utils.TrainStateInitializer):
         optimizer: bool,
         trains: bool,
     ) -> None:
-        if not folders.exists(checkpoint):
+        if not run_folders.exists(checkpoint):
             raise UserError(
                 "there is no such folder", checkpoint, "name a checkpoint_N, or a folder of them"
             )
-        found = record.read(checkpoint)
+        found = checkpoint_record.read(checkpoint)
         _same_scale(checkpoint, found, config)
         if found:
             _same_vocabulary(checkpoint, found, vocabulary)
@@ -289,13 +296,13 @@ class Initializer(utils.TrainStateInitializer):
             )
 
     def _before_saving(self, model_dir: str, state: Any, dtype: Any) -> None:
-        record.require_folder(model_dir)
-        record.stamp(model_dir, idle=True)
-        atexit.register(record.stamp, model_dir)
-        record.require_room(model_dir, manager.size(state, dtype))
+        checkpoint_record.require_folder(model_dir)
+        checkpoint_record.stamp(model_dir, idle=True)
+        atexit.register(checkpoint_record.stamp, model_dir)
+        checkpoint_record.require_room(model_dir, checkpoint_manager.size(state, dtype))
 
 
-def _same_vocabulary(checkpoint: str, found: record.Record, vocabulary: Any) -> None:
+def _same_vocabulary(checkpoint: str, found: checkpoint_record.Record, vocabulary: Any) -> None:
     mine = _fingerprint(vocabulary)
     if found.vocabulary and mine and found.vocabulary != mine:
         raise UserError(
@@ -305,7 +312,7 @@ def _same_vocabulary(checkpoint: str, found: record.Record, vocabulary: Any) -> 
         )
 
 
-def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> None:
+def _same_scale(checkpoint: str, found: checkpoint_record.Record | None, config: Any) -> None:
     scaled = found.scale_attn_logits if found else False
     if scaled != bool(config.scale_attn_logits):
         if found:
@@ -316,7 +323,7 @@ def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> No
             )
         known = json.dumps(
             {
-                "schema": record.SCHEMA,
+                "schema": checkpoint_record.SCHEMA,
                 "step": pretrained.step(checkpoint),
                 "scale_attn_logits": True,
             }
@@ -329,6 +336,6 @@ def _same_scale(checkpoint: str, found: record.Record | None, config: Any) -> No
             checkpoint,
             (
                 "set network.T5Config.scale_attn_logits = False, or, if it was trained so, put "
-                f"{known} into {record.FILE} in it"
+                f"{known} into {checkpoint_record.FILE} in it"
             ),
         )

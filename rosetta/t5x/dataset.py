@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import clu.data.dataset_iterator
 import seqio
 
-from rosetta.data import Array, batchlog, features, loader, pipeline
+from rosetta.core.errors import UserError
+from rosetta.data import Array, batch_log, pipeline, prefetch, seqio_features
 from rosetta.data import spec as specs
 from rosetta.data import vocabulary as vocabularies
-from rosetta.errors import UserError
 from rosetta.t5x import pretrained
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def task(
 def _kind(converter: Any) -> str:
     cls = getattr(converter, "func", converter)
     if issubclass(cls, seqio.EncDecFeatureConverter):
-        return features.ENCODER_DECODER
+        return seqio_features.ENCODER_DECODER
     if issubclass(cls, (seqio.DecoderFeatureConverter, seqio.LMFeatureConverter)):
-        return features.DECODER
+        return seqio_features.DECODER
     raise UserError(
         f"no rows are made for {cls.__name__}",
         "get_dataset_fn",
@@ -284,10 +284,10 @@ class TrainIterator(clu.data.dataset_iterator.DatasetIterator):
 
     def __init__(self, batches: Batches, workers: int | None = None) -> None:
         self.batches = batches
-        self.loader = loader.Loader(batches, workers=workers)
+        self.loader = prefetch.Loader(batches, workers=workers)
         self.begin = 0
         self.placed = False
-        self.log = batchlog.BatchLog(batches)
+        self.log = batch_log.BatchLog(batches)
 
     def __next__(self) -> Mapping[str, Array]:
         step = self.loader.step

@@ -11,9 +11,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from rosetta.data import Array, pipeline, records
+from rosetta.core.errors import UserError
+from rosetta.data import Array, pipeline, task_records
 from rosetta.data import spec as specs
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +87,7 @@ def _answer(objective: str) -> Any:
     if objective == "squad":
         return postprocessors.qa
     return functools.partial(
-        postprocessors.string_label_to_class_id, label_classes=list(records.MNLI_LABELS)
+        postprocessors.string_label_to_class_id, label_classes=list(task_records.MNLI_LABELS)
     )
 
 
@@ -146,7 +146,7 @@ def _worded(spec: Any, made: Any, split: str) -> Iterator[Mapping[str, Any]]:
             f"EVAL_DATA={spec}",
             "name the records themselves: jsonl:, tfds: or hf:",
         )
-    yield from records.worded(spec, made.objective, split, answered=made.answered)
+    yield from task_records.worded(spec, made.objective, split, answered=made.answered)
 
 
 def _number(idx: Any) -> int:

@@ -17,15 +17,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.partitioning import with_sharding_constraint
 
-from rosetta.nn import attention, dropout, kvcache, te
+from rosetta.nn import attention, dropout, kvcache, transformer_engine
 from rosetta.nn.dense import Kernel, contract
-from rosetta.nn.norm import RMSNorm
+from rosetta.nn.rms_norm import RMSNorm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rosetta.nn.attention import Mask
-    from rosetta.t5x.config import T5Config
+    from rosetta.t5x.run.model_config import T5Config
 
 
 @functools.partial(
@@ -67,7 +67,9 @@ def view(
     asked = "xla" if incremental else config.attention
     dropping = not deterministic and config.dropout_rate > 0
     if asked == "te":
-        implementation = te.choose_attention(dtype=config.dtype, mask=mask, dropout=dropping)
+        implementation = transformer_engine.choose_attention(
+            dtype=config.dtype, mask=mask, dropout=dropping
+        )
     else:
         unfit = attention.unfit_for_cudnn(
             dtype=config.dtype,
@@ -146,7 +148,7 @@ class Attention(nn.Module):
                 transposed=self.transposed,
             )
         elif seen.implementation == "te":
-            attended = te.attention(
+            attended = transformer_engine.attention(
                 query,
                 key,
                 value,

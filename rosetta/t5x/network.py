@@ -14,11 +14,11 @@ from rosetta.nn import logits
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel
 from rosetta.nn.embedding import Embedding
-from rosetta.nn.norm import RMSNorm
-from rosetta.nn.relative import RelativeBias
-from rosetta.t5x import stack
-from rosetta.t5x.config import T5Config
+from rosetta.nn.relative_position import RelativeBias
+from rosetta.nn.rms_norm import RMSNorm
+from rosetta.t5x import layer_stack
 from rosetta.t5x.layers import DecoderLayer, EncoderLayer, axes, view
+from rosetta.t5x.run.model_config import T5Config
 
 __all__ = ["DecoderOnly", "T5Config", "Transformer"]
 
@@ -67,7 +67,7 @@ class Encoder(nn.Module):
         x = _embedded(
             config, self.token_embedder, tokens, deterministic=deterministic, transposed=transposed
         )
-        x = stack.run(
+        x = layer_stack.run(
             self,
             EncoderLayer,
             config,
@@ -129,7 +129,7 @@ def _decoded(
         others += [None, None, prefill_lengths]
     y = _embedded(config, table, tokens, deterministic=deterministic, transposed=transposed)
     how = {"deterministic": deterministic, "transposed": transposed, "decode": decode}
-    y = stack.run(
+    y = layer_stack.run(
         module, DecoderLayer, config, config.num_decoder_layers, y, *others, cached=cached, **how
     )
     y = RMSNorm(config.dtype, name="decoder_norm")(y)

@@ -19,10 +19,10 @@ from jax.sharding import Mesh, PartitionSpec
 from t5x import partitioning
 from t5x.partitioning import standard_logical_axis_rules
 
-from rosetta.errors import UserError
-from rosetta.nn import route
-from rosetta.nn.mesh import DATA, MODEL, REPLICA, named
-from rosetta.t5x.config import whole
+from rosetta.core.errors import UserError
+from rosetta.nn import fallback_notice
+from rosetta.nn.mesh_axes import DATA, MODEL, REPLICA, named
+from rosetta.t5x.run.model_config import whole
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -174,7 +174,7 @@ class PjitPartitioner(partitioning.PjitPartitioner):
             )
         ):
             among = self._sizes[self.data_axes[-1]]
-            route.say(
+            fallback_notice.say(
                 "FSDP=1 changes nothing: the optimizer's state stays whole on each device",
                 f"no dimension of a parameter divides by {among}; use a power of two of GPUs",
             )

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rosetta.launch import folders
+from rosetta.core import run_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ def write(path: str, inferences: Any, task_ds: Any, mode: str, vocabulary: Any =
         if name.endswith("_pretokenized") or name == RECORD_NAME
     ]
     _upstream()(path, inferences, task_ds, mode, vocabulary, input_fields_to_include=fields)
-    file = folders.path(path)
+    file = run_folders.path(path)
     lines = [json.dumps(name_line(json.loads(line))) for line in file.read_text().splitlines()]
     file.write_text("".join(f"{line}\n" for line in lines))
 

@@ -8,9 +8,9 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
-from rosetta.t5x import record
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.t5x.run import checkpoint_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,12 +37,12 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
     """
     if not checkpoint:
         return None
-    steps = folders.steps(model_dir) if model_dir else []
-    own = record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
-    began = folders.step_of(own.start) if own and own.start else None
+    steps = run_folders.steps(model_dir) if model_dir else []
+    own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}") if steps else None
+    began = run_folders.step_of(own.start) if own and own.start else None
     if own is None or began is None:
         return named(checkpoint)
-    given = folders.step_of(checkpoint)
+    given = run_folders.step_of(checkpoint)
     if given not in (None, began):
         raise UserError(
             f"the finetuning in {model_dir} started from {own.start}",
@@ -51,7 +51,7 @@ def start(checkpoint: str | None, model_dir: str | None = None) -> str | None:
         )
     folder = checkpoint.rstrip("/")
     found = folder if given is not None else f"{folder}/checkpoint_{began}"
-    if not folders.exists(found):
+    if not run_folders.exists(found):
         raise UserError(
             f"the finetuning in {model_dir} started from it, and it is gone",
             found,
@@ -74,13 +74,13 @@ def named(checkpoint: str | None) -> str:
             "name a folder with checkpoint_N in it, or one checkpoint_N",
         )
     folder = checkpoint.rstrip("/")
-    if folders.step_of(folder) is not None:
+    if run_folders.step_of(folder) is not None:
         return folder
-    steps = folders.steps(folder)
+    steps = run_folders.steps(folder)
     if not steps:
         what = (
             "there is no checkpoint_N in it"
-            if folders.exists(folder)
+            if run_folders.exists(folder)
             else "there is no such folder"
         )
         raise UserError(
@@ -116,7 +116,7 @@ def loss_normalizing_factor(checkpoint: str | None, batch: int, lengths: Mapping
       batch: sequences of a pretraining batch, where the checkpoint says nothing.
       lengths: pretraining's {'inputs': tokens, 'targets': tokens}, likewise.
     """
-    found = record.require(named(checkpoint), "what its loss was divided by")
+    found = checkpoint_record.require(named(checkpoint), "what its loss was divided by")
     targets = lengths["targets"]
     says = "as published for these weights"
     if found and found.batch_size and found.targets_length:
@@ -141,7 +141,9 @@ def scale_attn_logits(checkpoint: str | None, *, otherwise: bool) -> bool:
     """
     if not checkpoint:
         return otherwise
-    found = record.require(named(checkpoint), "whether its attention's logits are divided")
+    found = checkpoint_record.require(
+        named(checkpoint), "whether its attention's logits are divided"
+    )
     scaled = bool(found and found.scale_attn_logits)
     say(
         "attention's logits are "
@@ -160,7 +162,7 @@ def vocabulary(checkpoint: str | None, model_dir: str | None) -> str:
       checkpoint: the checkpoint_N that the run starts from or reads; None for none.
       model_dir: where the run saves; the newest checkpoint there comes first.
     """
-    steps = folders.steps(model_dir) if model_dir else []
+    steps = run_folders.steps(model_dir) if model_dir else []
     newest = f"{model_dir}/checkpoint_{steps[-1]}" if steps else checkpoint
-    found = record.read(named(newest)) if newest else None
+    found = checkpoint_record.read(named(newest)) if newest else None
     return found.vocabulary if found else ""

@@ -9,10 +9,9 @@ import runpy
 import sys
 import traceback
 
-from rosetta import redact
-from rosetta.errors import UserError
-from rosetta.health import run, stop, system_errors
-from rosetta.launch import end, startup
+from rosetta.core import secrets
+from rosetta.core.errors import UserError
+from rosetta.health import run_health, stop_signals, system_errors, trainer_exit, unneeded_imports
 
 _LESS_MEMORY = (
     "take a smaller batch (BSIZE_PER_GPU), more microbatches (NUM_MICROBATCHES), or compute more "
@@ -22,26 +21,26 @@ _LESS_MEMORY = (
 
 def main(module: str = "t5x.train") -> None:
     """Run one of T5X's programs with our command line, as if it had been started itself."""
-    redact.install()
+    secrets.install()
     sys.argv[0] = module
     if module == "t5x.train":
-        stop.take()
-    startup.install()
+        stop_signals.take()
+    unneeded_imports.install()
     _install_checks()
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit:  # absl's way to end a program, also a successful one
         # T5X leaves its checkpoint manager open where no step is left to do.
-        if "rosetta.t5x.manager" in sys.modules:
+        if "rosetta.t5x.checkpoint_manager" in sys.modules:
             _finish()
         raise
     except UserError as error:
-        end.now(error)
+        trainer_exit.now(error)
     except Exception as error:
-        run.over(_finish)
+        run_health.over(_finish)
         _end_if_data()
-        run.blame(error)
-        run.explain(
+        run_health.blame(error)
+        run_health.explain(
             error, _LESS_MEMORY if module == "t5x.train" else "take a smaller batch: BSIZE", _finish
         )
         _end_if_system(error)
@@ -53,9 +52,9 @@ def _install_checks() -> None:
     """Put our checks of the command line and of gin in front of the program's own."""
     from absl import app  # noqa: PLC0415 (TensorFlow is imported before, see startup)
 
-    from rosetta.t5x import configuration  # noqa: PLC0415 (gin)
+    from rosetta.t5x import gin_configuration  # noqa: PLC0415 (gin)
 
-    configuration.install()
+    gin_configuration.install()
     app.parse_flags_with_usage = _parse_flags
 
 
@@ -86,7 +85,7 @@ def _end_if_data() -> None:
     """
     data = sys.modules.get("rosetta.t5x.evaluation_data")
     if data is not None and data.errors:
-        end.now(data.errors[0])
+        trainer_exit.now(data.errors[0])
 
 
 def _end_if_system(error: Exception) -> None:
@@ -96,11 +95,11 @@ def _end_if_system(error: Exception) -> None:
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
     line = system_errors.explain(error)
-    if run.current() is not None or line is None:
+    if run_health.current() is not None or line is None:
         return
     if os.environ.get("ROSETTA_DEBUG"):
         traceback.print_exc()
-    end.now(line)
+    trainer_exit.now(line)
 
 
 def _end_if_configuration(error: Exception) -> None:
@@ -109,19 +108,19 @@ def _end_if_configuration(error: Exception) -> None:
 
     ROSETTA_DEBUG=1 prints the traceback as well.
     """
-    from rosetta.t5x import configuration  # noqa: PLC0415 (gin)
+    from rosetta.t5x import gin_configuration  # noqa: PLC0415 (gin)
 
-    if run.current() is not None or not configuration.is_configuration_error(error):
+    if run_health.current() is not None or not gin_configuration.is_configuration_error(error):
         return
     if os.environ.get("ROSETTA_DEBUG"):
         traceback.print_exc()
-    end.now(configuration.explain(error))
+    trainer_exit.now(gin_configuration.explain(error))
 
 
 def _finish() -> str | None:
-    from rosetta.t5x import manager  # noqa: PLC0415 (T5X)
+    from rosetta.t5x import checkpoint_manager  # noqa: PLC0415 (T5X)
 
-    return manager.finish()
+    return checkpoint_manager.finish()
 
 
 if __name__ == "__main__":

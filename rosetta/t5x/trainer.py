@@ -20,14 +20,13 @@ from t5x import metrics as t5x_metrics
 from t5x import partitioning as t5x_partitioning
 from t5x import trainer
 
-from rosetta.errors import UserError
-from rosetta.health import run as healths
-from rosetta.health import settings
-from rosetta.health.finite import finite
-from rosetta.launch import progress
+from rosetta.core.errors import UserError
+from rosetta.health import progress, settings
+from rosetta.health import run_health as healths
+from rosetta.health.finite_check import finite
 from rosetta.nn import fp8
-from rosetta.t5x import ahead, dataset, manager, reduction
-from rosetta.t5x import step as one_step
+from rosetta.t5x import checkpoint_manager, compile_ahead, dataset, gradient_reduction
+from rosetta.t5x import step_arithmetic as one_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,7 +110,7 @@ class Trainer(trainer.Trainer):
     Args:
       total_steps: of the run, for the time that is left.
       gradient_dtype: add gradients up over the devices once a step, in this type
-        (rosetta.t5x.reduction); None: as XLA does.
+        (rosetta.t5x.gradient_reduction); None: as XLA does.
     """
 
     train_state: Any  # upstream's property
@@ -124,7 +123,7 @@ class Trainer(trainer.Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        reduction.check(
+        gradient_reduction.check(
             gradient_dtype,
             self._model._loss_normalizing_factor,  # noqa: SLF001
             self._partitioner,
@@ -171,7 +170,7 @@ class Trainer(trainer.Trainer):
     def compile_train(self, batch: Any) -> None:
         """Compile the training step, unless it has been while the train state was made."""
         before = time.monotonic()
-        ready = ahead.take(
+        ready = compile_ahead.take(
             model=self._model, state=self.train_state, batch=batch, key=self._base_rng
         )
         if ready is None:
@@ -311,7 +310,7 @@ class Trainer(trainer.Trainer):
         )
         if health.wants_checkpoint(self._at) and self._newest is not None:
             health.pause()
-            manager.save_now(self._newest)
+            checkpoint_manager.save_now(self._newest)
             health.begin()
 
     def _report(self, future: Any, step: int, steps: int, before: float, waited: float) -> None:
@@ -351,7 +350,7 @@ class Trainer(trainer.Trainer):
                 )
 
             if self._gradient_dtype:
-                graded = reduction.over_data(
+                graded = gradient_reduction.over_data(
                     graded, self._partitioner, self._gradient_dtype, self._train_state_axes.params
                 )
             found, metrics, seen = graded(

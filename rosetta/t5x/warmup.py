@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import functools
 
-from rosetta.launch import folders
-from rosetta.t5x import record
+from rosetta.core import run_folders
+from rosetta.t5x.run import checkpoint_record
 
 LONGEST = 10_000  # steps
 SHARE = 20  # of a run, one step in so many
@@ -25,8 +25,8 @@ def default_steps(total: int, model_dir: str | None = None) -> int:
       total: steps of the run.
       model_dir: where the run saves, and goes on from; None or "": nowhere.
     """
-    steps = folders.steps(model_dir) if model_dir else []
+    steps = run_folders.steps(model_dir) if model_dir else []
     if not steps:
         return min(LONGEST, max(1, total // SHARE))
-    own = record.read(f"{model_dir}/checkpoint_{steps[-1]}")
+    own = checkpoint_record.read(f"{model_dir}/checkpoint_{steps[-1]}")
     return own.warmup_steps if own and own.warmup_steps else LONGEST

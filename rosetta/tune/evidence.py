@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:

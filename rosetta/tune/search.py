@@ -10,7 +10,7 @@ import statistics
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

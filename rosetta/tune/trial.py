@@ -14,17 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rosetta.launch import node, rendering
-from rosetta.launch.secrets import Mask
-from rosetta.pax.weights import NO_CHECKPOINTS
-from rosetta.presets import describe, files
-from rosetta.tune import process
+from rosetta.core.secret_variables import Mask
+from rosetta.launch import node_processes, rendering
+from rosetta.pax.run.parameter_count import NO_CHECKPOINTS
+from rosetta.presets import describe, preset_files
+from rosetta.tune import trial_process
 from rosetta.tune.search import MEMORY, OK, Choice, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rosetta.launch.description import Run
+    from rosetta.core.run_description import Run
 
 _NO_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE
@@ -66,14 +66,14 @@ class Trials:
             settings,
         )
         self.steps = steps
-        self._processes = process.Processes(logs, seconds)
+        self._processes = trial_process.Processes(logs, seconds)
 
     def describe(self, choice: Choice, folder: str = "") -> Run:
         """Return the run of a choice, whose files go into a folder.
 
         UserError where preset or settings are wrong.
         """
-        framework = files.chain(self.preset)[0].name
+        framework = preset_files.chain(self.preset)[0].name
         bench = _t5x(self.steps, folder) if framework == "t5x" else _pax(self.steps, folder)
         run = describe.describe(
             self.preset,
@@ -101,7 +101,7 @@ class Trials:
             env = {
                 name: value
                 for name, value in os.environ.items()
-                if name not in (*node.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
+                if name not in (*node_processes.SLURM, "XLA_FLAGS", "BASE_XLA_FLAGS")
             } | variables
             if rendering.on_cpu(run):
                 env["JAX_PLATFORMS"] = "cpu"
@@ -137,7 +137,7 @@ def _pax(steps: int, folder: str) -> dict[str, str]:
 
 def _synthetic(run: Run) -> Run:
     """Return the run of the model's size on synthetic data, if there is such an experiment."""
-    from rosetta.pax import preflight  # noqa: PLC0415
+    from rosetta.pax.run import preflight  # noqa: PLC0415
 
     name = f"Synthetic{run.model.removeprefix('Pile')}"
     if name not in preflight.names():

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from rosetta import cli
-from rosetta.errors import UserError
-from rosetta.pax import settings as pax_settings
-from rosetta.t5x import command as t5x_command
+from rosetta.commands import t5x as t5x_command
+from rosetta.core.errors import UserError
+from rosetta.pax.run import settings as pax_settings
 from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers
 
 if TYPE_CHECKING:

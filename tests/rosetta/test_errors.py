@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from rosetta.errors import UserError
-from rosetta.printable import escape
+from rosetta.core.errors import UserError
+from rosetta.core.printable_text import escape
 
 
 def test_one_line_says_what_where_and_what_to_do() -> None:

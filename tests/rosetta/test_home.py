@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rosetta import home
-from rosetta.errors import UserError
+from rosetta.core import home_folder
+from rosetta.core.errors import UserError
 
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    home._apart.cache_clear()
+    home_folder._apart.cache_clear()
     for name in ("ROSETTA_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "tmp").mkdir()
@@ -24,18 +24,18 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USER", "me")
-    assert home.folder() == tmp_path / ".rosetta"
+    assert home_folder.folder() == tmp_path / ".rosetta"
     assert stat.S_IMODE((tmp_path / ".rosetta").stat().st_mode) == 0o700
-    assert home.variables() == {}
+    assert home_folder.variables() == {}
 
 
 def test_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "a/b"))
-    assert home.folder() == tmp_path / "a/b"
+    assert home_folder.folder() == tmp_path / "a/b"
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match="file"):
-        home.folder()
+        home_folder.folder()
 
 
 @pytest.mark.parametrize("value", [None, "", "/", "/nonexistent", "relative"])
@@ -43,11 +43,11 @@ def test_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: 
     monkeypatch.delenv("HOME")
     if value is not None:
         monkeypatch.setenv("HOME", value)
-    made = home.folder()
+    made = home_folder.folder()
     assert made == tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert home.folder() == made
-    assert home.variables()["HOME"] == home.variables()["ROSETTA_HOME"] == str(made)
+    assert home_folder.folder() == made
+    assert home_folder.variables()["HOME"] == home_folder.variables()["ROSETTA_HOME"] == str(made)
 
 
 def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_trap_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     (tmp_path / "target").mkdir()
     name.symlink_to(tmp_path / "target")
-    made = home.folder()
+    made = home_folder.folder()
     assert made != name
     assert made.parent == tmp_path / "tmp"
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
@@ -68,15 +68,15 @@ def test_a_folder_that_others_could_exchange_is_not_entered(
     (tmp_path / "tmp").chmod(0o777)
     name = tmp_path / "tmp" / f"rosetta-{os.getuid()}"
     name.mkdir()
-    assert home.folder() != name
+    assert home_folder.folder() != name
 
 
 def test_nowhere_at_all_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    monkeypatch.setattr(home, "_PLACES", (str(tmp_path / "missing"),))
+    monkeypatch.setattr(home_folder, "_PLACES", (str(tmp_path / "missing"),))
     with pytest.raises(UserError, match="nothing can be written"):
-        home.folder()
+        home_folder.folder()
 
 
 def test_a_user_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +86,4 @@ def test_a_user_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     known = {entry.pw_uid for entry in pwd.getpwall()}
     unknown = next(uid for uid in range(54321, 60000) if uid not in known)
     monkeypatch.setattr(os, "getuid", lambda: unknown)
-    assert home.variables() == {"LOGNAME": f"uid{unknown}", "USER": f"uid{unknown}"}
+    assert home_folder.variables() == {"LOGNAME": f"uid{unknown}", "USER": f"uid{unknown}"}

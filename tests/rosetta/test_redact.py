@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from rosetta import cli, redact
-from rosetta.errors import UserError
-from rosetta.launch import progress
+from rosetta import cli
+from rosetta.core import secrets
+from rosetta.core.errors import UserError
+from rosetta.health import progress
 from tests.support.command_tree import VARIABLES, dry_run, leaf_parsers, required_positionals
 
 MARK = "hunter2"
@@ -170,8 +171,8 @@ def test_secret_variables(
     ],
 )
 def test_forms(text: str, shown: str) -> None:
-    assert redact.hide_forms(text) == shown
-    assert redact.hide_forms(shown) == shown
+    assert secrets.hide_forms(text) == shown
+    assert secrets.hide_forms(shown) == shown
 
 
 def test_lines_for_the_terminal(
@@ -198,10 +199,10 @@ def test_a_terminal_gets_no_control_characters() -> None:
         (_Terminal(), "a\\x1b[31m\\u202eb\tc\\udcff\n"),
         (io.StringIO(), "a\x1b[31m\u202eb\tc\\udcff\n"),
     ):
-        redact.RedactedStream(below, escaped=True).write(text)
+        secrets.RedactedStream(below, escaped=True).write(text)
         assert below.getvalue() == shown
     trainers = _Terminal()
-    redact.RedactedStream(trainers).write("\x1b[32m50 %\r")
+    secrets.RedactedStream(trainers).write("\x1b[32m50 %\r")
     assert trainers.getvalue() == "\x1b[32m50 %\r", "what other libraries print stays as it is"
 
 
@@ -214,7 +215,7 @@ def test_an_error_is_one_visible_line() -> None:
 
 def test_a_stream_is_otherwise_the_one_below() -> None:
     below = io.StringIO()
-    stream = redact.RedactedStream(below)
+    stream = secrets.RedactedStream(below)
     assert stream.write(ADDRESS) == len(ADDRESS)
     stream.writelines(["a\n", f"{ADDRESS}\n"])
     assert MARK not in below.getvalue()

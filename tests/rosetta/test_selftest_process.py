@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.selftest import process
 from rosetta.selftest.process import Context, Stopped
 

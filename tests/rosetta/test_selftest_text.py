@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from rosetta.selftest.text import sentences, write_text
+from rosetta.selftest.sample_text import sentences, write_text
 
 if TYPE_CHECKING:
     from pathlib import Path

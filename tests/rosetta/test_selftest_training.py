@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.selftest import events, training
+from rosetta.selftest import tensorboard_events, training
 from rosetta.selftest.process import Context
 from rosetta.selftest.workload import Phase
 
@@ -29,7 +29,7 @@ class Fake:
         return Phase(argv, {"FAKE_DEVICES": str(devices), "PYTHONPATH": str(TRAINER.parents[2])})
 
     def losses(self, workdir: Path) -> dict[int, float]:
-        return events.scalars(workdir / "events", "loss")
+        return tensorboard_events.scalars(workdir / "events", "loss")
 
     def checkpoint_steps(self, workdir: Path) -> list[int]:
         return sorted(int(path.name[11:]) for path in workdir.glob("checkpoint_*"))
@@ -58,7 +58,14 @@ def test_a_good_run(tmp_path: Path) -> None:
     }
     assert [re.findall(r"\d+", line)[1] for line in said] == ["5", "10", "15", "20", "25", "30"]
     # All events are where TensorBoard finds them again.
-    assert list(events.scalars(tmp_path / "run" / "events", "loss")) == [5, 10, 15, 20, 25, 30]
+    assert list(tensorboard_events.scalars(tmp_path / "run" / "events", "loss")) == [
+        5,
+        10,
+        15,
+        20,
+        25,
+        30,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta import status
+from rosetta.core import exit_status
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,8 +19,8 @@ def test_where_a_fault_of_ours_came_from_is_said_on_request(
     try:
         raise ValueError("odd")
     except ValueError as error:
-        code, failure = status.failure(error, "plan")
-    assert (code, failure.where) == (status.OURS, "plan")
+        code, failure = exit_status.failure(error, "plan")
+    assert (code, failure.where) == (exit_status.OURS, "plan")
     assert "test_status.py" in capsys.readouterr().err
 
 

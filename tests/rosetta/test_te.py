@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rosetta import lock, te
-from rosetta.errors import UserError
+from rosetta.core import lock_record, transformer_engine
+from rosetta.core.errors import UserError
 
 
 @pytest.fixture
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(lock, "path", lambda: tmp_path / "lock.json")
+    monkeypatch.setattr(lock_record, "path", lambda: tmp_path / "lock.json")
     return tmp_path / "lock.json"
 
 
@@ -43,15 +43,15 @@ def test_the_reason_why_there_is_none(
     if known is not None:
         locked.write_text(json.dumps(known))
     with pytest.raises(UserError, match=word) as caught:
-        te.require()
+        transformer_engine.require()
     assert "ENABLE_TE=0" in caught.value.do
 
 
 def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     locked.write_text("{}")
     installed(monkeypatch, "2.20.2")
-    assert te.require() == "2.20.2"
-    assert te.reason() is None
+    assert transformer_engine.require() == "2.20.2"
+    assert transformer_engine.reason() is None
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_its_version(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_people_write(monkeypatch: pytest.MonkeyPatch, value: str, asked: bool) -> None:
     monkeypatch.setenv("ENABLE_TE", value)
-    assert te.asked() is asked
+    assert transformer_engine.asked() is asked
 
 
 def test_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENABLE_TE", "2")
     with pytest.raises(UserError, match="'2'"):
-        te.asked()
+        transformer_engine.asked()

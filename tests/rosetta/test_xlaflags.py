@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta import xlaflags
-from rosetta.errors import UserError
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
 from tests.support import required_modules
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
         ),
         (
             "--xla_gpu_enable_pipelined_collectives=false",
-            [f"--{name}=false" for name in xlaflags.PIPELINED],
+            [f"--{name}=false" for name in xla_flags.PIPELINED],
         ),
         (
             "--xla_gpu_experimental_autotune_cache_mode=1",
@@ -52,7 +52,7 @@ SHORT_LIVED = "xla_gpu_experimental_enable_nvshmem"  # an old jaxlib does not ha
     ],
 )
 def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) -> None:
-    flags, said = xlaflags.today(old)
+    flags, said = xla_flags.today(old)
     assert flags == new
     assert len(said) == 1
     assert said[0].startswith(f"{old} of XLA_FLAGS: ")
@@ -112,14 +112,14 @@ def test_old_names_become_todays_and_a_line_says_so(old: str, new: list[str]) ->
 def test_a_flag_is_another_only_for_a_jaxlib_that_lacks_it(
     version: str, flag: str, flags: list[str]
 ) -> None:
-    found, said = xlaflags.today(flag, version)
+    found, said = xla_flags.today(flag, version)
     assert found == flags
     assert len(said) == (flags != [flag])
 
 
 def test_what_is_todays_stays_as_it_is() -> None:
     text = "--xla_gpu_enable_triton_gemm=false\n\t--xla_gpu_enable_command_buffer=''  --xla_dump_to='/a b' --xla_gpu_autotune_level=0 stray"
-    assert xlaflags.today(text) == (
+    assert xla_flags.today(text) == (
         [
             "--xla_gpu_enable_triton_gemm=false",
             "--xla_gpu_enable_command_buffer=",
@@ -133,22 +133,22 @@ def test_what_is_todays_stays_as_it_is() -> None:
 
 def test_a_value_with_a_space_is_quoted_as_it_was() -> None:
     text = "--xla_dump_to='/a b' --xla_gpu_autotune_level=0"
-    assert xlaflags.joined(xlaflags.split(text)) == text
-    assert xlaflags.joined(["--no value"]) == "--no value"
+    assert xla_flags.joined(xla_flags.split(text)) == text
+    assert xla_flags.joined(["--no value"]) == "--no value"
 
 
 def test_an_open_quote_is_one_line() -> None:
     with pytest.raises(UserError, match="a quote in it is not closed"):
-        xlaflags.today("--xla_dump_to='/a")
+        xla_flags.today("--xla_dump_to='/a")
 
 
 def test_the_last_value_counts() -> None:
     flags = ["--a=1", "--b", "--a=2"]
-    assert [xlaflags.value(flags, name) for name in "abc"] == ["2", "true", None]
+    assert [xla_flags.value(flags, name) for name in "abc"] == ["2", "true", None]
 
 
 def test_truth_values_are_written_as_xla_reads_them() -> None:
-    assert xlaflags.written({"a": True, "b": False, "c": 51200, "d": ""}) == [
+    assert xla_flags.written({"a": True, "b": False, "c": 51200, "d": ""}) == [
         "--a=true",
         "--b=false",
         "--c=51200",
@@ -157,7 +157,7 @@ def test_truth_values_are_written_as_xla_reads_them() -> None:
 
 
 def test_without_jax_nothing_is_known() -> None:
-    xlaflags.require_known(["--xla_never"], "/nowhere/python")
+    xla_flags.require_known(["--xla_never"], "/nowhere/python")
 
 
 class TestWithJax:
@@ -170,40 +170,40 @@ class TestWithJax:
             UserError,
             match=r"XLA has no flag --xla_gpu_enable_dynamic_slice_fusio=false.*write --xla_gpu_enable_dynamic_slice_fusion",
         ):
-            xlaflags.require_known(
+            xla_flags.require_known(
                 ["--xla_gpu_autotune_level=0", "--xla_gpu_enable_dynamic_slice_fusio=false"],
                 sys.executable,
             )
 
     def test_a_bad_value_is_one_line(self) -> None:
         with pytest.raises(UserError, match="XLA takes no 'maybe' for xla_gpu_enable_cudnn_fmha"):
-            xlaflags.require_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)
+            xla_flags.require_known(["--xla_gpu_enable_cudnn_fmha=maybe"], sys.executable)
 
     def test_xla_takes_a_value_with_a_space(self, tmp_path: Path) -> None:
-        xlaflags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
+        xla_flags.require_known([f"--xla_dump_to={tmp_path}/a b"], sys.executable)
 
     def test_every_name_that_an_old_one_becomes_is_known(self) -> None:
         text = " ".join(
             f"--{name}=true"
-            for name in (*xlaflags.GONE, *xlaflags.PIPELINED)
+            for name in (*xla_flags.GONE, *xla_flags.PIPELINED)
             if name not in (*NUMBERS, SHORT_LIVED)
         )
-        flags, _ = xlaflags.today(f"{text} --xla_gpu_graph_level=0", xlaflags.jaxlib())
+        flags, _ = xla_flags.today(f"{text} --xla_gpu_graph_level=0", xla_flags.jaxlib())
         assert flags
-        xlaflags.require_known(flags, sys.executable)
+        xla_flags.require_known(flags, sys.executable)
 
     def test_what_is_gone_is_gone_and_what_is_not_is_not(self) -> None:
         """The table against the parser that is here: a flag is left as it is where XLA takes it, and only there."""
-        version = xlaflags.jaxlib()
+        version = xla_flags.jaxlib()
         kept = [
             flag
-            for name in xlaflags.GONE
+            for name in xla_flags.GONE
             if (flag := f"--{name}={NUMBERS.get(name, 'true')}")
-            and xlaflags.today(flag, version)[0] == [flag]
+            and xla_flags.today(flag, version)[0] == [flag]
         ]
         gone = [
-            name for name in xlaflags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
+            name for name in xla_flags.GONE if f"--{name}={NUMBERS.get(name, 'true')}" not in kept
         ]
-        xlaflags.require_known([flag for flag in kept if SHORT_LIVED not in flag], sys.executable)
+        xla_flags.require_known([flag for flag in kept if SHORT_LIVED not in flag], sys.executable)
         for name in gone[:: max(1, len(gone) // 4)]:
-            assert xlaflags.refused([f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable)
+            assert xla_flags.refused([f"--{name}={NUMBERS.get(name, 'true')}"], sys.executable)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rosetta.pax import settings as pax_settings
-from rosetta.t5x import command as t5x_command
+from rosetta.commands import t5x as t5x_command
+from rosetta.pax.run import settings as pax_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,16 +6,16 @@ import json
 import re
 from typing import Any
 
-from rosetta.plan import target
+from rosetta.plan import t5x_step
 
-target.prepare("xla", "large", "h100")
+t5x_step.prepare("xla", "large", "h100")
 
 import jax
 import jax.numpy as jnp
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, transformers
 
-from rosetta.pax import attention, einsum, experts
+from rosetta.pax import attention, einsum, fp8_experts
 
 BATCH, LENGTH, WIDE = 2, 256, 512
 _HEADS: dict[str, Any] = {"input_dim": WIDE, "hidden_dim": WIDE, "num_heads": 8, "dim_per_head": 64}
@@ -43,7 +43,7 @@ LAYERS: dict[str, Any] = {
         dim_per_head=64,
         einsum_tpl=_FP8,
     ),
-    "experts": experts.in_fp8(_EXPERTS, "xla"),
+    "experts": fp8_experts.in_fp8(_EXPERTS, "xla"),
 }
 
 
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         print(
             json.dumps(
                 {
-                    name: calls(made, target.devices("h100", 1, 1)[0])
+                    name: calls(made, t5x_step.devices("h100", 1, 1)[0])
                     for name, made in LAYERS.items()
                 }
             )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rosetta import doctor
+from rosetta.core.system_queries import Done, Room
 from rosetta.doctor.finding import Finding
 from rosetta.doctor.machine import Machine
-from rosetta.doctor.system import Done, Room
 
 GIB = 1 << 30
 H100, A100, B200, V100 = (

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from rosetta.convert import torchfile
+from rosetta.convert import torch_file
 from rosetta.convert.llama import Shape, sizes
 
 MODELS = {
@@ -48,7 +48,7 @@ def meta(folder: Path, shape: Shape, tensors: dict[str, Any], **params: Any) -> 
     )
     dtype = next(iter(tensors.values())).dtype
     with contextlib.closing(
-        torchfile.Writer(
+        torch_file.Writer(
             folder / "consolidated.00.pth",
             {f"{name}.weight": tensor.shape for name, tensor in tensors.items()},
             dtype,

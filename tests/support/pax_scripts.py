@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.pax import launch
+from rosetta.launch import pax_trainer
 from tests.support import t5x_scripts
 from tests.support.t5x_scripts import RECORDER, Ran
 
@@ -40,7 +40,7 @@ class Place(t5x_scripts.Place):
 
     def run(self, script: str, *words: str, **settings: str) -> Ran:
         argv = [self.script(script).stem, *words]
-        return self.call(lambda: launch.main(argv), **settings)
+        return self.call(lambda: pax_trainer.main(argv), **settings)
 
     def checkpoint(self, run: str, *steps: int) -> Path:
         for step in steps:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rosetta.launch.card import Card
-from rosetta.presets import describe, files, layers
+from rosetta.core.gpu_query import Card
+from rosetta.presets import describe, layers, preset_files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rosetta.presets.layers import Settings
 
-NO_SITE = files.Layer("site", {})
+NO_SITE = preset_files.Layer("site", {})
 CARDS = {
     "a100": Card("NVIDIA A100-SXM4-80GB", (8, 0)),
     "h100": Card("NVIDIA H100 80GB HBM3", (9, 0)),
@@ -20,14 +20,14 @@ CARDS = {
     "gh200": Card("NVIDIA GH200 480GB", (9, 0)),
     "b200": Card("NVIDIA B200", (10, 0)),
 }
-MODELS = [name for name in files.presets() if name not in ("t5x", "pax")]
+MODELS = [name for name in preset_files.presets() if name not in ("t5x", "pax")]
 
 
 def resolved(
     name: str,
     accelerator: str | None = "h100",
     environment: dict[str, str] | None = None,
-    site: files.Layer = NO_SITE,
+    site: preset_files.Layer = NO_SITE,
     **settings: str,
 ) -> Settings:
     return describe.resolved(

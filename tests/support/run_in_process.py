@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 from unittest import mock
 
-from rosetta.launch import progress, run
+from rosetta.health import progress
+from rosetta.launch import execution
 from rosetta.t5x import warmup
 
 OUTPUT = "the trainer's words"
@@ -60,10 +61,10 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
             os.close(int(terminal))
         raise BecameProgramError
 
-    def run_child(command: run.Command) -> int:
+    def run_child(command: execution.Command) -> int:
         """Do what `run` does in a child process."""
         with _kept_descriptors():
-            return finish(lambda: run.execute(command))
+            return finish(lambda: execution.execute(command))
 
     def finish(call: Callable[[], int]) -> int:
         try:
@@ -80,7 +81,7 @@ def run_in_process(entry: Callable[[], int], folder: Path, environment: Mapping[
         _place(folder, environment),
         _output(out, err),
         mock.patch.object(os, "execvpe", become),
-        mock.patch.object(run, "_child", run_child),
+        mock.patch.object(execution, "_child", run_child),
     ):
         status = finish(entry)
         return Ended(status, _text(out), _text(err), tuple(programs))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from rosetta import cli
-from rosetta.t5x import launch
+from rosetta.launch import t5x_trainer
 from tests.support.run_in_process import OUTPUT, Program, run_in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +130,7 @@ class Place:
     def run(self, script: str, *words: str, **settings: str) -> Ran:
         """Run what a script ends in, in this process."""
         argv = [self.script(script).stem, str(self.tree), *words]
-        return self.call(lambda: launch.main(argv), **settings)
+        return self.call(lambda: t5x_trainer.main(argv), **settings)
 
     def run_shell(self, script: str, *words: str, **settings: str) -> Ran:
         """Run the script itself."""

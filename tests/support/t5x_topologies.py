@@ -12,7 +12,7 @@ import numpy as np
 import seqio
 from t5x import utils
 
-from rosetta.t5x import checkpoint, manager, model, network, optimizer
+from rosetta.t5x import checkpoint, checkpoint_manager, model, network, optimizer
 from rosetta.t5x.partitioning import PjitPartitioner
 from rosetta.t5x.trainer import Trainer
 
@@ -79,7 +79,7 @@ class Run:
             model_dir=folder,
             optimizer=True,
         )
-        self.manager = manager.Manager(
+        self.manager = checkpoint_manager.Manager(
             folder, initializer.global_train_state_shape, self.partitioner, save_dtype="float32"
         )
         state = (

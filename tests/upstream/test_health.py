@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.launch import folders
+from rosetta.core import run_folders
 from tests.support.pax_scripts import SCRIPTS
 
 pytestmark = pytest.mark.upstream
@@ -145,7 +145,7 @@ class Run:
 
     def steps(self) -> list[int]:
         """The checkpoints."""
-        return folders.steps(str(self.place if T5X else self.place / "checkpoints"))
+        return run_folders.steps(str(self.place if T5X else self.place / "checkpoints"))
 
     def progress(self) -> list[dict[str, Any]]:
         path = self.place / "progress.jsonl"

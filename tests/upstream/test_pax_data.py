@@ -19,7 +19,7 @@ import seqio
 import tensorflow as tf
 
 from rosetta.data import spec as specs
-from rosetta.data import training
+from rosetta.data import vocabulary_training
 from rosetta.pax import inputs
 from tests.support import corpora
 
@@ -159,7 +159,7 @@ def test_boolq_with_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
             for record in BOOLQ * 20
         ],
     )
-    model = training.train(
+    model = vocabulary_training.train(
         specs.parts(words), str(tmp_path / "v.model"), size=300, extra_ids=0
     ).name
     (tmp_path / "a.jsonl").write_text(

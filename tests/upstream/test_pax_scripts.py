@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.launch import folders
-from rosetta.pax import preflight
+from rosetta.core import run_folders
+from rosetta.pax.run import preflight
 from tests.support.pax_scripts import SCRIPTS
 
 paxml = pytest.importorskip("paxml", reason="NOT TESTED: needs a baked environment of pax")
@@ -208,9 +208,9 @@ def test_pretraining_learns_and_says_so(pretrained: Path) -> None:
         "goodput",
     }
     assert first["tokens_per_second"] == pytest.approx(first["steps_per_second"] * 8 * 32)
-    from rosetta.selftest import events
+    from rosetta.selftest import tensorboard_events
 
-    theirs = events.scalars(pretrained / "summaries" / "train", "rosetta/loss")
+    theirs = tensorboard_events.scalars(pretrained / "summaries" / "train", "rosetta/loss")
     assert {step: pytest.approx(loss) for step, loss in theirs.items()} == losses
 
 
@@ -226,7 +226,7 @@ def test_killed_and_continued_is_the_same_run(place: Place, pretrained: Path) ->
     )
     end = time.monotonic() + 1000
     while not (
-        SAVED in folders.steps(str(folder / "checkpoints"))
+        SAVED in run_folders.steps(str(folder / "checkpoints"))
         and (folder / "progress.jsonl").exists()
         and max(_progress(folder), default=0) >= SAVED + EVERY
     ):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.launch import folders
+from rosetta.core import run_folders
 from tests.support import slurm_cluster
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class Trained:
         return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
     def saved(self) -> list[int]:
-        found = folders.steps(str(self.folder)) or folders.steps(str(self.folder / "checkpoints"))
+        found = run_folders.steps(str(self.folder)) or run_folders.steps(
+            str(self.folder / "checkpoints")
+        )
         return sorted(found)
 
     def hashes(self) -> dict[int, int]:

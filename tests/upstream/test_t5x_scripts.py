@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rosetta.launch import folders
+from rosetta.core import run_folders
 
 t5x = pytest.importorskip("t5x", reason="NOT TESTED: needs a baked environment of t5x")
 
@@ -212,7 +212,7 @@ def finetuned(place: Place, pretrained: Path) -> dict[str, Path]:
 
 
 def _steps(folder: Path) -> list[int]:
-    return folders.steps(str(folder))  # whole ones
+    return run_folders.steps(str(folder))  # whole ones
 
 
 def test_pretraining_learns_and_says_so(pretrained: Path) -> None:

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from rosetta.bench import command
-from rosetta.errors import UserError
-from rosetta.launch import card
+from rosetta.commands import bench
+from rosetta.core import gpu_query
+from rosetta.core.errors import UserError
 
 
 def _arguments(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
+    bench.add(parser.add_subparsers(), argparse.ArgumentParser(add_help=False))
     return parser.parse_args(["bench", "t5", *words])
 
 
@@ -22,11 +22,11 @@ def test_without_a_gpu_it_is_refused_before_jax_looks_for_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(card, "cards", list)
-    monkeypatch.setattr(card, "present", lambda: False)
+    monkeypatch.setattr(gpu_query, "cards", list)
+    monkeypatch.setattr(gpu_query, "present", lambda: False)
     monkeypatch.setitem(sys.modules, "jax", None)  # an import of it would be another error
     with pytest.raises(UserError, match="no NVIDIA GPU is visible"):
-        command.run(_arguments())
+        bench.run(_arguments())
 
 
 @pytest.mark.parametrize(
@@ -49,5 +49,5 @@ def test_times_that_contradict_the_ratio_are_explained(
     }
     rows = [row, {**row, "mode": "f32+fused", "seconds": second, "ratio": ratio}]
     task = {"size": "tiny", "batch": 1, "inputs": 8, "targets": 4, "dropout": 0.0}
-    text = command.table({"task": task, "devices": 1, "card": "cpu", "flops": 1e9, "modes": rows})
+    text = bench.table({"task": task, "devices": 1, "card": "cpu", "flops": 1e9, "modes": rows})
     assert ("speed changed between turns" in text) is says

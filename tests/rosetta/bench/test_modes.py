@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rosetta.bench import modes
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 
 
 def test_words_are_joined_and_bfloat16_is_the_default() -> None:

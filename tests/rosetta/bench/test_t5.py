@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.bench import command
-from rosetta.errors import UserError
+from rosetta.commands import bench
+from rosetta.core.errors import UserError
 
 jax = pytest.importorskip("jax", reason="NOT CHECKED: needs the packages of a baked environment")
 pytest.importorskip("flax", reason="NOT CHECKED: needs the packages of a baked environment")
 
 from rosetta.bench import modes, t5
-from rosetta.t5x import switches
-from rosetta.t5x.config import T5Config
+from rosetta.presets import t5x_switches
+from rosetta.t5x.run.model_config import T5Config
 
 TASK = t5.Task("tiny", batch=2, inputs=8, targets=4, steps=1, turns=2)
 
@@ -82,7 +82,7 @@ def test_what_the_device_cannot_do_is_said_or_refused(ran: dict[str, Any]) -> No
 
 
 def test_the_table_names_each_mode(ran: dict[str, Any]) -> None:
-    text = command.table(ran)
+    text = bench.table(ran)
     assert "f32+fp8+fused" in text
     assert "No MFU" in text
 
@@ -114,7 +114,7 @@ def test_a_loss_that_is_no_number_fails_and_is_json(monkeypatch: pytest.MonkeyPa
     assert not found["ok"]
     json.dumps(found, allow_nan=False)
     assert (
-        command.table(found).splitlines()[-1]
+        bench.table(found).splitlines()[-1]
         == "The loss is not finite in f32; all modes train one state."
     )
 
@@ -128,7 +128,7 @@ def test_on_a_gpu_the_options_are_the_trainers(monkeypatch: pytest.MonkeyPatch) 
         seen.append((fp8, size, accelerator))
         return {}
 
-    monkeypatch.setattr(switches, "xla_options", options)
+    monkeypatch.setattr(t5x_switches, "xla_options", options)
     for name in ("f32", "f32+fp8"):
         mode = modes.parse(name)
         t5.Candidate(mode, T5Config(**modes.size("tiny") | mode.fields), run)

@@ -20,10 +20,14 @@ import ml_dtypes
 import numpy as np
 
 from rosetta import cli
-from rosetta.convert import huggingface, llama, meta, pax
+from rosetta.convert import huggingface, llama, meta_llama, pax_checkpoint
 from tests.support import llama_weights
 
-SOURCES: dict[str, Any] = {"meta": meta.Source, "hf": huggingface.Source, "pax": pax.Source}
+SOURCES: dict[str, Any] = {
+    "meta": meta_llama.Source,
+    "hf": huggingface.Source,
+    "pax": pax_checkpoint.Source,
+}
 
 
 def _convert(*words: object) -> int:
@@ -61,7 +65,7 @@ def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> No
         assert _same(source, tensors)
         at = out
     assert json.loads((at / "params.json").read_text())["n_heads"] == shape.heads
-    ours, theirs = (meta.Source(folder).parts[0] for folder in (at, tmp_path / "meta"))
+    ours, theirs = (meta_llama.Source(folder).parts[0] for folder in (at, tmp_path / "meta"))
     assert all(
         np.array_equal(ours[name]().view(np.uint16), theirs[name]().view(np.uint16))
         for name in theirs
@@ -71,7 +75,7 @@ def test_there_and_back(model: Any, path: tuple[str, ...], tmp_path: Path) -> No
 def test_parts(model: Any, tmp_path: Path) -> None:
     shape, tensors, at = model
     assert _convert(at, tmp_path / "two", "--to", "meta", "--parts", 2) == 0
-    source = meta.Source(tmp_path / "two")
+    source = meta_llama.Source(tmp_path / "two")
     assert len(source.parts) == 2
     assert source.parts[0]["layers.0.attention.wo.weight"].size == (32, 16)
     assert source.parts[0]["layers.0.attention_norm.weight"].size == (32,)
@@ -85,7 +89,7 @@ def test_parts(model: Any, tmp_path: Path) -> None:
         }
         folder = llama_weights.meta(tmp_path / f"part{part}", shape, held)
         shutil.copy(folder / "consolidated.00.pth", tmp_path / "two" / f"consolidated.0{part}.pth")
-    again = meta.Source(tmp_path / "two")
+    again = meta_llama.Source(tmp_path / "two")
     assert again.shape == shape
     assert _same(again, tensors)
 
@@ -132,7 +136,7 @@ def test_rounding_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert _convert(at, tmp_path / "pax") == 0
     assert "every value is what it was" in capsys.readouterr().out
     assert _convert(tmp_path / "pax", tmp_path / "half", "--to", "meta", "--dtype", "float16") == 0
-    assert _same(meta.Source(tmp_path / "half"), tensors)
+    assert _same(meta_llama.Source(tmp_path / "half"), tensors)
     assert "every value" in capsys.readouterr().out
     assert _convert(at, tmp_path / "rounded", "--to", "hf", "--json") == 0
     changed = sum(
@@ -175,7 +179,7 @@ def test_lora_is_added(model: Any, tmp_path: Path, capsys: pytest.CaptureFixture
             )
             for which, value in (("a", down), ("b", up)):
                 held = np.stack([np.zeros_like(value), value]) if repeated else value
-                pax._create(
+                pax_checkpoint._create(
                     state / f"mdl_vars.params.lm.{within}{module}.lora_{which}",
                     held.shape,
                     list(held.shape),
@@ -218,7 +222,7 @@ def test_killed(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert _convert(at, tmp_path / "out") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta"]
     assert _convert(at, tmp_path / "out") == 0
-    assert _same(pax.Source(tmp_path / "out"), tensors)
+    assert _same(pax_checkpoint.Source(tmp_path / "out"), tensors)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["meta", "out"]
     assert (tmp_path / "out").stat().st_mode == (tmp_path / "meta").stat().st_mode
 
@@ -298,7 +302,7 @@ def test_two_runs_into_one_folder(
     err = capsys.readouterr().err
     assert "another program wrote to it" in err
     assert err.count("\n") == 1
-    assert _same(pax.Source(out), tensors)
+    assert _same(pax_checkpoint.Source(out), tensors)
     assert not list(tmp_path.glob("*part*"))
 
 
@@ -353,10 +357,10 @@ def test_the_tokenizer_comes_along(model: Any, tmp_path: Path) -> None:
 
 def test_chunks() -> None:
     for size in ((32000, 4096), (8192, 28672), (3, 4096, 32, 128), (7,)):
-        chunks = pax._chunks(size, 4)
+        chunks = pax_checkpoint._chunks(size, 4)
         assert np.prod(chunks) * 4 <= 1 << 26
         assert all(chunk <= length for chunk, length in zip(chunks, size, strict=True))
-    assert pax._chunks((5, 7), 4) == [5, 7]
+    assert pax_checkpoint._chunks((5, 7), 4) == [5, 7]
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -483,13 +487,16 @@ def test_bad_checkpoints(model: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_newest_checkpoint(tmp_path: Path) -> None:
     for step in (9, 100):
         (tmp_path / "checkpoints" / f"checkpoint_{step:08}").mkdir(parents=True)
-    assert pax.found(tmp_path).name == "checkpoint_00000100"
-    assert pax.found(tmp_path / "checkpoints").name == "checkpoint_00000100"
-    assert pax.found(tmp_path / "checkpoints" / "checkpoint_00000009").name == "checkpoint_00000009"
+    assert pax_checkpoint.found(tmp_path).name == "checkpoint_00000100"
+    assert pax_checkpoint.found(tmp_path / "checkpoints").name == "checkpoint_00000100"
+    assert (
+        pax_checkpoint.found(tmp_path / "checkpoints" / "checkpoint_00000009").name
+        == "checkpoint_00000009"
+    )
 
 
 def test_what_the_experiment_must_be() -> None:
     seven = llama.Shape(32, 4096, 32, 32, 128, 11008, 32000)
     assert llama.count(seven) == 6_738_415_616  # LLaMA-2 7B, as its model card counts
-    assert pax.needs(seven) == "the experiment is LLaMA7B"
-    assert "--fdl.NUM_KV_HEADS=2" in pax.needs(llama_weights.MODELS["groups"])
+    assert pax_checkpoint.needs(seven) == "the experiment is LLaMA7B"
+    assert "--fdl.NUM_KV_HEADS=2" in pax_checkpoint.needs(llama_weights.MODELS["groups"])

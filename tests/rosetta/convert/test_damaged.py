@@ -23,8 +23,8 @@ import numpy as np
 import tensorstore  # type: ignore[import-not-found]
 
 from rosetta import cli
-from rosetta.convert import pax, torchfile
-from rosetta.errors import UserError
+from rosetta.convert import pax_checkpoint, torch_file
+from rosetta.core.errors import UserError
 from tests.rosetta.convert.test_unused_input import copy_model, models, refused
 from tests.support import llama_weights
 
@@ -244,7 +244,7 @@ def test_meta(
 def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
     """A state given to a tensor after it was checked could make it read what lies elsewhere."""
     source = copy_model(models, "meta", tmp_path) / "consolidated.00.pth"
-    assert torchfile.read(source)
+    assert torch_file.read(source)
 
     def move(body: bytes) -> bytes:
         opcodes = [
@@ -273,7 +273,7 @@ def test_a_pickle_does_not_move_a_tensor(models: Path, tmp_path: Path) -> None:
 
     rewrite(source, move)
     with pytest.raises(UserError, match="not a complete file"):
-        torchfile.read(source)
+        torch_file.read(source)
 
 
 def remove_chunk_of_zeros(array: Path) -> None:
@@ -371,7 +371,7 @@ def test_pax_without_a_chunk(
     if layers == "adapted by LoRA":
         held, plain = np.ones((held.shape[0], 2), np.float32), array
         array = plain.with_name(plain.name.removesuffix("w") + "lora_a")
-        pax._create(
+        pax_checkpoint._create(
             plain.with_name(plain.name.removesuffix("w") + "lora_b"), (32, 2), [32, 2], "<f4"
         ).write(np.ones((32, 2), np.float32)).result()
     else:
@@ -408,7 +408,9 @@ def test_lora_of_another_size(
             state
             / f"mdl_vars.params.lm.transformer.x_layers_1.ff_layer.ffn_layer2.linear.lora_{which}"
         )
-        pax._create(array, size, list(size), "<f4").write(np.ones(size, np.float32)).result()
+        pax_checkpoint._create(array, size, list(size), "<f4").write(
+            np.ones(size, np.float32)
+        ).result()
     assert "do not fit" in refused(source, tmp_path, capsys, "--to", "hf")
 
 

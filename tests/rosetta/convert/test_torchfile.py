@@ -17,10 +17,10 @@ required_modules.need("ml_dtypes", "numpy")
 import ml_dtypes
 import numpy as np
 
-from rosetta.convert import safetensors, torchfile
-from rosetta.errors import UserError
+from rosetta.convert import safetensors, torch_file
+from rosetta.core.errors import UserError
 
-WRITERS = {"pth": torchfile, "safetensors": safetensors}
+WRITERS = {"pth": torch_file, "safetensors": safetensors}
 
 
 def _write(path: Path, tensors: dict[str, Any], module: Any) -> Path:
@@ -89,7 +89,7 @@ def test_code_in_a_pickle(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("bad/data.pkl", pickle.dumps({"a": Harm(mark)}))
     with pytest.raises(UserError, match="nothing of it was run"):
-        torchfile.read(path)
+        torch_file.read(path)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Harm(mark)))  # noqa: S301 (it would have)
     assert mark.exists()
@@ -111,10 +111,10 @@ def _int(*values: int) -> bytes:
 def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) -> None:
     """A file that claims more than it holds must not read what lies after."""
     good, bad = (
-        _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torchfile),
+        _write(tmp_path / "good.pth", {"a": np.ones((4, 4), np.float32)}, torch_file),
         tmp_path / "bad.pth",
     )
-    assert torchfile.read(good)["a"]().sum() == 16
+    assert torch_file.read(good)["a"]().sum() == 16
     with zipfile.ZipFile(good) as archive, zipfile.ZipFile(bad, "w") as other:
         for name in archive.namelist():
             body = archive.read(name)
@@ -123,7 +123,7 @@ def test_tensor_beyond_its_storage(before: bytes, after: bytes, tmp_path: Path) 
                 body = body.replace(before, after)
             other.writestr(name, body)
     with pytest.raises(UserError, match="not a complete"):
-        torchfile.read(bad)
+        torch_file.read(bad)
 
 
 def _set_checksums(path: Path, checksum: bytes) -> None:
@@ -141,37 +141,37 @@ def _set_checksums(path: Path, checksum: bytes) -> None:
 def test_a_flipped_bit(
     place: int, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchfile, "_BLOCK", block)
+    monkeypatch.setattr(torch_file, "_BLOCK", block)
     path = _write(
         tmp_path / "file.pth",
         {"a": np.zeros(7, np.float32), "b": np.ones((100, 100), np.float32)},
-        torchfile,
+        torch_file,
     )
-    tensors = torchfile.read(path)
+    tensors = torch_file.read(path)
     start = tensors["b"].start
     tensors["b"]()
     body = bytearray(path.read_bytes())
     body[start + place] ^= 4
     path.write_bytes(bytes(body))
-    damaged = torchfile.read(path)
+    damaged = torch_file.read(path)
     assert (damaged["a"]() == 0).all()
     for _ in range(2):  # a failed check is not taken for a passed one
         with pytest.raises(UserError, match="checksum"):
             damaged["b"]()
     # A file in which PyTorch was told to write no checksums can only be believed.
     _set_checksums(path, bytes(4))
-    assert torchfile.read(path)["b"]().shape == (100, 100)
+    assert torch_file.read(path)["b"]().shape == (100, 100)
     _set_checksums(path, b"\x01\0\0\0")
     with pytest.raises(UserError, match="not a complete"):  # the pickle's own
-        torchfile.read(path)
+        torch_file.read(path)
 
 
 def test_tensors_that_share_a_storage(tmp_path: Path) -> None:
-    record = torchfile.Record(tmp_path / "file", 0, 8, 1)
+    record = torch_file.Record(tmp_path / "file", 0, 8, 1)
     (tmp_path / "file").write_bytes(bytes(8))
     for offset in (0, 1):
         with pytest.raises(UserError, match="checksum"):
-            torchfile.Tensor(
+            torch_file.Tensor(
                 str(tmp_path / "file"), 0, np.dtype(np.float32), offset, (1,), (1,), record
             )()
 

@@ -18,17 +18,17 @@ required_modules.need("ml_dtypes", "tensorstore")
 import numpy as np
 
 from rosetta import cli
+from rosetta.commands import convert as convert_command
 from rosetta.convert import (
-    command,
     config_fields,
     huggingface,
     llama,
-    meta,
-    pax,
+    meta_llama,
+    pax_checkpoint,
     safetensors,
-    torchfile,
+    torch_file,
 )
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from tests.support import llama_weights
 
 SHAPE = llama_weights.MODELS["heads"]
@@ -285,10 +285,10 @@ def test_a_tensor_that_nothing_uses(
     if kind == "bin":
         held = safetensors.read(source / "model.safetensors")
         with contextlib.closing(
-            torchfile.Writer(
+            torch_file.Writer(
                 source / "pytorch_model.bin",
                 {each: tensor.size for each, tensor in held.items()},
-                torchfile.BFLOAT16,
+                torch_file.BFLOAT16,
             )
         ) as writer:
             for each, tensor in held.items():
@@ -302,14 +302,14 @@ def test_a_tensor_of_meta_that_nothing_uses(
 ) -> None:
     source = copy_model(models, "meta", tmp_path)
     add_tensors(
-        source / "consolidated.00.pth", torchfile, {"layers.0.attention.wq.bias": np.ones(3)}
+        source / "consolidated.00.pth", torch_file, {"layers.0.attention.wq.bias": np.ones(3)}
     )
     assert "layers.0.attention.wq.bias" in refused(source, tmp_path, capsys)
 
 
 ROTARY = {
     "hf": ("model.safetensors", safetensors, "model.layers.1.self_attn.rotary_emb.inv_freq"),
-    "meta": ("consolidated.00.pth", torchfile, "rope.freqs"),
+    "meta": ("consolidated.00.pth", torch_file, "rope.freqs"),
 }
 
 
@@ -332,7 +332,7 @@ def test_tied_embeddings(models: Path, tmp_path: Path, capsys: pytest.CaptureFix
     embedding = safetensors.read(source / "model.safetensors")["model.embed_tokens.weight"]()
     add_tensors(source / "model.safetensors", safetensors, {"lm_head.weight": np.array(embedding)})
     assert convert(source, tmp_path / "fine", "--to", "meta") == 0
-    assert np.array_equal(meta.Source(tmp_path / "fine").read("output"), embedding)
+    assert np.array_equal(meta_llama.Source(tmp_path / "fine").read("output"), embedding)
 
 
 FILES: dict[str, Callable[[Path], object]] = {
@@ -395,10 +395,10 @@ def test_parts_that_differ(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert convert(models / "meta", tmp_path / "two", "--to", "meta", "--parts", 2) == 0
-    held = torchfile.read(tmp_path / "two" / "consolidated.01.pth")
+    held = torch_file.read(tmp_path / "two" / "consolidated.01.pth")
     add_tensors(
         tmp_path / "two" / "consolidated.01.pth",
-        torchfile,
+        torch_file,
         {"norm.weight": np.array(held["norm.weight"]()) * 2},
     )
     assert "norm.weight is not the same in all parts" in refused(tmp_path / "two", tmp_path, capsys)
@@ -413,7 +413,7 @@ def test_what_is_written_is_read_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A disk that changes a bit must not be followed by "every value is what it was"."""
-    module: Any = {"hf": huggingface, "meta": meta, "pax": pax}[layout]
+    module: Any = {"hf": huggingface, "meta": meta_llama, "pax": pax_checkpoint}[layout]
     write = module.write
 
     def spoil(part: Path, *words: Any, **options: Any) -> None:
@@ -448,10 +448,10 @@ def test_what_is_written_is_read_back(
 
 
 def test_check_written_compares_sizes(models: Path) -> None:
-    source, other = meta.Source(models / "meta"), meta.Source(models / "meta")
+    source, other = meta_llama.Source(models / "meta"), meta_llama.Source(models / "meta")
     other.shape = llama_weights.MODELS["groups"]
     with pytest.raises(UserError, match="reads back as"):
-        command.check_written(source, other, torchfile.BFLOAT16, Path("out"))
+        convert_command.check_written(source, other, torch_file.BFLOAT16, Path("out"))
 
 
 TWO_MODELS: dict[str, tuple[str, str, str]] = {

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import (
     bad_records,
     documents,
     json_lines,
-    loader,
     pipeline,
-    records,
+    prefetch,
     spec,
-    windows,
+    task_records,
+    text_windows,
 )
-from rosetta.errors import UserError
 from tests.rosetta.data.test_command import run
 from tests.support import corpora
 
@@ -86,7 +86,7 @@ def test_every_reader_of_lines_names_the_line_or_skips_it(
     source = spec.parse(data)
     reads: list[Callable[[], list[Any]]] = [lambda: list(documents.documents(source, "text"))]
     if name == "a.jsonl":
-        corpus = windows.corpus(source, "text")
+        corpus = text_windows.corpus(source, "text")
         reads += [lambda: corpus.texts(0, corpus.size), lambda: train_rows(data)]
     for read in reads:
         with pytest.raises(UserError) as raised:
@@ -133,7 +133,7 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
     data = lines(tmp_path / "a.jsonl", line)
     source = spec.parse(data)
     assert text in list(documents.documents(source, "text"))
-    corpus = windows.corpus(source, "text")
+    corpus = text_windows.corpus(source, "text")
     assert text in corpus.texts(0, corpus.size)
     train_rows(data)
     assert run("data", "check", data, "--mean-span", "20")[0]["ok"]
@@ -143,7 +143,7 @@ def test_half_a_character_is_replaced_by_every_reader_and_said_once(
     pair.write_text(line.replace('"text"', '"targets": "\\ud83d", "inputs"') + "\n")
     assert [
         (found["inputs"], found["targets"])
-        for found in records.worded(spec.parse(f"jsonl:{pair}"), "text_to_text", "train")
+        for found in task_records.worded(spec.parse(f"jsonl:{pair}"), "text_to_text", "train")
     ] == [(text, "\ufffd")]
     assert capsys.readouterr().err.count(
         f"{tmp_path}/a.jsonl has text that is not valid Unicode"
@@ -163,7 +163,7 @@ def test_records_of_other_files_are_named_by_number(
         path = tmp_path / f"{len(body)}.tfrecord"
         corpora.tfrecords(path, [*good[:5], body, *good[5:]])
         source = spec.parse(f"tfrecord:{path}")
-        corpus = windows.corpus(source, "text")
+        corpus = text_windows.corpus(source, "text")
         monkeypatch.delenv("BAD_RECORDS", raising=False)
         for read in (
             lambda source=source: list(documents.documents(source, "text")),
@@ -184,7 +184,7 @@ def test_bytes_that_are_not_utf8_are_said_once(
     path = tmp_path / "a.txt"
     path.write_bytes(b"words and words " * 20 + b"\xff\n" + b"more words\n")
     source = spec.parse(f"text:{path}")
-    corpus = windows.corpus(source, "")
+    corpus = text_windows.corpus(source, "")
     assert len(list(documents.documents(source, ""))) == len(corpus.texts(0, corpus.size)) == 2
     assert capsys.readouterr().err.count(f"{path} has text that is not valid Unicode") == 1
 
@@ -198,9 +198,9 @@ def test_pairs_name_the_line_and_skip(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(
         UserError, match=r"a\.jsonl, line 3: not a record of text_to_text: it has no target"
     ):
-        list(records.worded(source, "text_to_text", "train"))
+        list(task_records.worded(source, "text_to_text", "train"))
     monkeypatch.setenv("BAD_RECORDS", "skip")
-    assert [found["inputs"] for found in records.worded(source, "text_to_text", "train")] == [
+    assert [found["inputs"] for found in task_records.worded(source, "text_to_text", "train")] == [
         "a",
         "c",
     ]
@@ -215,7 +215,7 @@ def test_workers_tell_the_trainer_what_they_skipped(
     batches = pipeline.Batches(corpora.recipe(data, "lm", inputs=0), 8)
     capfd.readouterr()
     bad_records.forget()
-    reading = loader.Loader(batches, workers=1)
+    reading = prefetch.Loader(batches, workers=1)
     for _ in range(8):
         next(reading)
     reading.close()
@@ -250,7 +250,7 @@ def test_a_long_line_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return usual(line)
 
     monkeypatch.setattr(json_lines, "parse_object", parse)
-    corpus = windows.corpus(spec.parse(f"jsonl:{tmp_path}/a.jsonl"), "text")
+    corpus = text_windows.corpus(spec.parse(f"jsonl:{tmp_path}/a.jsonl"), "text")
     read = [
         piece
         for start in range(0, corpus.size, 5_000)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rosetta.data import cache, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import token_cache, vocabulary
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ DOCS = corpora.documents(700)
 BYTES = vocabulary.Vocabulary("byte", 100)
 
 
-def recipe(**changes: object) -> cache.Recipe:
+def recipe(**changes: object) -> token_cache.Recipe:
     settings = {
         "source": "text:x",
         "vocabulary": BYTES.fingerprint(),
@@ -29,7 +29,7 @@ def recipe(**changes: object) -> cache.Recipe:
         "document_ends": False,
         "pairs": "",
     }
-    return cache.Recipe(**{**settings, **changes})  # type: ignore[arg-type]
+    return token_cache.Recipe(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def encode(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
@@ -37,13 +37,13 @@ def encode(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
 
 
 def write(folder: Path, docs: list[str], **changes: object) -> dict[str, object]:
-    return cache.write(str(folder), recipe(**changes), docs, encode, shard_tokens=20_000)
+    return token_cache.write(str(folder), recipe(**changes), docs, encode, shard_tokens=20_000)
 
 
 @pytest.mark.parametrize(("size", "ends"), [(359, False), (359, True), (100_000, False)])
 def test_tokens_and_documents_come_back(tmp_path: Path, size: int, ends: bool) -> None:
     meta = write(tmp_path / "c", DOCS, vocab_size=size, document_ends=ends)
-    tokens = cache.Tokens(str(tmp_path / "c"))
+    tokens = token_cache.Tokens(str(tmp_path / "c"))
     expected = [np.append(ids, 1) if ends else ids for ids in BYTES.encode(DOCS)]
     whole = np.concatenate(expected)
     assert len(tokens.meta["shards"]) > 2
@@ -69,10 +69,10 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             yield doc
 
     with pytest.raises(KeyboardInterrupt):
-        cache.write(str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000)
+        token_cache.write(str(tmp_path / "parts"), recipe(), breaks(), encode, shard_tokens=10_000)
     assert not (tmp_path / "parts" / "meta.json").exists()
     with pytest.raises(UserError, match="not complete"):
-        cache.Tokens(str(tmp_path / "parts"))
+        token_cache.Tokens(str(tmp_path / "parts"))
     (tmp_path / "parts" / "tokens-00099.bin.part").write_bytes(b"half")
 
     def counted(batches: Iterator[list[str]]) -> Iterator[list[np.ndarray]]:
@@ -80,12 +80,15 @@ def test_a_stopped_run_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             asked.append(len(batch))
             yield BYTES.encode(batch)
 
-    cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted, shard_tokens=10_000)
+    token_cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted, shard_tokens=10_000)
     assert 0 < sum(asked) < len(DOCS)
-    one, two = cache.Tokens(str(tmp_path / "whole")), cache.Tokens(str(tmp_path / "parts"))
+    one, two = (
+        token_cache.Tokens(str(tmp_path / "whole")),
+        token_cache.Tokens(str(tmp_path / "parts")),
+    )
     assert (one.tokens(0, one.size) == two.tokens(0, two.size)).all()
     asked.clear()
-    cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted)
+    token_cache.write(str(tmp_path / "parts"), recipe(), DOCS, counted)
     assert not asked
 
 
@@ -110,7 +113,9 @@ def test_a_refused_document_leaves_nothing_in_the_way_of_the_corrected_run(tmp_p
         raise UserError("a line has no text", "a.jsonl", "name the field")
 
     with pytest.raises(UserError, match="no text"):
-        cache.write(str(tmp_path / "c"), recipe(source="jsonl:a@train:text"), refused(), encode)
+        token_cache.write(
+            str(tmp_path / "c"), recipe(source="jsonl:a@train:text"), refused(), encode
+        )
     assert not (tmp_path / "c").exists()
     assert write(tmp_path / "c", DOCS, source="jsonl:a@train:body")["documents"] == len(DOCS)
 
@@ -135,17 +140,22 @@ def test_other_files_are_another_cache(tmp_path: Path) -> None:
     one, both = (
         [str(tmp_path / name) for name in names] for names in (["a.txt"], ["a.txt", "b.txt"])
     )
-    write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
-    write(tmp_path / "c", DOCS[:10], files=cache.digest(one))
+    write(tmp_path / "c", DOCS[:10], files=token_cache.digest(one))
+    write(tmp_path / "c", DOCS[:10], files=token_cache.digest(one))
     with pytest.raises(UserError, match="other files, or of another state"):
-        write(tmp_path / "c", DOCS[:10], files=cache.digest(both))
-    before = cache.digest(one)
+        write(tmp_path / "c", DOCS[:10], files=token_cache.digest(both))
+    before = token_cache.digest(one)
     (tmp_path / "a.txt").write_text("more")
-    assert cache.digest(one) != before
+    assert token_cache.digest(one) != before
 
 
 EMPTY = json.dumps(
-    {"format": cache.FORMAT, "documents": 0, "shards": [], "recipe": dataclasses.asdict(recipe())}
+    {
+        "format": token_cache.FORMAT,
+        "documents": 0,
+        "shards": [],
+        "recipe": dataclasses.asdict(recipe()),
+    }
 )
 
 
@@ -167,7 +177,7 @@ def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: st
         write(tmp_path, DOCS)
     if name == "meta.json":
         with pytest.raises(UserError, match="the file is no token cache's"):
-            cache.Tokens(str(tmp_path))
+            token_cache.Tokens(str(tmp_path))
     (tmp_path / name).write_text('{"format": 1}')
     with pytest.raises(UserError, match="the cache's format is 1"):
         write(tmp_path, DOCS)
@@ -175,7 +185,7 @@ def test_a_file_of_someone_elses_is_one_line(tmp_path: Path, name: str, body: st
 
 def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "c", DOCS[:10])
-    tokens = cache.Tokens(str(tmp_path / "c"))
+    tokens = token_cache.Tokens(str(tmp_path / "c"))
     tokens.check(BYTES.fingerprint(), document_ends=False, pairs="")
     with pytest.raises(UserError, match=r"another vocabulary \(byte, 359 ids\)"):
         tokens.check(vocabulary.Vocabulary("byte", 0).fingerprint(), document_ends=False, pairs="")
@@ -184,10 +194,10 @@ def test_what_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c" / "tokens-00000.bin"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match=r"tokens-00000\.bin: the file is not as long"):
-        cache.Tokens(str(tmp_path / "c"))
+        token_cache.Tokens(str(tmp_path / "c"))
     write(tmp_path / "d", DOCS[:10])
     (tmp_path / "d" / "ends-00000.bin").unlink()
     with pytest.raises(UserError, match=r"ends-00000\.bin: the file is not as long"):
-        cache.Tokens(str(tmp_path / "d"))
+        token_cache.Tokens(str(tmp_path / "d"))
     with pytest.raises(UserError, match="no token cache"):
-        cache.Tokens(str(tmp_path / "none"))
+        token_cache.Tokens(str(tmp_path / "none"))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import batchlog, cache, causal, pipeline, rows, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import batch_log, causal_features, pipeline, rows, token_cache, vocabulary
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def fields(tokens: list[int], *, pack: bool, bos: int = 0) -> dict[str, list[Any
     made = rows.plain(NONE, np.array([tokens], np.int32))
     return {
         name: array[0].tolist()
-        for name, array in causal.fields(made, pack=pack, bos=bos, eos=1).items()
+        for name, array in causal_features.fields(made, pack=pack, bos=bos, eos=1).items()
     }
 
 
@@ -49,7 +49,7 @@ def test_packed_documents_are_segments_that_begin_anew() -> None:
 
 def test_types_are_paxmls() -> None:
     made = rows.plain(np.array([[7, 8, 0]], np.int32), np.array([[9, 1]], np.int32))
-    found = causal.fields(made, pack=False, bos=0, eos=1)
+    found = causal_features.fields(made, pack=False, bos=0, eos=1)
     assert {name: array.dtype.name for name, array in found.items()} == {
         "ids": "int32",
         "labels": "int32",
@@ -67,9 +67,9 @@ def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
     made = corpora.recipe(
         corpora.text(tmp_path, DOCS), "lm", extra_ids=0, inputs=0, targets=48, pack=pack
     )
-    whole = causal.Batches(made, 8)
+    whole = causal_features.Batches(made, 8)
     for step in (0, 5):
-        hosts = [causal.Batches(made, 8, shard=shard, shards=2) for shard in range(2)]
+        hosts = [causal_features.Batches(made, 8, shard=shard, shards=2) for shard in range(2)]
         assert pipeline.add_hashes(
             pipeline.batch_hash(host.at(step), 4 * n) for n, host in enumerate(hosts)
         ) == pipeline.batch_hash(whole.at(step))
@@ -79,8 +79,10 @@ def test_hosts_make_up_the_same_batch(tmp_path: Path, pack: bool) -> None:
 
 
 def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
-    kept = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs="")
-    cache.write(
+    kept = token_cache.Recipe(
+        "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs=""
+    )
+    token_cache.write(
         str(tmp_path / "c"),
         kept,
         DOCS,
@@ -97,15 +99,15 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
         shuffle=False,
     )
     assert (
-        causal.Batches(made, 1).at(0)["labels"][0].tolist()
+        causal_features.Batches(made, 1).at(0)["labels"][0].tolist()
         == [one for doc in DOCS[:9] for one in [*BYTES.encode([doc])[0], 2]][:400]
     )
     with_sentinels = corpora.recipe(
         f"cache:{tmp_path}/c", "lm", vocab="byte", extra_ids=100, inputs=0, targets=400
     )
-    assert causal.Batches(with_sentinels, 1).at(0)["labels"].all()
+    assert causal_features.Batches(with_sentinels, 1).at(0)["labels"].all()
     with pytest.raises(UserError, match="another vocabulary"):
-        causal.Batches(
+        causal_features.Batches(
             corpora.recipe(
                 f"cache:{tmp_path}/c", "lm", vocab="ids:300", extra_ids=0, inputs=0, targets=400
             ),
@@ -115,13 +117,13 @@ def test_a_cache_is_read_without_its_vocabulary(tmp_path: Path) -> None:
 
 def test_the_log_has_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROSETTA_BATCH_LOG", str(tmp_path / "log"))
-    batches = causal.Batches(
+    batches = causal_features.Batches(
         corpora.recipe("synthetic", "lm", vocab="ids:50", extra_ids=0, inputs=0, targets=8),
         4,
         shard=1,
         shards=2,
     )
-    log = batchlog.BatchLog(batches)
+    log = batch_log.BatchLog(batches)
     for step in range(3):
         log.note(step, batches.at(step))
     log.drop()

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import checks, pipeline
-from rosetta.errors import UserError
 from tests.support import corpora
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rosetta.cli import Parser
-from rosetta.data import cache, command, windows
-from rosetta.errors import UserError
+from rosetta.commands import data as data_command
+from rosetta.core.errors import UserError
+from rosetta.data import text_windows, token_cache
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ def run(*words: str) -> tuple[dict[str, Any], str]:
     top = Parser(prog="rosetta")
     common = Parser(add_help=False)
     common.add_argument("--json", action="store_true")
-    command.add(top.add_subparsers(dest="command", required=True), common)
+    data_command.add(top.add_subparsers(dest="command", required=True), common)
     args = top.parse_args(words)
-    result, text = command.RUN[args.command](args)
+    result, text = data_command.RUN[args.command](args)
     json.dumps(result)
     return result, text
 
@@ -175,7 +176,7 @@ def test_cache_keeps_the_order_whatever_the_number_of_processes(tmp_path: Path, 
     data = corpora.jsonl(tmp_path / "data", DOCS * 20)
     out = tmp_path / "out"
     result, text = run("data", "cache", data, "--out", str(out), "--jobs", jobs)
-    tokens = cache.Tokens(str(out))
+    tokens = token_cache.Tokens(str(out))
     assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS * 20)
     assert result["documents"] == 800
     assert f"DATA=cache:{out}" in text
@@ -192,7 +193,7 @@ def compressed(body: bytes, ending: str) -> bytes:
     return b"".join(module.compress(part) for part in (body[:100], body[100:])) + bytes(16)
 
 
-@pytest.mark.parametrize("ending", windows.COMPRESSED)
+@pytest.mark.parametrize("ending", text_windows.COMPRESSED)
 def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) -> None:
     whole = compressed("".join(f"{doc}\n" for doc in DOCS).encode(), ending)
     (tmp_path / f"a.txt{ending}").write_bytes(whole)
@@ -208,7 +209,7 @@ def test_compressed_text_can_be_cached_and_limited(tmp_path: Path, ending: str) 
         "1",
     )
     assert result["documents"] == 7
-    tokens = cache.Tokens(str(tmp_path / "out"))
+    tokens = token_cache.Tokens(str(tmp_path / "out"))
     assert bytes((tokens.tokens(0, tokens.size) - 3).astype("u1")).decode() == "".join(DOCS[:7])
     middle = len(whole) // 2
     damaged = {

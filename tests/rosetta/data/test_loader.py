@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import cache, loader, pipeline, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import pipeline, prefetch, token_cache, vocabulary
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def batches(tmp_path: Path) -> pipeline.Batches:
 def test_batches_come_in_order_from_any_step(batches: pipeline.Batches, workers: int) -> None:
     others = set(threading.enumerate())
     expected = [pipeline.batch_hash(batches.at(step)) for step in range(12)]
-    ahead = loader.Loader(batches, 3, workers=workers)
+    ahead = prefetch.Loader(batches, 3, workers=workers)
     assert [pipeline.batch_hash(next(ahead)) for _ in range(5)] == expected[3:8]
     ahead.close()
     ahead.step = 0
@@ -54,7 +54,7 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
     path.write_text("".join(json.dumps({"text": "word " * 30}) + "\n" for _ in range(400)))
     batches = pipeline.Batches(corpora.recipe(f"jsonl:{path}"), 4)
     path.write_text(path.read_text().replace("text", "body"))
-    ahead = loader.Loader(batches, workers=workers)
+    ahead = prefetch.Loader(batches, workers=workers)
     for _ in range(2):  # who asks again is not kept waiting
         with pytest.raises(UserError, match="no text under 'text'"):
             next(ahead)
@@ -62,7 +62,7 @@ def test_what_goes_wrong_is_raised_where_the_batch_is_asked_for(
 
 
 def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None:
-    ahead = loader.Loader(batches, workers=3)
+    ahead = prefetch.Loader(batches, workers=3)
     next(ahead)  # asked for now: steps 0 to 4
     run: Any = ahead._run
     run.children[2].kill()
@@ -73,7 +73,7 @@ def test_a_dead_process_among_several_is_said(batches: pipeline.Batches) -> None
 
 
 def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.Batches) -> None:
-    ahead = loader.Loader(batches, workers=1)
+    ahead = prefetch.Loader(batches, workers=1)
     next(ahead)
     run: Any = ahead._run
     run.children[0].kill()
@@ -84,7 +84,7 @@ def test_a_data_process_that_dies_is_said_and_not_waited_for(batches: pipeline.B
 
 def test_ctrl_c_does_not_take_away_what_the_trainer_still_needs(batches: pipeline.Batches) -> None:
     """A terminal sends it to all processes of a group."""
-    program = "import pickle, signal, sys\nfrom rosetta.data import loader\nahead = loader.Loader(pickle.loads(sys.stdin.buffer.read()), workers=1)\nnext(ahead)\nsignal.signal(signal.SIGINT, lambda *_: [next(ahead) for _ in range(9)] and sys.exit(75))\nprint('ready', flush=True)\nsignal.pause()"
+    program = "import pickle, signal, sys\nfrom rosetta.data import prefetch\nahead = prefetch.Loader(pickle.loads(sys.stdin.buffer.read()), workers=1)\nnext(ahead)\nsignal.signal(signal.SIGINT, lambda *_: [next(ahead) for _ in range(9)] and sys.exit(75))\nprint('ready', flush=True)\nsignal.pause()"
     with subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -106,7 +106,7 @@ def test_the_pipeline_needs_neither_jax_nor_tensorflow() -> None:
         [
             sys.executable,
             "-c",
-            blocked + "import rosetta.data.command, rosetta.data.loader, rosetta.data.pipeline",
+            blocked + "import rosetta.commands.data, rosetta.data.prefetch, rosetta.data.pipeline",
         ],
         check=True,
     )
@@ -116,15 +116,15 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
     batches: pipeline.Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    assert loader.workers_for(batches) == 0  # a small batch
+    assert prefetch.workers_for(batches) == 0  # a small batch
     large = pipeline.Batches(batches.recipe, 512)
-    assert loader.workers_for(large) == 8
-    assert loader.workers_for(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
-    meta = cache.Recipe("x", "", "ids:300", 300, document_ends=False, pairs="")
+    assert prefetch.workers_for(large) == 8
+    assert prefetch.workers_for(pipeline.Batches(corpora.recipe("synthetic"), 512)) == 0
+    meta = token_cache.Recipe("x", "", "ids:300", 300, document_ends=False, pairs="")
     ids = vocabulary.Vocabulary("ids:300", 20)
     meta = dataclasses.replace(meta, vocabulary=ids.fingerprint())
     for name in "ab":
-        cache.write(
+        token_cache.write(
             str(tmp_path / name),
             meta,
             ["x" * 30] * 20,
@@ -135,9 +135,9 @@ def test_how_many_processes_is_chosen_by_what_the_data_costs(
         vocab=ids.name,
         extra_ids=ids.extra_ids,
     )
-    assert loader.workers_for(pipeline.Batches(mixed, 512)) == 0
+    assert prefetch.workers_for(pipeline.Batches(mixed, 512)) == 0
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "3")
-    assert loader.workers_for(large) == 3
+    assert prefetch.workers_for(large) == 3
     monkeypatch.setenv("ROSETTA_DATA_WORKERS", "many")
     with pytest.raises(UserError, match="not a valid number of processes"):
-        loader.workers_for(large)
+        prefetch.workers_for(large)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.data import objectives, order, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import objectives, shuffling, vocabulary
 
 BYTES = vocabulary.Vocabulary("byte", 100)
 TOP = BYTES.size - 1
@@ -37,7 +37,7 @@ def undone(inputs: np.ndarray, targets: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("span", [2.0, 3.0, 20.0])
 def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float) -> None:
     tokens: Any = np.arange(8 * length, dtype=np.int32).reshape(8, length) % 200 + 3
-    keys = order.keys(1, np.arange(8))
+    keys = shuffling.keys(1, np.arange(8))
     inputs, targets = objectives.corrupt(tokens, keys, SENTINELS, 0.15, span)
     for row in range(8):
         assert undone(inputs[row], targets[row]) == tokens[row].tolist()
@@ -49,7 +49,7 @@ def test_span_corruption_loses_nothing_and_adds_nothing(length: int, span: float
 def test_all_placings_of_the_spans_are_equally_likely() -> None:
     count, length = 20_000, 12
     masks = objectives.noise_mask(
-        length, order.keys(2, np.arange(count)), 0.3, 2.0
+        length, shuffling.keys(2, np.arange(count)), 0.3, 2.0
     )  # 4 masked in 2 spans, 8 kept in 2
     assert (masks.sum(axis=1) == 4).all()
     found, times = np.unique(masks, axis=0, return_counts=True)
@@ -62,7 +62,7 @@ def test_all_placings_of_the_spans_are_equally_likely() -> None:
 
 def test_a_row_depends_on_its_own_key_alone() -> None:
     tokens = np.tile(np.arange(3, 103, dtype=np.int32), (4, 1))
-    keys = order.keys(1, np.arange(4))
+    keys = shuffling.keys(1, np.arange(4))
     together = objectives.corrupt(tokens, keys, SENTINELS, 0.15, 3.0)
     for row in range(4):
         alone = objectives.corrupt(tokens[row : row + 1], keys[row : row + 1], SENTINELS, 0.15, 3.0)
@@ -78,7 +78,7 @@ def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
         rule.check(BYTES if inputs <= 512 else vocabulary.Vocabulary("byte", 200))
         made = rule.apply(
             [np.full(window, 5, np.int32)],
-            order.keys(0, np.arange(1)),
+            shuffling.keys(0, np.arange(1)),
             vocabulary.Vocabulary("byte", 200),
         )
         assert [int((side != 0).sum()) for side in made] == [inputs, targets]
@@ -87,7 +87,7 @@ def test_windows_fill_the_inputs_as_t5s_own_sizes_do() -> None:
 def test_short_and_empty_windows_still_make_rows() -> None:
     rule = objectives.named("span_corruption", {"inputs": 32, "targets": 16})
     windows: list[Any] = [np.full(size, 7, np.int32) for size in (rule.window, 0, 1, 2, 9)]
-    inputs, targets = rule.apply(windows, order.keys(0, np.arange(5)), BYTES)
+    inputs, targets = rule.apply(windows, shuffling.keys(0, np.arange(5)), BYTES)
     assert inputs.shape == (5, 32)
     assert targets.shape == (5, 16)
     assert inputs[1].tolist() == [1] + [0] * 31
@@ -99,7 +99,7 @@ def test_short_and_empty_windows_still_make_rows() -> None:
 def test_prefix_lm_parts_a_window_at_any_place() -> None:
     rule = objectives.named("prefix_lm", {"inputs": 12, "targets": 12})
     window: Any = np.arange(3, 14, dtype=np.int32)
-    inputs, targets = rule.apply([window] * 4000, order.keys(0, np.arange(4000)), BYTES)
+    inputs, targets = rule.apply([window] * 4000, shuffling.keys(0, np.arange(4000)), BYTES)
     cuts = (inputs != 0).sum(axis=1) - 1
     assert sorted(set(cuts.tolist())) == list(range(1, 11))
     assert np.bincount(cuts)[1:].min() > 300
@@ -115,7 +115,7 @@ def test_lm_takes_the_window_as_it_is() -> None:
     rule = objectives.named("lm", {"targets": 6})
     inputs, targets = rule.apply(
         [np.arange(3, 9, dtype=np.int32), np.array([4, 1], np.int32)],
-        order.keys(0, np.arange(2)),
+        shuffling.keys(0, np.arange(2)),
         BYTES,
     )
     assert inputs.shape == (2, 0)

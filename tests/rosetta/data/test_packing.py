@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rosetta.data import features, packing, rows
+from rosetta.data import packing, rows, seqio_features
 
 
 def test_bundles_hold_everything_once_and_overflow_nowhere() -> None:
@@ -30,12 +30,15 @@ def test_features_of_a_packed_row() -> None:
         target_segments=np.array([[1, 1, 1, 2, 2, 0, 0]], np.int32),
     )
     found = {
-        name: array[0].tolist() for name, array in features.encoder_decoder(made, pack=True).items()
+        name: array[0].tolist()
+        for name, array in seqio_features.encoder_decoder(made, pack=True).items()
     }
     assert found["decoder_input_tokens"] == [0, 3, 9, 0, 4, 0, 0]
     assert found["decoder_loss_weights"] == [1, 1, 1, 1, 1, 0, 0]
     assert found["encoder_positions"] == [0, 1, 2, 3, 0, 1, 2, 3, 4, 0]
-    joined = {name: array[0].tolist() for name, array in features.decoder(made, pack=True).items()}
+    joined = {
+        name: array[0].tolist() for name, array in seqio_features.decoder(made, pack=True).items()
+    }
     assert joined["decoder_target_tokens"] == [7, 8, 5, 1, 3, 9, 1, 8, 4, 9, 3, 1, 4, 1, 0, 0, 0]
     assert joined["decoder_causal_attention"] == [1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]
     assert joined["decoder_loss_weights"] == [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0]
@@ -43,16 +46,20 @@ def test_features_of_a_packed_row() -> None:
 
 
 def test_the_names_are_known_without_data() -> None:
-    assert features.names(features.ENCODER_DECODER, inputs=9, targets=4, pack=False) == {
+    assert seqio_features.names(
+        seqio_features.ENCODER_DECODER, inputs=9, targets=4, pack=False
+    ) == {
         "encoder_input_tokens": 9,
         "decoder_target_tokens": 4,
         "decoder_input_tokens": 4,
         "decoder_loss_weights": 4,
     }
     assert (
-        features.names(features.DECODER, inputs=9, targets=4, pack=True)["decoder_segment_ids"]
+        seqio_features.names(seqio_features.DECODER, inputs=9, targets=4, pack=True)[
+            "decoder_segment_ids"
+        ]
         == 13
     )
-    assert "decoder_causal_attention" not in features.names(
-        features.DECODER, inputs=0, targets=4, pack=False
+    assert "decoder_causal_attention" not in seqio_features.names(
+        seqio_features.DECODER, inputs=0, targets=4, pack=False
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import cache, features, pipeline, rows, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import pipeline, rows, seqio_features, token_cache, vocabulary
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ MNLI = [
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("sets")
-    made = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs="")
-    cache.write(
+    made = token_cache.Recipe(
+        "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=False, pairs=""
+    )
+    token_cache.write(
         str(folder / "cache"),
         made,
         DOCS,
@@ -92,10 +94,10 @@ def test_a_batch_depends_on_seed_and_step_alone_whatever_the_hosts(
 @pytest.mark.parametrize("name", SETS)
 def test_shapes_and_names_are_those_promised(sets: dict[str, str], name: str) -> None:
     for kind, pack in (
-        (features.ENCODER_DECODER, False),
-        (features.ENCODER_DECODER, True),
-        (features.DECODER, False),
-        (features.DECODER, True),
+        (seqio_features.ENCODER_DECODER, False),
+        (seqio_features.ENCODER_DECODER, True),
+        (seqio_features.DECODER, False),
+        (seqio_features.DECODER, True),
     ):
         batches = pipeline.Batches(recipe(sets, name, pack=pack), 4, kind=kind)
         batch = batches.at(3)

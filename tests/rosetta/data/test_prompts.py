@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import causal, pipeline, prompts, records, spec, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import causal_features, pipeline, prompts, spec, task_records, vocabulary
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def lines(path: Path, found: list[dict[str, Any]]) -> str:
 def worded(data: str, objective: str, split: str = "test") -> list[dict[str, Any]]:
     return [
         {name: record[name] for name in ("inputs", "targets")}
-        for record in records.worded(spec.parse(data), objective, split)
+        for record in task_records.worded(spec.parse(data), objective, split)
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_prompt_has_no_end_token_and_a_long_one_keeps_its_question(tmp_path: P
     made = corpora.recipe(
         lines(tmp_path / "a", BOOLQ), "boolq", extra_ids=0, inputs=24, targets=8, shuffle=False
     )
-    batch = causal.Batches(made, 2, bos=1).at(0)
+    batch = causal_features.Batches(made, 2, bos=1).at(0)
     for row, (record, answer) in enumerate(zip(BOOLQ, ("yes", "no"), strict=False)):
         shown = f"question: {record['question']}?\nanswer:"[-24:]
         tokens = BYTES.encode([shown + answer])[0]

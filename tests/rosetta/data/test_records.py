@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.data import records, spec
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import spec, task_records
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def test_mnli_is_worded_as_t5_words_it() -> None:
         "idx": 4,
     }
     assert (
-        records.mnli(
+        task_records.mnli(
             {"premise": "A man is awake.", "hypothesis": "A man sleeps.", "label": 2, "idx": 4}
         )
         == expected
@@ -38,18 +38,18 @@ def test_mnli_is_worded_as_t5_words_it() -> None:
         "gold_label": "contradiction",
         "idx": 4,
     }
-    assert records.mnli(own) == expected
+    assert task_records.mnli(own) == expected
     for unlabelled in (-1, "-"):
-        assert records.mnli({"premise": "a", "hypothesis": "b", "label": unlabelled}) is None
+        assert task_records.mnli({"premise": "a", "hypothesis": "b", "label": unlabelled}) is None
 
 
 def test_squad_is_worded_as_t5_words_it() -> None:
-    found = records.squad(SQUAD)
+    found = task_records.squad(SQUAD)
     assert found is not None
     assert found["inputs"] == "question: Who ' s there ? context: It is I , Ann . "
     assert found["targets"] == "Ann"
     assert found["answers"] == ["Ann", "Ann . "]
-    assert records.squad({**SQUAD, "answers": {"text": []}}) is None
+    assert task_records.squad({**SQUAD, "answers": {"text": []}}) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_squad_is_worded_as_t5_words_it() -> None:
 )
 def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"label|lacks"):
-        records.mnli(record)
+        task_records.mnli(record)
 
 
 def test_records_come_from_every_kind_of_file(
@@ -101,14 +101,14 @@ def test_records_come_from_every_kind_of_file(
         ]
     }
     (tmp_path / "train-v1.1.json").write_text(json.dumps(own))
-    expected = records.squad(SQUAD)
+    expected = task_records.squad(SQUAD)
     for name, split, count in (
         ("tfds:squad/v1.1", "train", 1),
         ("tfds:squad/v1.1", "validation", 2),
         (f"jsonl:{tmp_path}/a.jsonl", "train", 2),
         (f"jsonl:{tmp_path}/train-v1.1.json", "train", 1),
     ):
-        assert list(records.worded(spec.parse(name), "squad", split)) == [expected] * count
+        assert list(task_records.worded(spec.parse(name), "squad", split)) == [expected] * count
 
 
 def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_path: Path) -> None:
@@ -117,30 +117,32 @@ def test_other_tasks_come_worded_and_only_evaluation_does_without_targets(tmp_pa
         '{"inputs": "translate: eins", "targets": "one"}\n{"inputs": "translate: zwei"}\n'
     )
     found = list(
-        records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False)
+        task_records.worded(
+            spec.parse(f"jsonl:{path}"), "text_to_text", "validation", answered=False
+        )
     )
     assert [(one["inputs"], one["targets"]) for one in found] == [
         ("translate: eins", "one"),
         ("translate: zwei", ""),
     ]
     with pytest.raises(UserError, match="no target to train on"):
-        list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
+        list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))
 
 
 def test_an_answer_without_text_is_refused() -> None:
     for answer in ({"answer_start": 9}, {"text": None}, 7):
         with pytest.raises(ValueError, match="an answer has no text"):
-            records.squad({**SQUAD, "answers": [answer]})
+            task_records.squad({**SQUAD, "answers": [answer]})
 
 
 def test_a_list_under_data_is_squads_own_file_to_squad_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"inputs": "a", "targets": "b", "data": [1, 2]}\n')
-    assert len(list(records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))) == 1
+    assert len(list(task_records.worded(spec.parse(f"jsonl:{path}"), "text_to_text", "train"))) == 1
     for article in ("7", '{"paragraphs": [{"qas": [{}]}]}', '{"title": "x"}'):
         path.write_text(f'{{"data": [{article}]}}\n')
         with pytest.raises(UserError, match="not laid out as SQuAD's own file"):
-            list(records.worded(spec.parse(f"jsonl:{path}"), "squad", "train"))
+            list(task_records.worded(spec.parse(f"jsonl:{path}"), "squad", "train"))
 
 
 def test_faults_name_the_file(tmp_path: Path) -> None:
@@ -152,10 +154,10 @@ def test_faults_name_the_file(tmp_path: Path) -> None:
     ):
         path.write_text(body)
         with pytest.raises(UserError, match=says) as raised:
-            list(records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
+            list(task_records.worded(spec.parse(f"jsonl:{path}"), "mnli", "train"))
         assert raised.value.where == f"{path}, line 1"
     with pytest.raises(UserError, match="text holds no records"):
-        list(records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
+        list(task_records.worded(spec.parse(f"text:{path}"), "mnli", "train"))
 
 
 MNLI: dict[str, Any] = {"premise": "a", "hypothesis": "b", "idx": 3}
@@ -227,11 +229,11 @@ def test_every_question_is_a_row_of_inference(
 ) -> None:
     rows = ANSWERED[objective] + UNANSWERED[objective] + NULL[objective]
     source = _write(tmp_path / "a.jsonl", rows)
-    found = list(records.worded(source, objective, "validation", answered=False))
+    found = list(task_records.worded(source, objective, "validation", answered=False))
     assert [bool(one["targets"]) for one in found] == [row in ANSWERED[objective] for row in rows]
     assert len({one["inputs"] for one in found}) == 1
     assert [one["name"] for one in found] == [NAMED[objective]] * len(rows)
-    records.check_all(str(source), objective, "validation", answered=False)
+    task_records.check_all(str(source), objective, "validation", answered=False)
     assert capsys.readouterr().err == ""
 
 
@@ -240,14 +242,16 @@ def test_what_is_left_out_of_evaluation_is_said(
     objective: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = _write(tmp_path / "a.jsonl", ANSWERED[objective] + UNANSWERED[objective])
-    assert len(list(records.worded(source, objective, "validation"))) == len(ANSWERED[objective])
+    assert len(list(task_records.worded(source, objective, "validation"))) == len(
+        ANSWERED[objective]
+    )
     count, all_rows = len(UNANSWERED[objective]), len(ANSWERED[objective] + UNANSWERED[objective])
     assert (
         f"{count} of {all_rows} records have no answer and are left out" in capsys.readouterr().err
     )
     alone = _write(tmp_path / "b.jsonl", UNANSWERED[objective])
     with pytest.raises(UserError, match=f"none of its {count} records has an answer"):
-        records.check_all(str(alone), objective, "validation")
+        task_records.check_all(str(alone), objective, "validation")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +262,7 @@ def test_a_null_answer_to_evaluate_is_one_line_with_file_and_record(
 ) -> None:
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     with pytest.raises(UserError) as raised:
-        records.check_all(str(source), objective, "validation")
+        task_records.check_all(str(source), objective, "validation")
     assert raised.value.where == f"{tmp_path}/a.jsonl, line {len(ANSWERED[objective]) + 1}"
 
 
@@ -272,13 +276,13 @@ def test_a_wrong_answer_is_refused_whatever_it_is_for(
     source = _write(tmp_path / "a.jsonl", [*ANSWERED[objective], row])
     for split in ("train", "validation"):
         with pytest.raises(UserError, match=f"not a record of {objective}: "):
-            list(records.worded(source, objective, split, answered=answered))
+            list(task_records.worded(source, objective, split, answered=answered))
 
 
 def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n\n")
     with pytest.raises(UserError, match="there is no record in the data"):
-        records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
+        task_records.check_all(f"jsonl:{tmp_path}/a.jsonl", "mnli", "validation", answered=False)
 
 
 @pytest.mark.parametrize(
@@ -295,4 +299,4 @@ def test_an_empty_file_of_records_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_is_known_by_its_own_name(record: dict[str, Any], name: dict[str, Any]) -> None:
-    assert records.name_record(record) == name
+    assert task_records.name_record(record) == name

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import spec
-from rosetta.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from rosetta.data import pipeline, rows, stream
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import pipeline, rows, streaming
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def batches(shard: int = 0, shards: int = 1, batch: int = 16) -> pipeline.Batches:
     made = pipeline.Batches(RECIPE, batch, shard=shard, shards=shards)
-    assert isinstance(made.source, stream.Stream)
+    assert isinstance(made.source, streaming.Stream)
     made.source.letters = 5000
     return made
 
@@ -103,7 +103,7 @@ def test_a_mixture_reads_each_block_once_though_it_draws_across_their_ends(
     monkeypatch.setattr(rows.Mixture, "BLOCK", 64)
     data = json.dumps({"hf:owner/name": 1, corpora.text(tmp_path, DOCS): 1})
     made: Any = pipeline.Batches(corpora.recipe(data), 16)
-    inner = next(source for source in made.source.sources if isinstance(source, stream.Stream))
+    inner = next(source for source in made.source.sources if isinstance(source, streaming.Stream))
     inner.letters = 5000
     for step in range(100):
         made.at(step)
@@ -118,11 +118,11 @@ def test_a_checkpoint_may_ask_while_the_loader_reads_on(read: list[int]) -> None
         """An example's number whose comparison finds the loader's thread at work."""
 
         def __le__(self, other: int) -> bool:
-            source.marks.append(stream.Mark(5, 1000))
+            source.marks.append(streaming.Mark(5, 1000))
             return int(self) <= other
 
     source.marks.clear()
-    source.marks.extend(stream.Mark(number, Reading(10 * number)) for number in range(3))
+    source.marks.extend(streaming.Mark(number, Reading(10 * number)) for number in range(3))
     assert source.mark(15)["block"] == 1
     assert not read
 

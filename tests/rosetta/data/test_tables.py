@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import documents, records, spec, tables
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import documents, spec, tables, task_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,6 +169,6 @@ def test_records_of_a_table_have_their_labels(
         "a.csv",
         "premise,hypothesis,label,idx\nNA,h,0,7\np,null,2,8\np,h,-1,9\np,h,,10\np,h,neutral,11\n",
     )
-    found = list(records.worded(spec.parse(f"hf:{tmp_path}/data"), "mnli", "train"))
+    found = list(task_records.worded(spec.parse(f"hf:{tmp_path}/data"), "mnli", "train"))
     assert [record["targets"] for record in found] == ["entailment", "contradiction", "neutral"]
     assert found[0]["inputs"] == "mnli hypothesis: h premise: NA"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import spec, tfds
-from rosetta.errors import UserError
 from tests.support import corpora
 
 TRAIN = [[corpora.example(text=[b"a b"])] * 3, [corpora.example(text=[b"c"])] * 2]

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import tfrecord
 from rosetta.data.bad_records import RecordFault
-from rosetta.errors import UserError
 from tests.support import corpora
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.data import spec, vocabulary
-from rosetta.errors import UserError
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -101,11 +101,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
     )
-    from rosetta.data import training
+    from rosetta.data import vocabulary_training
 
     folder = tmp_path_factory.mktemp("vocabulary")
     data = corpora.text(folder / "t", WORDS)
-    made = training.train(spec.parts(data), str(folder / "mine.model"), size=440, extra_ids=20)
+    made = vocabulary_training.train(
+        spec.parts(data), str(folder / "mine.model"), size=440, extra_ids=20
+    )
     assert (made.size, made.extra_ids, made.sentinels) == (440, 0, 20)
     return made.name
 
@@ -170,13 +172,13 @@ def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
     )
-    from rosetta.data import training
+    from rosetta.data import vocabulary_training
 
     data = corpora.text(tmp_path / "t", WORDS)
     settings: dict[str, object] = {"out": str(tmp_path / "v" / "a.model"), "size": 400, **changes}
     (tmp_path / "v").mkdir()
     with pytest.raises(UserError, match=says):
-        training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
+        vocabulary_training.train(spec.parts(data), **settings)  # type: ignore[arg-type]
     assert not list((tmp_path / "v").iterdir())
 
 
@@ -184,7 +186,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip(
         "sentencepiece", reason="NOT CHECKED: needs the packages of a baked environment"
     )
-    from rosetta.data import training
+    from rosetta.data import vocabulary_training
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -193,15 +195,17 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "v").mkdir()
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
-        training.train(spec.parts(data), str(tmp_path / "v" / "a.model"), size=440, extra_ids=20)
+        vocabulary_training.train(
+            spec.parts(data), str(tmp_path / "v" / "a.model"), size=440, extra_ids=20
+        )
     assert not list((tmp_path / "v").iterdir())
 
 
 def test_an_existing_vocabulary_is_never_overwritten(model: str) -> None:
-    from rosetta.data import training
+    from rosetta.data import vocabulary_training
 
     with pytest.raises(UserError, match="exists already"):
-        training.train(spec.parts("text:/x"), model, size=400)
+        vocabulary_training.train(spec.parts("text:/x"), model, size=400)
 
 
 def test_a_language_model_takes_llamas_special_ids(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rosetta.data import documents, spec, windows
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import documents, spec, text_windows
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def written(kind: str, folder: Path) -> str:
 @pytest.fixture(params=["text", "jsonl", "tfrecord"])
 def corpus(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> windows.Corpus:
+) -> text_windows.Corpus:
     monkeypatch.setenv("ROSETTA_HOME", str(tmp_path / "home"))
-    return windows.corpus(spec.parse(written(request.param, tmp_path / "data")), "text")
+    return text_windows.corpus(spec.parse(written(request.param, tmp_path / "data")), "text")
 
 
 @pytest.mark.parametrize("step", [7, 64, 333, 100_000])
 def test_neighbouring_stretches_share_no_word_and_lose_none(
-    corpus: windows.Corpus, step: int
+    corpus: text_windows.Corpus, step: int
 ) -> None:
     found = [
         word
@@ -51,7 +51,7 @@ def test_neighbouring_stretches_share_no_word_and_lose_none(
     assert sorted(found) == sorted(WORDS)
 
 
-def test_a_stretch_alone_is_what_it_is_among_others(corpus: windows.Corpus) -> None:
+def test_a_stretch_alone_is_what_it_is_among_others(corpus: text_windows.Corpus) -> None:
     whole = [corpus.texts(start, start + 100) for start in range(0, 2000, 100)]
     again = pickle.loads(pickle.dumps(corpus))  # noqa: S301 what a worker process gets
     assert again.texts(700, 800) == whole[7]
@@ -61,7 +61,7 @@ def test_a_stretch_alone_is_what_it_is_among_others(corpus: windows.Corpus) -> N
 def test_letters_are_never_cut_in_two(tmp_path: Path) -> None:
     text = "水曜日に生まれた子供は悲しみに満ちている" * 40
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
-    corpus = windows.corpus(spec.parse(f"text:{tmp_path}/a.txt"), "text")
+    corpus = text_windows.corpus(spec.parse(f"text:{tmp_path}/a.txt"), "text")
     assert (
         "".join("".join(corpus.texts(start, start + 50)) for start in range(0, corpus.size, 50))
         == text
@@ -72,24 +72,24 @@ def test_a_json_line_without_the_field_names_those_it_has(tmp_path: Path) -> Non
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"content": "x y z"}) + "\n")
     with pytest.raises(UserError, match=r"no text under 'text' \(it has: content\)"):
-        windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
-    assert windows.corpus(spec.parse(f"jsonl:{path}"), "content").texts(0, 100) == ["x y z"]
+        text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
+    assert text_windows.corpus(spec.parse(f"jsonl:{path}"), "content").texts(0, 100) == ["x y z"]
     path.write_text("no json\n")
     with pytest.raises(UserError, match="line 1: not valid JSON"):
-        windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
+        text_windows.corpus(spec.parse(f"jsonl:{path}"), "text").texts(0, 10)
 
 
 def test_compressed_files_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(UserError, match="rosetta data cache"):
-        windows.corpus(spec.parse(f"text:{tmp_path}/*.gz"), "text")
+        text_windows.corpus(spec.parse(f"text:{tmp_path}/*.gz"), "text")
 
 
 def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one two\r\nthree\r\n")
     source = spec.parse(f"text:{tmp_path}/a.txt")
     assert (
-        windows.corpus(source, "text").texts(0, 100)
+        text_windows.corpus(source, "text").texts(0, 100)
         == ["one two", "three"]
         == list(documents.documents(source, "text"))
     )
@@ -98,5 +98,5 @@ def test_lines_of_windows_end_before_their_carriage_return(tmp_path: Path) -> No
 def test_empty_files_among_others_do_no_harm(tmp_path: Path) -> None:
     for name, body in (("a", ""), ("b", "one two\n"), ("c", ""), ("d", "three\n")):
         (tmp_path / f"{name}.txt").write_text(body)
-    corpus = windows.corpus(spec.parse(f"text:{tmp_path}/*.txt"), "text")
+    corpus = text_windows.corpus(spec.parse(f"text:{tmp_path}/*.txt"), "text")
     assert corpus.texts(0, corpus.size) == ["one two", "three"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rosetta import cli, doctor
+from rosetta.core.gpu_query import Card
 from rosetta.doctor import machine as machines
-from rosetta.launch.card import Card
 from tests.support import old_pythons
 from tests.support.fake_machine import A100, machine
 

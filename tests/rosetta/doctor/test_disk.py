@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.core.system_queries import Room
 from rosetta.doctor import disk
-from rosetta.doctor.system import Room
 from tests.support.fake_machine import GIB, find, ids, machine
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.doctor.system import Done
-from rosetta.launch.card import Card
+from rosetta.core.gpu_query import Card
+from rosetta.core.system_queries import Done
 from tests.support.fake_machine import (
     A100,
     B200,

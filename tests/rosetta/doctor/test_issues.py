@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.packages import known_issues
-from rosetta.doctor import issues
+from rosetta.doctor import version_issues
 from tests.support.fake_machine import A100, B200, find, ids, machine
 
 RECORD: dict[str, Any] = {
@@ -24,8 +24,8 @@ def test_those_of_the_versions_are_notes(tmp_path: Path) -> None:
 
 
 def test_those_that_other_checks_look_into_are_told_once(tmp_path: Path) -> None:
-    assert set(issues.LOOKED_INTO) <= {each["id"] for each in known_issues.load()}
-    assert not set(issues.LOOKED_INTO) & set(ids(machine(tmp_path, issues=OURS)))
+    assert set(version_issues.LOOKED_INTO) <= {each["id"] for each in known_issues.load()}
+    assert not set(version_issues.LOOKED_INTO) & set(ids(machine(tmp_path, issues=OURS)))
     assert ids(machine(tmp_path, issues=OURS, shm=64 << 20))["shm-too-small"] == "blocker"
 
 

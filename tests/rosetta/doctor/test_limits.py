@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.doctor.system import Room
+from rosetta.core.system_queries import Room
 from tests.support.fake_machine import GIB, H100, find, ids, machine, write
 
 

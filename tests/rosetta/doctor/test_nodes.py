@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rosetta.core.system_queries import Done
 from rosetta.doctor.machine import Machine
-from rosetta.doctor.system import Done
 from tests.support.fake_machine import H100, find, ids, machine
 
 JOB = {

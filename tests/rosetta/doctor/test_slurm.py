@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from rosetta.core.errors import UserError
 from rosetta.doctor import slurm
-from rosetta.errors import UserError
 
 
 @pytest.mark.parametrize(

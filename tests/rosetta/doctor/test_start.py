@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
+from rosetta.doctor import launch_checks
 from rosetta.doctor import machine as machines
-from rosetta.doctor import start
-from rosetta.errors import UserError
-from rosetta.launch.card import Card
 from tests.support.fake_machine import INSTALLED, PROPRIETARY, machine
 from tests.support.t5x_scripts import SCRIPTS, Place, place_
 
@@ -29,7 +29,7 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             return machine(tmp_path, quick=quick, given=cards, environment=given, **changes)
 
         monkeypatch.setattr(machines, "here", here)
-        return start.check(environment, cards, platforms)
+        return launch_checks.check(environment, cards, platforms)
 
     return checked
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from rosetta.health import agreement
-from rosetta.health.agreement import Agreement
-from rosetta.health.board import Local, Shared
+from rosetta.health import barrier
+from rosetta.health.barrier import Agreement
+from rosetta.health.key_value_store import Local, Shared
 
 
 def test_one_process_needs_nobody() -> None:
@@ -84,7 +84,7 @@ def test_it_can_be_asked_for_again() -> None:
 
 
 def test_one_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "PATIENCE", 0.1)
+    monkeypatch.setattr(barrier, "PATIENCE", 0.1)
     first = Agreement("stop", Local(), 0, 3)
     first.ask("TERM")
     with pytest.raises(TimeoutError, match=r"1, 2 did not answer"):

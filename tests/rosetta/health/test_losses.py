@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import losses
-from rosetta.health.losses import Bad, Judge
+from rosetta.health import bad_losses
+from rosetta.health.bad_losses import Bad, Judge
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -44,7 +44,7 @@ def test_the_dump_says_what_is_known(tmp_path: Path) -> None:
     bad = Bad(7, math.nan, "the loss is nan")
     batch = {"step": 7, "hash": "ab", "examples": [56, 57]}
     for rank in range(2):
-        into = losses.dump(
+        into = bad_losses.dump(
             str(tmp_path),
             rank,
             bad,

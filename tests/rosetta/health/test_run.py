@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import run, stop, watch
-from rosetta.health.agreement import Agreement
-from rosetta.health.board import Local
-from rosetta.health.follow import Follower
-from rosetta.health.run import Health, Source, Stopped
+from rosetta.health import run_health, stop_signals, watchdog
+from rosetta.health.barrier import Agreement
+from rosetta.health.key_value_store import Local
+from rosetta.health.run_health import Health, Source, Stopped
 from rosetta.health.settings import Settings
 from rosetta.health.step_failure import StepFailedError
+from rosetta.health.step_tracking import Follower
 
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING = Source(lambda _: None, dict)
@@ -27,7 +27,7 @@ NOTHING = Source(lambda _: None, dict)
 
 @pytest.fixture
 def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Health]]:
-    monkeypatch.setattr(stop, "_each", lambda _: None)
+    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
     made: list[Health] = []
 
     def make(**settings: object) -> Health:
@@ -37,7 +37,7 @@ def health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     yield make
     for each in made:
         each.close()
-    run._current = None
+    run_health._current = None
 
 
 def _train(health: Health, losses: list[float]) -> int:
@@ -116,7 +116,7 @@ def test_a_signal_stops_it_with_a_checkpoint(health: Callable[..., Health]) -> N
 
 PROGRAM = """
 import sys, time
-from rosetta.health.run import Health, Source
+from rosetta.health.run_health import Health, Source
 from rosetta.health.settings import Settings
 health = Health(sys.argv[1], Settings(watchdog_seconds=1.0, watchdog_steps=2.0), 0, 1, Source(lambda step: {"hash": "ab"}, lambda: {"k": [0.5]}))
 def hangs():
@@ -132,7 +132,7 @@ elif sys.argv[2] == "hang":
     health.given(10, hangs)
     time.sleep(600)
 else:
-    from rosetta.health.run import Stopped
+    from rosetta.health.run_health import Stopped
     try:
         health.given(10, lambda: float("nan"))
         health.follower.settle()
@@ -141,10 +141,10 @@ else:
         if sys.argv[2] == "unwritable":
             open(sys.argv[1] + "/bad_step_10", "x")
         from rosetta.errors import UserError
-        from rosetta.health import run
+        from rosetta.health import run_health
         def finish():
             raise UserError("checkpoint 9 is not written", "/m", "make room")
-        run.over(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
+        run_health.over(finish if sys.argv[2] == "full" else lambda: sys.argv[1])
 """
 
 
@@ -202,8 +202,8 @@ def test_a_bad_step_is_written_down_where_a_checkpoint_before_it_found_no_room(
 
 FAILS = """
 import sys
-from rosetta.health import run
-from rosetta.health.run import Health, Source
+from rosetta.health import run_health
+from rosetta.health.run_health import Health, Source
 from rosetta.health.settings import Settings
 
 class XlaRuntimeError(RuntimeError):
@@ -223,8 +223,8 @@ try:
         health.given(step, (lambda: 1.0) if step < 3 else fails)
     print("all were given")
 except Exception as error:
-    run.over(lambda: sys.argv[1])
-    run.explain(error, "take a smaller batch", lambda: print("saves are waited for", file=sys.stderr))
+    run_health.over(lambda: sys.argv[1])
+    run_health.explain(error, "take a smaller batch", lambda: print("saves are waited for", file=sys.stderr))
     raise
 """
 
@@ -294,7 +294,7 @@ def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
     thread = threading.Thread(target=train)
     thread.start()
     thread.join(0.5)
-    assert given <= run._AHEAD
+    assert given <= run_health._AHEAD
     over.set()
     thread.join(60)
     assert given == 100
@@ -302,15 +302,15 @@ def test_the_training_never_gives_more_than_a_bounded_number_of_steps_ahead(
 
 STOPS = """
 import sys
-from rosetta.health import run
-from rosetta.health.run import Health, Source, Stopped
+from rosetta.health import run_health
+from rosetta.health.run_health import Health, Source, Stopped
 from rosetta.health.settings import Settings
 health = Health(sys.argv[1], Settings(), 0, 1, Source(lambda step: None, dict))
 health._stop.ask("SIGTERM")
 try:
     health.before(15)
 except Stopped:
-    run.over(lambda: sys.argv[1])
+    run_health.over(lambda: sys.argv[1])
 """
 
 
@@ -348,10 +348,10 @@ def test_written_is_said_of_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     )
 
 
-def _watches(board: Local, folder: Path, ranks: int) -> list[watch.Watch]:
+def _watches(board: Local, folder: Path, ranks: int) -> list[watchdog.Watch]:
     made = []
     for rank in range(ranks):
-        each = watch.Watch(
+        each = watchdog.Watch(
             board,
             rank,
             ranks,
@@ -411,7 +411,7 @@ def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreement
     for rank, names in enumerate((("save", "stop"), ("stop", "save"))):
         agreements = [Agreement(name, board, rank, 3) for name in names]
         agreements[0].ask("each asks for another one first")
-        each = watch.Watch(
+        each = watchdog.Watch(
             board,
             rank,
             3,
@@ -437,9 +437,9 @@ def test_an_answer_that_is_waited_for_holds_up_neither_signs_nor_other_agreement
 
 
 def test_a_slow_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop, "_each", lambda _: None)
+    monkeypatch.setattr(stop_signals, "_each", lambda _: None)
     board = Local()
-    monkeypatch.setattr("rosetta.health.board.of_run", lambda _: board)
+    monkeypatch.setattr("rosetta.health.key_value_store.of_run", lambda _: board)
     both = [Health(str(tmp_path), Settings(), rank, 2, NOTHING) for rank in range(2)]
     both[0].watch._who = {0: "node0", 1: "node1"}
     both[0].follower._durations.append(0.5)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.health import board, run_lock, stop
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.health import key_value_store, run_lock, stop_signals
 from rosetta.health.run_lock import FILE, Holder, acquire
-from rosetta.launch import folders
 
 ROOT = Path(__file__).resolve().parents[3]
 ELSEWHERE = Holder(
@@ -37,7 +37,7 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(run_lock, "_PAUSE", 0.02)
-    monkeypatch.setattr(stop, "_last", [])
+    monkeypatch.setattr(stop_signals, "_last", [])
     yield
     for lock in list(run_lock._held.values()):
         lock.release()
@@ -92,7 +92,7 @@ def test_one_that_ends_gives_it_free(tmp_path: Path) -> None:
     acquire(str(tmp_path), "MODEL_DIR", {}).release()
     assert list(tmp_path.iterdir()) == []
     acquire(str(tmp_path), "MODEL_DIR", {})
-    stop.run_last()  # as every end with one line does
+    stop_signals.run_last()  # as every end with one line does
     assert list(tmp_path.iterdir()) == []
 
 
@@ -193,8 +193,8 @@ def test_a_run_that_was_taken_over_ends(tmp_path: Path) -> None:
 def test_all_processes_learn_of_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]
 ) -> None:
-    shared = board.Local()
-    monkeypatch.setattr(board, "of_run", lambda _: shared)
+    shared = key_value_store.Local()
+    monkeypatch.setattr(key_value_store, "of_run", lambda _: shared)
     raised: list[str] = []
 
     def enter(rank: int) -> None:
@@ -240,7 +240,7 @@ class _Store:
 
 def test_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = _Store()
-    monkeypatch.setattr(folders, "path", store.path)
+    monkeypatch.setattr(run_folders, "path", store.path)
     lock = acquire("gs://bucket/run", "MODEL_DIR", {}, lease=0.1)
     assert list(store.files) == [f"gs://bucket/run/{FILE}"]
     holder = Holder(**json.loads(store.files[f"gs://bucket/run/{FILE}"])["holder"])

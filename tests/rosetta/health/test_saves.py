@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.health import checkpoint_files
-from rosetta.health.saves import NoRoomError, Saves, full
+from rosetta.health.checkpoint_reports import NoRoomError, Saves, full
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.health.settings import Settings, check_process_variables, read
 
 

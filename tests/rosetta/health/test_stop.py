@@ -11,22 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import stop
-from rosetta.launch import progress
+from rosetta.health import progress, stop_signals
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import sys, time
-from rosetta.health import stop
-stop.take()
+from rosetta.health import stop_signals
+stop_signals.take()
 print("ready", flush=True)
 asked = []
 if "late" in sys.argv:
     time.sleep(1)
-stop.asks(asked.append)
+stop_signals.asks(asked.append)
 while not asked or "deaf" in sys.argv:
     time.sleep(0.01)
-stop.end(f"ended by {asked[0]}")
+stop_signals.end(f"ended by {asked[0]}")
 """
 
 
@@ -47,7 +46,7 @@ def _started(*words: str, terminal: int = -1) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("number", stop.SIGNALS)
+@pytest.mark.parametrize("number", stop_signals.SIGNALS)
 @pytest.mark.parametrize("when", [[], ["late"]])
 def test_a_signal_asks_for_a_stop_even_before_anybody_listens(
     number: signal.Signals, when: list[str]
@@ -62,13 +61,13 @@ def test_a_signal_asks_for_a_stop_even_before_anybody_listens(
     ]
 
 
-@pytest.mark.parametrize("number", stop.SIGNALS)
+@pytest.mark.parametrize("number", stop_signals.SIGNALS)
 def test_a_second_one_ends_it_at_once(number: signal.Signals) -> None:
     process = _started("deaf")
     process.send_signal(signal.SIGUSR1)
     assert process.stderr is not None
     process.stderr.readline()
-    time.sleep(stop.ECHO + 0.1)
+    time.sleep(stop_signals.ECHO + 0.1)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
@@ -105,7 +104,7 @@ def test_it_is_said_on_the_terminal_too_and_to_nobody_where_all_have_gone() -> N
 
 
 def test_released_they_end_it_as_any_program() -> None:
-    program = "from rosetta.health import stop; import time; stop.take(); stop.release(); print('ready', flush=True); time.sleep(60)"
+    program = "from rosetta.health import stop_signals; import time; stop_signals.take(); stop_signals.release(); print('ready', flush=True); time.sleep(60)"
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -119,7 +118,7 @@ def test_released_they_end_it_as_any_program() -> None:
 def test_what_is_still_to_be_written_is(tmp_path: Path) -> None:
     """`end` leaves atexit out; the line of the last batch is written all the same."""
     batches = "type('Batches', (), {'shard': 0, 'shards': 1, 'batch': 1})()"
-    program = f"import numpy; from rosetta.data.batchlog import BatchLog; from rosetta.health import stop; BatchLog({batches}).note(3, {{'a': numpy.zeros((1, 2))}}); stop.end('over')"
+    program = f"import numpy; from rosetta.data.batch_log import BatchLog; from rosetta.health import stop_signals; BatchLog({batches}).note(3, {{'a': numpy.zeros((1, 2))}}); stop_signals.end('over')"
     log = tmp_path / "hashes"
     done = subprocess.run(
         [sys.executable, "-c", program],

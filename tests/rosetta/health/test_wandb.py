@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.health import wandb
+from rosetta.health import weights_and_biases
 
 STAND_IN = """
 import json, os
@@ -34,12 +34,12 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("STAND_IN", str(tmp_path / "told"))
-    monkeypatch.setenv(wandb.KEY, KEY)
+    monkeypatch.setenv(weights_and_biases.KEY, KEY)
     return tmp_path / "told"
 
 
 def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> None:
-    board = wandb.Board("/runs/large", {wandb.KEY: KEY})
+    board = weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
     board.log(10, {"loss": 2.5})
     board.close()
     init, *others = told.read_text().splitlines()
@@ -50,7 +50,7 @@ def test_scalars_go_there_under_the_names_that_tensorboard_has(told: Path) -> No
 def test_a_run_goes_on_without_it_and_no_key_is_printed(
     told: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    board = wandb.Board("/runs/large", {wandb.KEY: KEY})
+    board = weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
     board.log(13, {"loss": 2.5})
     board.log(20, {"loss": 2.5})
     board.close()
@@ -63,7 +63,7 @@ def test_a_run_goes_on_without_it_and_no_key_is_printed(
 
 
 def test_without_a_key_nothing_is_imported(told: Path) -> None:
-    board = wandb.Board("/runs/large", {})
+    board = weights_and_biases.Board("/runs/large", {})
     board.log(10, {"loss": 2.5})
     board.close()
     assert not told.exists()
@@ -72,8 +72,8 @@ def test_without_a_key_nothing_is_imported(told: Path) -> None:
 def test_that_it_is_missing_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb, "find_spec", lambda _: None)
-    wandb.Board("/runs/large", {wandb.KEY: KEY})
+    monkeypatch.setattr(weights_and_biases, "find_spec", lambda _: None)
+    weights_and_biases.Board("/runs/large", {weights_and_biases.KEY: KEY})
     assert (
         capsys.readouterr().err
         == "rosetta: WANDB_API_KEY is set, and wandb is not installed: pip install wandb\n"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import card
-from rosetta.launch.card import Card
+from rosetta.core import gpu_query
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
 
 H100, A100 = Card("NVIDIA H100 80GB HBM3", (9, 0)), Card("NVIDIA A100-SXM4-80GB", (8, 0))
 
@@ -27,9 +27,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("driver")
 def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert card.cards() == [H100, A100]
+    assert gpu_query.cards() == [H100, A100]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert card.cards() == [A100]
+    assert gpu_query.cards() == [A100]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_the_drivers_program_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_driver_that_does_not_answer(driver: Path, text: str, expected: list[Card]) -> None:
     driver.write_text(text)
-    assert card.cards() == expected
+    assert gpu_query.cards() == expected
 
 
 def test_no_driver(driver: Path) -> None:
     driver.unlink()
-    assert card.cards() == []
+    assert gpu_query.cards() == []
 
 
 @pytest.mark.parametrize(
@@ -64,15 +64,15 @@ def test_no_driver(driver: Path) -> None:
     ],
 )
 def test_visible_cards(chosen: str | None, left: list[Card]) -> None:
-    assert card.visible([H100, A100], chosen) == left
+    assert gpu_query.visible([H100, A100], chosen) == left
 
 
 def test_the_platform_is_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert card.platform([H100]) == "cpu"
+    assert gpu_query.platform([H100]) == "cpu"
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert card.platform([H100]) == "cuda,cpu"
+    assert gpu_query.platform([H100]) == "cuda,cpu"
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_never_on_the_cpu_unasked(
 ) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(card, "present", lambda: False)
+    monkeypatch.setattr(gpu_query, "present", lambda: False)
     if hidden is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     with pytest.raises(UserError, match=complaint):
-        card.platform([])
+        gpu_query.platform([])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(card, "present", lambda: True)
-    assert card.platform([]) == "cuda,cpu", "an image without nvidia-smi"
+    monkeypatch.setattr(gpu_query, "present", lambda: True)
+    assert gpu_query.platform([]) == "cuda,cpu", "an image without nvidia-smi"

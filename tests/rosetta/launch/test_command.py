@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rosetta.launch.description import Run
+from rosetta.core.run_description import Run
 from tests.support import fake_launchers, old_pythons
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -347,7 +347,7 @@ def test_on_a_login_node(place: fake_launchers.Place, python: str) -> None:
 
 
 def test_no_newer_syntax_than_that_of_python_39() -> None:
-    code = "import sys; from rosetta.launch import command, docker, jobset, node, run, slurm; from rosetta.presets import describe; print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rosetta'))"
+    code = "import sys; from rosetta.launch import docker, jobset, slurm; from rosetta.commands import run; from rosetta.launch import node_processes, execution; from rosetta.presets import describe; print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'rosetta'))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import description
+from rosetta.core import run_description
+from rosetta.core.errors import UserError
 
-RUN = description.Run(
+RUN = run_description.Run(
     "pax",
     ("rosetta", "pax", "train"),
     "GPT5B",
@@ -20,7 +20,7 @@ RUN = description.Run(
 
 
 def test_read_is_the_inverse() -> None:
-    assert description.read(json.loads(json.dumps(RUN.as_json()))) == RUN
+    assert run_description.read(json.loads(json.dumps(RUN.as_json()))) == RUN
 
 
 def test_the_other_frameworks_settings_are_not_in_it() -> None:
@@ -30,7 +30,9 @@ def test_the_other_frameworks_settings_are_not_in_it() -> None:
 
 @pytest.mark.parametrize(("per", "processes"), [("gpu", 32), ("node", 4)])
 def test_processes(per: str, processes: int) -> None:
-    assert description.Run("t5x", (), "xl", nodes=4, processes_per_node=per).processes == processes
+    assert (
+        run_description.Run("t5x", (), "xl", nodes=4, processes_per_node=per).processes == processes
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_another_document_is_refused(change: dict[str, Any], what: str) -> None:
         name: value for name, value in {**RUN.as_json(), **change}.items() if value is not None
     }
     with pytest.raises(UserError, match=what):
-        description.read(document)
+        run_description.read(document)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,11 @@ def test_another_kind_is_refused_without_its_value(change: dict[str, Any]) -> No
     with pytest.raises(
         UserError, match=f"run description: its {name} is of another kind; give "
     ) as refused:
-        description.read({**RUN.as_json(), **change})
+        run_description.read({**RUN.as_json(), **change})
     assert "hidden" not in str(refused.value)
 
 
 @pytest.mark.parametrize("document", [[], "x", None])
 def test_what_is_no_object_is_refused(document: Any) -> None:
     with pytest.raises(UserError, match="it is no JSON object"):
-        description.read(document)
+        run_description.read(document)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from rosetta.core.gpu_query import Card
 from rosetta.launch import devices
-from rosetta.launch.card import Card
 
 H100 = Card("H100", (9, 0))
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from rosetta.core.run_description import Run
 from rosetta.launch import docker
-from rosetta.launch.description import Run
 from rosetta.launch.rendering import Options, Rendering
 from tests.rosetta.launch.test_hostile import HOSTILE, SECRETS
 

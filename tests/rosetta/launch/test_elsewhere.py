@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import elsewhere
-from rosetta.launch.description import Run
-from rosetta.presets import files, schema
+from rosetta.core.errors import UserError
+from rosetta.core.run_description import Run
+from rosetta.launch import placement_checks
+from rosetta.presets import preset_files, schema
 from tests.support import fake_launchers
 
 T5X = Run(
@@ -41,7 +41,10 @@ def place(tmp_path: Path) -> fake_launchers.Place:
 def test_a_folder_that_stays(run: Run, folder: str) -> None:
     for on in ALL:
         assert (
-            elsewhere.folders(replace(run, env={elsewhere.OUTPUT[run.framework]: folder}), on) == ()
+            placement_checks.folders(
+                replace(run, env={placement_checks.OUTPUT[run.framework]: folder}), on
+            )
+            == ()
         )
 
 
@@ -73,22 +76,24 @@ def test_a_folder_that_goes_with_its_container(run: Run, env: dict[str, str], wh
     run = replace(run, env=env)
     for on in ("docker", "jobset"):
         with pytest.raises(UserError) as error:
-            elsewhere.folders(run, on)
+            placement_checks.folders(run, on)
         assert str(error.value).startswith(what)
     for on in ("pyxis", "apptainer"):  # sites mount things themselves
-        (line,) = elsewhere.folders(run, on)
+        (line,) = placement_checks.folders(run, on)
         assert line.startswith(what.partition(" it would be")[0].rstrip())
         assert "unless the site mounts it, it is lost with the container; give " in line
     for on in ("local", "slurm"):
-        assert elsewhere.folders(run, on) == ()
+        assert placement_checks.folders(run, on) == ()
 
 
 def test_a_workspace_that_stays_is_enough() -> None:
-    assert elsewhere.folders(replace(T5X, env={"T5X_WORKSPACE_DIR": "/shared"}), "docker") == ()
+    assert (
+        placement_checks.folders(replace(T5X, env={"T5X_WORKSPACE_DIR": "/shared"}), "docker") == ()
+    )
 
 
 def test_of_another_entry_nothing_is_known() -> None:
-    assert elsewhere.folders(replace(T5X, entry=("sh", "-c", "true")), "docker") == ()
+    assert placement_checks.folders(replace(T5X, entry=("sh", "-c", "true")), "docker") == ()
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,8 @@ def test_what_it_reads_and_no_mount_brings(env: dict[str, str], missing: str) ->
         else ()
     )
     for on in ALL:
-        assert elsewhere.folders(run, on) == wanted
-    assert elsewhere.folders(run, "slurm") == ()
+        assert placement_checks.folders(run, on) == wanted
+    assert placement_checks.folders(run, "slurm") == ()
 
 
 @pytest.mark.parametrize("where", ON)
@@ -219,11 +224,11 @@ def test_the_examples_of_the_page_lack_nothing(place: fake_launchers.Place) -> N
 def test_the_page_says_which_presets_bring_nodes() -> None:
     one = {
         name
-        for name in files.presets()
+        for name in preset_files.presets()
         if name not in schema.FRAMEWORKS
         and not any(
             layer.values["nodes"].value > 1
-            for layer in files.chain(name)
+            for layer in preset_files.chain(name)
             if "nodes" in layer.values
         )
     }

@@ -4,33 +4,33 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
 
 
 def test_folders_that_cannot_be_made_are_refused() -> None:
     with pytest.raises(UserError, match="/proc cannot be written to"):
-        folders.writable("/proc/a/b")  # not by the superuser either
-    folders.writable("gs://bucket/a")
+        run_folders.writable("/proc/a/b")  # not by the superuser either
+    run_folders.writable("gs://bucket/a")
 
 
 def test_an_address_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folders.absolute("gs://bucket/a") == "gs://bucket/a"
-    assert folders.absolute("a/../b") == f"{tmp_path}/b"
+    assert run_folders.absolute("gs://bucket/a") == "gs://bucket/a"
+    assert run_folders.absolute("a/../b") == f"{tmp_path}/b"
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    folders.write(tmp_path / "new" / "file", "text")
+    run_folders.write(tmp_path / "new" / "file", "text")
     assert (tmp_path / "new" / "file").read_text() == "text"
     with pytest.raises(UnicodeEncodeError):
-        folders.write(tmp_path / "new" / "file", "\ud800")
+        run_folders.write(tmp_path / "new" / "file", "\ud800")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file"]
     assert (tmp_path / "new" / "file").read_text() == "text"
 
 
 def test_checkpoints_of_a_folder(tmp_path: Path) -> None:
-    assert folders.steps(str(tmp_path / "nowhere")) == []
+    assert run_folders.steps(str(tmp_path / "nowhere")) == []
     for name in (
         "checkpoint_20",
         "checkpoint_3",
@@ -39,6 +39,6 @@ def test_checkpoints_of_a_folder(tmp_path: Path) -> None:
         "other",
     ):
         (tmp_path / name).mkdir()
-    assert folders.steps(str(tmp_path)) == [3, 7, 20]
-    assert folders.step_of(f"{tmp_path}/checkpoint_3/") == 3
-    assert folders.step_of(str(tmp_path)) is None
+    assert run_folders.steps(str(tmp_path)) == [3, 7, 20]
+    assert run_folders.step_of(f"{tmp_path}/checkpoint_3/") == 3
+    assert run_folders.step_of(str(tmp_path)) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.launch import description
-from rosetta.launch.description import Run
+from rosetta.core import run_description
+from rosetta.core.run_description import Run
 from tests.support import fake_launchers
 
 HOSTILE = (
@@ -80,7 +80,7 @@ def document(
         env=env,
         mounts=mounts,
     )
-    assert description.read(json.loads(json.dumps(run.as_json()))) == run
+    assert run_description.read(json.loads(json.dumps(run.as_json()))) == run
     return json.dumps(run.as_json())
 
 

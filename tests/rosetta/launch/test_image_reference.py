@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.launch.image_reference import describe_dropped_tag, read_image, write_image
 
 HEX = "sha256:" + "0123456789abcdef" * 4

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rosetta.core.run_description import Run
 from rosetta.launch import jobset
-from rosetta.launch.description import Run
 from rosetta.launch.rendering import Options
 
 jsonschema = pytest.importorskip("jsonschema", reason="NOT TESTED: needs the builder's environment")

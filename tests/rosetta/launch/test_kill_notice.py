@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.launch import kill_notice
+from rosetta.core import kill_notice
 
 
 @pytest.mark.parametrize(

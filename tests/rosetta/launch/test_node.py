@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import node
-from rosetta.launch.node import Layout
+from rosetta.core.errors import UserError
+from rosetta.launch import node_processes
+from rosetta.launch.node_processes import Layout
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_one_process_is_told_nothing_of_the_job_it_is_in() -> None:
-    assert node.environments(
+    assert node_processes.environments(
         Layout(1), {"SLURM_NTASKS": "8", "SLURM_JOB_ID": "42", "SLURM_JOB_GPUS": "0", "A": "b"}
     ) == [{"SLURM_JOB_GPUS": "0", "A": "b"}]
 
 
 def test_several_meet_on_this_machine() -> None:
-    first, second = node.environments(
+    first, second = node_processes.environments(
         Layout(2), {"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "elsewhere", "A": "b"}
     )
     assert {name for name in first if first[name] != second[name]} == {
@@ -39,12 +39,12 @@ def test_several_meet_on_this_machine() -> None:
     assert first["A"] == "b"
     host, port = first["JAX_COORDINATOR_ADDRESS"].split(":")
     assert (host, first["SLURM_STEP_NODELIST"]) == ("127.0.0.1", "127.0.0.1")
-    assert node.environments(Layout(2), {})[0]["SLURM_JOB_ID"] != first["SLURM_JOB_ID"]
+    assert node_processes.environments(Layout(2), {})[0]["SLURM_JOB_ID"] != first["SLURM_JOB_ID"]
     assert 0 < int(port) < 65536
 
 
 def test_several_nodes() -> None:
-    found = node.environments(Layout(8, 4, 2, "n0:29400"), {})
+    found = node_processes.environments(Layout(8, 4, 2, "n0:29400"), {})
     assert [each["SLURM_PROCID"] for each in found] == [str(number) for number in range(16, 24)]
     assert {
         (
@@ -59,7 +59,7 @@ def test_several_nodes() -> None:
     assert (
         len(
             {
-                node.environments(Layout(8, 4, each, "n0:29400"), {})[0]["SLURM_JOB_ID"]
+                node_processes.environments(Layout(8, 4, each, "n0:29400"), {})[0]["SLURM_JOB_ID"]
                 for each in range(4)
             }
         )
@@ -142,7 +142,7 @@ def test_one_that_fails_ends_the_others_and_gives_the_status(
 
 def test_one_that_does_not_end_itself_is_killed(tmp_path: Path) -> None:
     text = "import os, signal, sys, time\nif os.environ['SLURM_PROCID'] == '1': sys.exit(3)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
-    code = f"import os, sys\nfrom rosetta.launch import node\nsys.exit(node.run([sys.executable, '-S', '-c', {text!r}], node.Layout(2), os.environ, 0.5))"
+    code = f"import os, sys\nfrom rosetta.launch import node_processes\nsys.exit(node_processes.run([sys.executable, '-S', '-c', {text!r}], node_processes.Layout(2), os.environ, 0.5))"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
         cwd=tmp_path,

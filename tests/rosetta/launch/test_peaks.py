@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.launch.peaks import PEAKS, mfu, peak_flops
+from rosetta.core.gpu_peaks import PEAKS, mfu, peak_flops
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosetta.launch import progress
-from rosetta.launch.progress import Report, Reporter, Work
+from rosetta.health import progress
+from rosetta.health.progress import Report, Reporter, Work
 
 REPORT = Report(1200, 100000, 3.14159, 2.5, 163840.0, 0.456, 0.012, 39520.0)
 

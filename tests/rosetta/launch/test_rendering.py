@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.core.run_description import Run
 from rosetta.launch import docker, jobset, rendering, slurm
-from rosetta.launch.description import Run
 from rosetta.launch.rendering import Options, Rendering
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.launch.secrets import Mask, secret
+from rosetta.core.secret_variables import Mask, secret
 
 AROUND = {"WANDB_API_KEY": "k3y k3y", "A_TOKEN": "t0ken", "SHORT_KEY": "ab", "PLAIN": "plain"}
 

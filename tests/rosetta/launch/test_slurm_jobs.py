@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.pax import settings as pax_settings
+from rosetta.pax.run import settings as pax_settings
 from tests.support import slurm_cluster
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.doctor import system
-from rosetta.errors import UserError
-from rosetta.launch import space
+from rosetta.core import disk_space, system_queries
+from rosetta.core.errors import UserError
 from tests.support import pax_scripts, t5x_scripts
 
 place_ = t5x_scripts.place_  # a fixture
@@ -16,7 +15,9 @@ GB = 10**9
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     monkeypatch.setattr(
-        system, "room", lambda _: None if free is None else system.Room(10**15, free, 1000)
+        system_queries,
+        "room",
+        lambda _: None if free is None else system_queries.Room(10**15, free, 1000),
     )
 
 
@@ -34,7 +35,7 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     ],
 )
 def test_how_many_are_there_at_a_time(saves: int, keep: int | None, there: int, times: int) -> None:
-    assert space.at_once(saves, keep, there) == times
+    assert disk_space.at_once(saves, keep, there) == times
 
 
 def test_a_run_whose_checkpoints_do_not_fit(
@@ -42,13 +43,13 @@ def test_a_run_whose_checkpoints_do_not_fit(
 ) -> None:
     folder = str(tmp_path / "new" / "run")
     disk(monkeypatch, 30 * GB)
-    assert space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
-    (line,) = space.check(folder, 10 * GB, 4, "MODEL_DIR")
+    assert disk_space.check(folder, 10 * GB, 3, "MODEL_DIR") == ()
+    (line,) = disk_space.check(folder, 10 * GB, 4, "MODEL_DIR")
     assert line.startswith(
         f"MODEL_DIR={folder}: the run's checkpoints come to at least 40.0 GB (4 of 10.0 GB), and 30.0 GB are free"
     )
     with pytest.raises(UserError) as refused:
-        space.check(folder, 31 * GB, 1, "MODEL_DIR")
+        disk_space.check(folder, 31 * GB, 1, "MODEL_DIR")
     assert (
         str(refused.value)
         == f"MODEL_DIR={folder}: a checkpoint takes at least 31.0 GB, and 30.0 GB are free; make room, or name another MODEL_DIR"
@@ -58,16 +59,16 @@ def test_a_run_whose_checkpoints_do_not_fit(
 def test_small_sizes_are_no_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk(monkeypatch, 300_000)
     with pytest.raises(UserError, match=r"takes at least 12\.3 MB, and 0\.3 MB are free"):
-        space.check(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
+        disk_space.check(str(tmp_path), 12_340_000, 1, "MODEL_DIR")
 
 
 def test_what_is_not_known_stops_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     disk(monkeypatch, 0)
-    assert space.check("gs://bucket/run", GB, 1, "MODEL_DIR") == ()
-    assert space.check(str(tmp_path), GB, 0, "MODEL_DIR") == (), "nothing is saved"
+    assert disk_space.check("gs://bucket/run", GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check(str(tmp_path), GB, 0, "MODEL_DIR") == (), "nothing is saved"
     disk(monkeypatch, None)
-    assert space.check(str(tmp_path), GB, 1, "MODEL_DIR") == ()
-    assert space.check("/proc/no/such", GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check(str(tmp_path), GB, 1, "MODEL_DIR") == ()
+    assert disk_space.check("/proc/no/such", GB, 1, "MODEL_DIR") == ()
 
 
 def test_scripts_ask(place: t5x_scripts.Place) -> None:
@@ -76,7 +77,7 @@ def test_scripts_ask(place: t5x_scripts.Place) -> None:
         (
             path
             for path in (Path("/run"), Path("/dev/shm"))
-            if (room := system.room(path)) and 0 < room.free < 100 * GB
+            if (room := system_queries.room(path)) and 0 < room.free < 100 * GB
         ),
         None,
     )

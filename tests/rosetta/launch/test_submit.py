@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.launch.description import Run
+from rosetta.core.run_description import Run
 from tests.rosetta.launch.test_hostile import HOSTILE, SECRET_PARTS, SECRETS
 from tests.support import fake_launchers, slurm_cluster
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import words
+from rosetta.core import value_parsing
+from rosetta.core.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -20,41 +20,41 @@ from rosetta.launch import words
     ],
 )
 def test_yes_and_no(text: str, value: bool) -> None:
-    assert words.flag("X", text) is value
-    assert words.on({"X": text}, "X", default=not value) is value
+    assert value_parsing.flag("X", text) is value
+    assert value_parsing.on({"X": text}, "X", default=not value) is value
 
 
 def test_not_given_is_the_default() -> None:
-    assert words.on({"X": ""}, "X", default=True)
-    assert not words.on({}, "X")
+    assert value_parsing.on({"X": ""}, "X", default=True)
+    assert not value_parsing.on({}, "X")
 
 
 @pytest.mark.parametrize("text", ["", "2", "maybe"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=f"X: it is {text!r}; give 0 or 1"):
-        words.flag("X", text)
+        value_parsing.flag("X", text)
 
 
 def test_one_of_several() -> None:
-    assert words.one_of("X", "a", ("a", "b")) == "a"
+    assert value_parsing.one_of("X", "a", ("a", "b")) == "a"
     with pytest.raises(UserError, match="X: it is 'c'; choose one of: a, b"):
-        words.one_of("X", "c", ("a", "b"))
+        value_parsing.one_of("X", "c", ("a", "b"))
 
 
 def test_whole_numbers() -> None:
-    assert words.positive("X", "12") == 12
+    assert value_parsing.positive("X", "12") == 12
     for text in ("0", "-1", "1.5", "x", ""):
         with pytest.raises(UserError, match="give a whole number, at least 1"):
-            words.positive("X", text)
+            value_parsing.positive("X", text)
 
 
 def test_what_divides_all() -> None:
-    assert words.fitting(12, 8) == "choose one of: 1, 2, 4"
+    assert value_parsing.fitting(12, 8) == "choose one of: 1, 2, 4"
 
 
 def test_settings() -> None:
     known = ("T5_SIZE", "MODEL_DIR")
-    assert words.setting("MODEL_DIR=a=b", known, "here", "X=1") == ("MODEL_DIR", "a=b")
+    assert value_parsing.setting("MODEL_DIR=a=b", known, "here", "X=1") == ("MODEL_DIR", "a=b")
     for word, said in (
         ("T5_SZIE=x", "it has no variable T5_SZIE; did you mean T5_SIZE?"),
         ("QQQ=x", "it takes T5_SIZE MODEL_DIR"),
@@ -62,30 +62,34 @@ def test_settings() -> None:
         ("T5_SIZE", "is no setting"),
     ):
         with pytest.raises(UserError, match=r"^here: ") as refused:
-            words.setting(word, known, "here", "X=1")
+            value_parsing.setting(word, known, "here", "X=1")
         assert said in str(refused.value)
     with pytest.raises(UserError, match="did you mean MODEL_DIR"):
-        words.setting("MODEL_DIR_OLD=x", known, "here", "X=1")
+        value_parsing.setting("MODEL_DIR_OLD=x", known, "here", "X=1")
     with pytest.raises(UserError, match="did you mean T5_SIZE"):
-        words.setting("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
+        value_parsing.setting("SIZE=x", known, "here", "X=1", shown={"T5_SIZE": "SIZE"})
 
 
 @pytest.mark.parametrize(("text", "number"), [("3", 3.0), (".5", 0.5), ("2.", 2.0), ("0", 0.0)])
 def test_decimal_numbers(text: str, number: float) -> None:
-    assert words.parse_decimal(text) == words.parse_decimal(text, exponent=True) == number
+    assert (
+        value_parsing.parse_decimal(text)
+        == value_parsing.parse_decimal(text, exponent=True)
+        == number
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["", "٣", "²", "1_0", "0x10", "-1", "nan", "inf", "1e", "1,5", " 1", "1\n", "9" * 400]
 )
 def test_what_only_python_reads_as_a_number_is_not_decimal(text: str) -> None:
-    assert words.parse_decimal(text) is None
-    assert words.parse_decimal(text, exponent=True) is None
+    assert value_parsing.parse_decimal(text) is None
+    assert value_parsing.parse_decimal(text, exponent=True) is None
     with pytest.raises(UserError, match=r"^X: it is .*; give a number above 0, as in X=1e-3$"):
-        words.above_zero("X", text, "1e-3")
+        value_parsing.above_zero("X", text, "1e-3")
 
 
 def test_exponents() -> None:
-    assert words.parse_decimal("1e-3") is None
-    assert words.above_zero("X", "1e-3", "1e-3") == 0.001
-    assert words.parse_decimal("1e999", exponent=True) is None
+    assert value_parsing.parse_decimal("1e-3") is None
+    assert value_parsing.above_zero("X", "1e-3", "1e-3") == 0.001
+    assert value_parsing.parse_decimal("1e999", exponent=True) is None

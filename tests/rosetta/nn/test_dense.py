@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rosetta.nn import dense, fuse
+from rosetta.nn import dense, fused_kernels
 
 ROOT = Path(__file__).resolve().parents[3]
 ON_TWO = """\
@@ -54,11 +54,11 @@ def _arrays(widths: list[int]) -> tuple[Any, list[Any]]:
 @pytest.mark.parametrize("widths", [[6], [6, 6, 6], [4, 6, 2]], ids=["one", "equal", "unequal"])
 def test_join(widths: list[int]) -> None:
     _, kernels = _arrays(widths)
-    whole = fuse.join(kernels)
+    whole = fused_kernels.join(kernels)
     np.testing.assert_array_equal(
         whole.reshape(8, -1), np.concatenate(kernels, axis=1)
     )  # the same memory as side by side
-    for found, kernel in zip(fuse.part(whole, widths), kernels, strict=True):
+    for found, kernel in zip(fused_kernels.part(whole, widths), kernels, strict=True):
         np.testing.assert_array_equal(found, kernel)
 
 

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from flax import linen as nn
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import fp8
 
 E4M3, E5M2 = (ml_dtypes.float8_e4m3fn, 448.0), (ml_dtypes.float8_e5m2, 57344.0)

@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from rosetta import te as package
-from rosetta.errors import UserError
-from rosetta.nn import attention, fp8, route, te
+from rosetta.core import transformer_engine as package
+from rosetta.core.errors import UserError
+from rosetta.nn import attention, fallback_notice, fp8, transformer_engine
 from rosetta.nn.attention import Mask
 from rosetta.nn.dense import Kernel, contract
 from rosetta.t5x import network
-from rosetta.t5x.config import T5Config
+from rosetta.t5x.run.model_config import T5Config
 
 
 @jax.tree_util.register_pytree_node_class
@@ -216,7 +216,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, axes: set[str]) -> Any:
         sys.modules, "transformer_engine.common", types.ModuleType("transformer_engine.common")
     )
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
-    monkeypatch.setattr(route, "_said", set())
+    monkeypatch.setattr(fallback_notice, "_said", set())
     return asked
 
 
@@ -250,7 +250,7 @@ def _graded(multiply: Any, count: int) -> Any:
 
 
 def test_one_product_is_that_of_xla_and_so_is_its_state(engine: Any) -> None:
-    ours, theirs = _graded(fp8.contract, 1), _graded(te.contract, 1)
+    ours, theirs = _graded(fp8.contract, 1), _graded(transformer_engine.contract, 1)
     assert (64, 32) in engine
     assert {"dp_resource": "data"} in engine  # of the mesh's axes, the one that there is
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
@@ -276,14 +276,14 @@ def test_it_is_told_what_the_axes_are(
 ) -> None:
     axes.clear()
     axes |= there
-    _graded(te.contract, 1)
+    _graded(transformer_engine.contract, 1)
     assert engine[0] == told
 
 
 def test_fused_products_share_the_magnitude_that_is_kept(engine: Any) -> None:
     (outputs, (into_x, into_kernels, ours)), (found, (of_x, of_kernels, theirs)) = (
         _graded(fp8.contract, 3),
-        _graded(te.contract, 3),
+        _graded(transformer_engine.contract, 3),
     )
     assert (64, 3, 32) in engine
     for one, other in zip(
@@ -307,7 +307,7 @@ def test_what_it_cannot_take_is_multiplied_by_xla_and_said(
     engine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x, kernel = jnp.ones((1, 3, 64), jnp.float32), jnp.ones((64, 32), jnp.float32)
-    (found,) = te.contract(x, [kernel], [_state(1)], jnp.float32)
+    (found,) = transformer_engine.contract(x, [kernel], [_state(1)], jnp.float32)
     np.testing.assert_array_equal(found, fp8.contract(x, [kernel], [_state(1)], jnp.float32)[0])
     assert not [each for each in engine if isinstance(each, tuple)]
     assert (
@@ -349,7 +349,7 @@ class _Attending(nn.Module):
             "deterministic": self.deterministic,
             "transposed": self.transposed,
         }
-        return te.attention(query, key, value, relative=relative, mask=mask, **how)
+        return transformer_engine.attention(query, key, value, relative=relative, mask=mask, **how)
 
 
 def _attended(depth: int = 16) -> tuple[Any, Any, Any, Any]:
@@ -418,11 +418,11 @@ def test_who_attends(
     engine: Any, capsys: pytest.CaptureFixture[str], dtype: str, mask: Mask, chosen: str, says: str
 ) -> None:
     del engine
-    assert te.choose_attention(dtype=dtype, mask=mask, dropout=False) == chosen
+    assert transformer_engine.choose_attention(dtype=dtype, mask=mask, dropout=False) == chosen
     said = capsys.readouterr().err
     assert says in said
     assert bool(said) == bool(says)
-    assert te.choose_attention(dtype="bfloat16", mask=Mask(), dropout=True) == "te"
+    assert transformer_engine.choose_attention(dtype="bfloat16", mask=Mask(), dropout=True) == "te"
     assert "drops single weights" in capsys.readouterr().err
 
 
@@ -487,6 +487,6 @@ def test_without_a_driver_it_is_refused_in_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(package, "version", lambda: "2.20.2")
     monkeypatch.setattr("importlib.import_module", load)
     with pytest.raises(UserError, match="cannot be loaded") as problem:
-        te.require()
+        transformer_engine.require()
     assert "libcuda.so.1" in str(problem.value)
     assert "\n" not in str(problem.value)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import te_map
 
 D, W, F, LAYERS = 6, 8, 10, 3

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.pax import checks
+from rosetta.core.errors import UserError
+from rosetta.pax.run import experiment_checks
 
 
 class Small:
@@ -46,9 +46,11 @@ def _made(kind: type = Small, **given: Any) -> Any:
 
 
 def test_what_is_right_passes() -> None:
-    checks.check(_made(), 8)
-    checks.check(_made(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"), 4)
-    checks.check(_made(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8)
+    experiment_checks.check(_made(), 8)
+    experiment_checks.check(
+        _made(Experts, DCN_MESH_SHAPE=None, DIMS_PER_HEAD=None, LR_SCHEDULE="constant"), 4
+    )
+    experiment_checks.check(_made(ICI_MESH_SHAPE=[1, 2, 2], PERCORE_BATCH_SIZE=0.5), 8)
 
 
 @pytest.mark.parametrize(
@@ -131,46 +133,48 @@ def test_what_is_right_passes() -> None:
 )
 def test_what_is_not_is_one_line(given: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as caught:
-        checks.check(_made(**given), 8)
+        experiment_checks.check(_made(**given), 8)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
 
 
 def test_experts_come_in_every_second_layer() -> None:
     with pytest.raises(UserError, match="NUM_LAYERS=3: layers come in pairs"):
-        checks.check(_made(Experts, NUM_LAYERS=3), 8)
+        experiment_checks.check(_made(Experts, NUM_LAYERS=3), 8)
 
 
 def test_groups_of_tokens_divide_a_part_of_the_batch() -> None:
     """Two rows of 32 tokens a part."""
-    checks.check(_made(Experts, GROUPS_PER_PART=16), 8)
+    experiment_checks.check(_made(Experts, GROUPS_PER_PART=16), 8)
     with pytest.raises(
         UserError,
         match=r"GROUPS_PER_PART=3: a part of the batch has 64 tokens, which do not divide by it; give a divisor of them",
     ):
-        checks.check(_made(Experts, GROUPS_PER_PART=3), 8)
+        experiment_checks.check(_made(Experts, GROUPS_PER_PART=3), 8)
 
 
 def test_expert_parallelism_of_upstreams_is_refused() -> None:
     with pytest.raises(
         UserError, match="USE_EXPERT_PARALLEL: experts are laid over the data axis here"
     ):
-        checks.mesh(SimpleNamespace(USE_EXPERT_PARALLEL=True), 8)
+        experiment_checks.mesh(SimpleNamespace(USE_EXPERT_PARALLEL=True), 8)
 
 
 def test_the_mesh_is_the_product_of_both() -> None:
-    assert checks.mesh(_made(ICI_MESH_SHAPE=[2, 4, 1], DCN_MESH_SHAPE=[3, 1, 2]), 48) == [6, 4, 2]
+    assert experiment_checks.mesh(
+        _made(ICI_MESH_SHAPE=[2, 4, 1], DCN_MESH_SHAPE=[3, 1, 2]), 48
+    ) == [6, 4, 2]
 
 
 @pytest.mark.parametrize("given", ["float32", float])
 def test_precision_by_name_or_type(given: Any) -> None:
     if given is float:
         with pytest.raises(UserError, match="FPROP_DTYPE: it is 'float'"):
-            checks.precision(given)
+            experiment_checks.precision(given)
     else:
-        assert checks.precision(given) == given
+        assert experiment_checks.precision(given) == given
 
 
 def test_a_fraction_is_counted_in_whole_rows() -> None:
-    assert checks.batch(1 / 3, 6) == 2
-    assert checks.batch(0.125, 8) == 1
+    assert experiment_checks.batch(1 / 3, 6) == 2
+    assert experiment_checks.batch(0.125, 8) == 1

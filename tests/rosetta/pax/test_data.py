@@ -11,9 +11,9 @@ jax = required_modules.need("praxis", "paxml", "jax")
 
 import fiddle as fdl
 
-from rosetta.data import cache, training, vocabulary
+from rosetta.core.errors import UserError
 from rosetta.data import spec as specs
-from rosetta.errors import UserError
+from rosetta.data import token_cache, vocabulary, vocabulary_training
 from rosetta.pax import data
 from tests.support import corpora
 
@@ -177,7 +177,7 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
     words = corpora.text(
         tmp_path / "t", [f"{record['passage']} answer: yes answer: no" for record in BOOLQ]
     )
-    model = training.train(
+    model = vocabulary_training.train(
         specs.parts(words), str(tmp_path / "v.model"), size=285, extra_ids=0
     ).name
     records = lines(tmp_path / "b.jsonl", BOOLQ)
@@ -201,8 +201,10 @@ def test_boolqs_answers_are_told_apart_by_the_vocabularys_own_ids(
 
 
 def test_a_cache_needs_its_vocabulary_only_for_packing(tmp_path: Path) -> None:
-    kept = cache.Recipe("x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs="")
-    cache.write(
+    kept = token_cache.Recipe(
+        "x", BYTES.fingerprint(), "byte", BYTES.size, document_ends=True, pairs=""
+    )
+    token_cache.write(
         str(tmp_path / "c"), kept, DOCS, lambda batches: (BYTES.encode(batch) for batch in batches)
     )
     given = {"DATA": f"cache:{tmp_path}/c", "VOCAB": None}

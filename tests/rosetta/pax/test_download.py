@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.pax import download
+from rosetta.core.errors import UserError
+from rosetta.pax.run import download
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from praxis import layers, optimizers, schedules
 from praxis.layers import glam as praxis_glam
 from praxis.layers import models
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.pax import configs, experiment, softmax, switches
 
 SMALL = {

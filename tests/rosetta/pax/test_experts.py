@@ -17,9 +17,9 @@ from flax.traverse_util import flatten_dict
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, base_ops, transformers
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import fp8
-from rosetta.pax import einsum, experts
+from rosetta.pax import einsum, fp8_experts
 
 _SIZES: dict[str, Any] = {
     "name": "it",
@@ -59,7 +59,7 @@ def _run(made: Any) -> tuple[Any, Any, Any]:
 def test_with_plain_products_it_is_upstreams_layer() -> None:
     ours = _run(
         pax_fiddle.Config(
-            experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)
+            fp8_experts.Experts, **_SIZES, product_tpl=pax_fiddle.Config(base_ops.EinsumOp)
         )
     )
     for one, other in zip(
@@ -73,7 +73,7 @@ def test_with_plain_products_it_is_upstreams_layer() -> None:
 def test_in_fp8_it_is_near_and_routes_alike() -> None:
     (found, balance, (of_params, of_x)), (expected, exact, (_, exact_x)) = (
         _run(
-            experts.in_fp8(
+            fp8_experts.in_fp8(
                 pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES), "xla"
             )
         ),
@@ -102,7 +102,7 @@ def test_in_fp8_it_is_near_and_routes_alike() -> None:
 )
 def test_other_experts_are_refused(more: Any) -> None:
     layer = base_layer.instantiate(
-        experts.in_fp8(
+        fp8_experts.in_fp8(
             pax_fiddle.Config(transformers.TransformerFeedForwardMoe, **_SIZES, **more), "xla"
         )
     )

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.pax import fdl
+from rosetta.core.errors import UserError
+from rosetta.pax.run import fiddle_arguments
 
 
 @pytest.mark.parametrize(
@@ -20,20 +20,20 @@ from rosetta.pax import fdl
     ],
 )
 def test_what_is_no_literal_is_a_string(text: str, literal: str) -> None:
-    assert fdl.literal(text) == literal
-    assert fdl.value(literal) == fdl.value(text)
+    assert fiddle_arguments.literal(text) == literal
+    assert fiddle_arguments.value(literal) == fiddle_arguments.value(text)
 
 
 def test_words_may_have_spaces_and_the_last_of_a_name_wins() -> None:
     text = '--fdl.ICI_MESH_SHAPE=[1, 8, 1] --eval_on_test\n  --mode eval --fdl.PRECISE="a b"  --x=a b --fdl.ICI_MESH_SHAPE=[8,1,1]'
-    assert fdl.split(text) == (
+    assert fiddle_arguments.split(text) == (
         {"ICI_MESH_SHAPE": "[8,1,1]", "PRECISE": '"a b"'},
         ["--eval_on_test", "--mode", "eval", "--x=a b"],
     )
 
 
 def test_nothing_is_nothing() -> None:
-    assert fdl.split("  ") == ({}, [])
+    assert fiddle_arguments.split("  ") == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_nothing_is_nothing() -> None:
 )
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"is no option; write --fdl\.NAME=VALUE"):
-        fdl.split(text)
+        fiddle_arguments.split(text)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rosetta.pax import flops
+from rosetta.pax.run import flops
 from tests.support import required_modules
 
 SMALL = flops.Shape(

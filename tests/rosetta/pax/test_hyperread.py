@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.pax import hyperread, preflight
+from rosetta.pax.run import hyper_parameters, preflight
 from tests.support import required_modules
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_the_nearest_class_states_it_with_its_line() -> None:
-    found = hyperread.read("Synthetic5B")
+    found = hyper_parameters.read("Synthetic5B")
     assert {
-        name: hyperread.value(found, name)
+        name: hyper_parameters.value(found, name)
         for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "ICI_MESH_SHAPE", "USE_LORA")
     } == {
         "NUM_LAYERS": 24,
@@ -26,12 +26,12 @@ def test_the_nearest_class_states_it_with_its_line() -> None:
     for name in ("NUM_LAYERS", "VOCAB_SIZE", "MAX_STEPS", "USE_LORA"):
         file, _, line = found[name].place.partition(":")
         assert (ROOT / file).read_text().splitlines()[int(line) - 1].strip().startswith(name)
-    assert hyperread.read("GPT5B") == hyperread.read("Pile5B"), "another name of it"
+    assert hyper_parameters.read("GPT5B") == hyper_parameters.read("Pile5B"), "another name of it"
 
 
 def test_what_is_none_of_ours_states_nothing() -> None:
-    assert hyperread.read("Own") == {}
-    assert hyperread.value({}, "NUM_LAYERS") is None
+    assert hyper_parameters.read("Own") == {}
+    assert hyper_parameters.value({}, "NUM_LAYERS") is None
 
 
 @pytest.mark.parametrize("config", preflight.names())
@@ -39,7 +39,7 @@ def test_what_is_read_is_what_the_class_has(config: str) -> None:
     required_modules.need("paxml")
     from rosetta.pax import configs
 
-    read = hyperread.read(config)
+    read = hyper_parameters.read(config)
     assert len(read) > 50
     compared = 0
     for name, each in read.items():
@@ -54,5 +54,5 @@ def test_what_is_read_is_what_the_class_has(config: str) -> None:
 
 def test_every_name_is_an_experiments() -> None:
     assert {"NUM_LAYERS", "NUM_KV_HEADS", "NUM_EXPERTS", "LORA_RANK", "DATA"} <= set(
-        hyperread.names()
+        hyper_parameters.names()
     )

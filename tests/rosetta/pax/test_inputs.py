@@ -13,8 +13,8 @@ from tests.support import required_modules
 
 required_modules.need("jax", "praxis")
 
+from rosetta.core.errors import UserError
 from rosetta.data import pipeline
-from rosetta.errors import UserError
 from rosetta.pax import inputs
 from tests.support import corpora
 

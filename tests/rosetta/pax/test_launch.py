@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rosetta.pax import settings
+from rosetta.pax.run import settings
 from tests.support import t5x_scripts
 from tests.support.pax_scripts import BASE, H100, OURS, PILE, SLURM, TEXT, Place, place_
 

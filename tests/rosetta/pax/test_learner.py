@@ -21,7 +21,7 @@ import numpy as np
 from paxml import learners, sgf
 from praxis import base_layer, optimizers, pax_fiddle, py_utils, schedules
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import fp8
 from rosetta.pax import learner
 from tests.rosetta.nn import test_fp8 as plain

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.pax import preflight
+from rosetta.core.errors import UserError
+from rosetta.pax.run import preflight
 from tests.support import required_modules
 
 

@@ -15,9 +15,10 @@ required_modules.need("paxml")
 import jax
 from paxml import programs as upstream
 
-from rosetta.health.run import Stopped
-from rosetta.launch import progress
-from rosetta.pax import flops, programs
+from rosetta.health import progress
+from rosetta.health.run_health import Stopped
+from rosetta.pax import programs
+from rosetta.pax.run import flops
 
 
 class Source:

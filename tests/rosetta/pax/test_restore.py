@@ -17,8 +17,9 @@ from absl import flags
 from paxml import checkpoint_metadata, trainer_lib
 from praxis import pax_fiddle
 
-from rosetta.errors import UserError
-from rosetta.pax import configs, restore, stored
+from rosetta.core.errors import UserError
+from rosetta.pax import configs, restore
+from rosetta.pax.run import stored_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,9 +122,9 @@ def test_a_model_goes_on_from_its_own_checkpoint(
     """That is, of each family the shapes are Paxml's, with layers that repeat, in a row, of experts, and with a vocabulary that is padded."""
     made = _made(name, **given)
     checkpoint = _saved(tmp_path / "checkpoint_00000002", made)
-    assert restore.variables(made.task(), made.get_input_specs_provider_params()) == stored.shapes(
-        str(checkpoint)
-    )
+    assert restore.variables(
+        made.task(), made.get_input_specs_provider_params()
+    ) == stored_checkpoint.shapes(str(checkpoint))
     restore.check(made, str(tmp_path), trains=True)
 
 

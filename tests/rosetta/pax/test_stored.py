@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
-from rosetta.pax import stored
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.pax.run import stored_checkpoint
 
 _KERNEL = "params.lm.transformer.x_layers_0.ff_layer.ffn_layer1.linear"
 _FP8, _LORA = f"{_KERNEL}.einsum.input_amax_history", f"{_KERNEL}.lora_a"
@@ -64,23 +64,23 @@ def _run(folder: Path, *variables: str) -> str:
 def test_a_run_goes_on_as_it_was_begun(
     tmp_path: Path, variables: tuple[str, ...], fp8: bool, lora: bool
 ) -> None:
-    stored.agree(_run(tmp_path, *variables), fp8=fp8, lora=lora)
+    stored_checkpoint.agree(_run(tmp_path, *variables), fp8=fp8, lora=lora)
     with pytest.raises(UserError, match="checkpoint_00000010 has"):
-        stored.agree(str(tmp_path), fp8=not fp8, lora=lora)
+        stored_checkpoint.agree(str(tmp_path), fp8=not fp8, lora=lora)
     with pytest.raises(UserError, match=r"LoRA's kernels.*CHECKPOINT_RESTORE_PATH"):
-        stored.agree(str(tmp_path), fp8=fp8, lora=not lora)
+        stored_checkpoint.agree(str(tmp_path), fp8=fp8, lora=not lora)
 
 
 def test_a_run_without_checkpoints_is_fine(tmp_path: Path) -> None:
-    stored.agree(str(tmp_path), fp8=True, lora=True)
+    stored_checkpoint.agree(str(tmp_path), fp8=True, lora=True)
 
 
 def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
-    assert stored.shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
-    assert stored.shapes(str(tmp_path)) is None, "without metadata"
+    assert stored_checkpoint.shapes(_checkpoint(tmp_path / "a", _MODEL)) == _MODEL
+    assert stored_checkpoint.shapes(str(tmp_path)) is None, "without metadata"
     path = tmp_path / "a" / "metadata" / "metadata"
     path.write_text('{"version": 1.0}')
-    assert stored.shapes(str(tmp_path / "a")) is None, "before there were shapes"
+    assert stored_checkpoint.shapes(str(tmp_path / "a")) is None, "before there were shapes"
     for damaged in (
         "{",
         "[]",
@@ -89,7 +89,7 @@ def test_shapes_are_those_that_paxml_wrote_down(tmp_path: Path) -> None:
     ):
         path.write_text(damaged)
         with pytest.raises(UserError, match="it cannot be read") as caught:
-            stored.shapes(str(tmp_path / "a"))
+            stored_checkpoint.shapes(str(tmp_path / "a"))
         assert caught.value.where == str(path)
 
 
@@ -98,18 +98,18 @@ def test_an_object_store_is_asked_as_a_folder_is(
 ) -> None:
     _run(tmp_path, _FP8)
     monkeypatch.setattr(
-        folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
+        run_folders, "path", lambda name: Path(name.replace("gs://bucket", str(tmp_path)))
     )
-    found = stored.newest("gs://bucket/checkpoints")
+    found = stored_checkpoint.newest("gs://bucket/checkpoints")
     assert found == "gs://bucket/checkpoints/checkpoint_00000010"
-    assert set(stored.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
+    assert set(stored_checkpoint.shapes(found) or ()) == {f"{_KERNEL}.w", _FP8}
     with pytest.raises(UserError, match="has FP8 state"):
-        stored.agree("gs://bucket", fp8=False, lora=False)
+        stored_checkpoint.agree("gs://bucket", fp8=False, lora=False)
 
 
 def _refusal(there: dict[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -> str | None:
     try:
-        stored.same(there, _MODEL, "where", "do", ignored)
+        stored_checkpoint.same(there, _MODEL, "where", "do", ignored)
     except UserError as error:
         return error.what
     return None
@@ -160,7 +160,7 @@ def test_what_a_pattern_leaves_out_may_differ() -> None:
 
 def test_checkpoints_are_named_as_paxml_names_them(tmp_path: Path) -> None:
     assert (
-        stored.newest(f"{_run(tmp_path)}/checkpoints")
+        stored_checkpoint.newest(f"{_run(tmp_path)}/checkpoints")
         == f"{tmp_path}/checkpoints/checkpoint_00000010"
     )
-    assert stored.newest(str(tmp_path / "none")) is None
+    assert stored_checkpoint.newest(str(tmp_path / "none")) is None

@@ -14,9 +14,10 @@ import fiddle as fdl
 from fiddle import printing
 from praxis.layers import base_ops, transformers
 
-from rosetta import te
-from rosetta.errors import UserError
-from rosetta.pax import attention, checks, einsum, experts, learner, lora, switches
+from rosetta.core import transformer_engine
+from rosetta.core.errors import UserError
+from rosetta.pax import attention, einsum, fp8_experts, learner, lora, switches
+from rosetta.pax.run import experiment_checks
 from tests.support import pax_training
 
 FAMILIES = ("gpt", "llama", "gqa", "mqa", "glam")
@@ -65,7 +66,7 @@ def test_with_all_switches_off_nothing_is_changed(family: str, repeated: bool) -
 def test_fp8_is_for_every_projection(
     monkeypatch: pytest.MonkeyPatch, family: str, repeated: bool, by: str
 ) -> None:
-    monkeypatch.setattr(te, "require", lambda: "2.20.2")
+    monkeypatch.setattr(transformer_engine, "require", lambda: "2.20.2")
     asked = {"USE_FP8": True} if by == "xla" else {"ENABLE_TE": 1, "ENABLE_FP8": "1"}
     task = pax_training.experiment(family, USE_REPEATED_LAYER=repeated, **asked).task()
     layer = _layer(task)
@@ -86,7 +87,7 @@ def test_fp8_is_for_every_projection(
             fdl.get_callable(layer),
             layer.product_tpl.by,
             fdl.get_callable(layer.einsum_tpl),
-        ) == (experts.Experts, by, base_ops.EinsumOp)
+        ) == (fp8_experts.Experts, by, base_ops.EinsumOp)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -102,7 +103,7 @@ def test_fp8_is_for_every_projection(
 def test_who_attends(
     monkeypatch: pytest.MonkeyPatch, family: str, asked: Any, by: str, packed: bool
 ) -> None:
-    monkeypatch.setattr(te, "require", lambda: "2.20.2")
+    monkeypatch.setattr(transformer_engine, "require", lambda: "2.20.2")
     task = pax_training.experiment(
         family, FPROP_DTYPE="bfloat16", PACKED_INPUT=packed, **asked
     ).task()
@@ -116,7 +117,7 @@ def test_who_attends(
 
 
 @pytest.mark.parametrize("family", FAMILIES[:-1])
-@pytest.mark.parametrize("asked", checks.ADAPTED)
+@pytest.mark.parametrize("asked", experiment_checks.ADAPTED)
 def test_what_lora_adapts(family: str, asked: str) -> None:
     task = pax_training.experiment(
         family, USE_LORA=True, LORA_RANK=3, LORA_TARGET_LAYERS=asked
@@ -222,7 +223,7 @@ def test_what_is_refused(family: str, given: Any, says: str) -> None:
 
 
 def test_without_transformer_engine_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(te, "version", lambda: None)
+    monkeypatch.setattr(transformer_engine, "version", lambda: None)
     monkeypatch.setenv("ENABLE_TE", "1")
     with pytest.raises(UserError, match="Transformer Engine: not in this environment"):
         pax_training.experiment("gpt").task()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.launch import space
-from rosetta.pax import hyperread, weights
+from rosetta.core import disk_space
+from rosetta.pax.run import hyper_parameters, parameter_count
 
 SIZES = {
     "Synthetic126M": 126e6,
@@ -18,8 +18,8 @@ SIZES = {
 
 @pytest.mark.parametrize(("config", "published"), SIZES.items())
 def test_published_sizes_which_it_does_not_exceed(config: str, published: float) -> None:
-    stated = hyperread.read(config)
-    found = weights.kernels({name: hyperread.value(stated, name) for name in stated})
+    stated = hyper_parameters.read(config)
+    found = parameter_count.kernels({name: hyper_parameters.value(stated, name) for name in stated})
     assert found is not None
     assert 0.95 * published < found <= published
 
@@ -47,7 +47,7 @@ def test_what_is_to_come(
         asked.append((one, times))
         return ()
 
-    monkeypatch.setattr(space, "check", check)
+    monkeypatch.setattr(disk_space, "check", check)
     small = {
         "NUM_LAYERS": "1",
         "MODEL_DIMS": "8",
@@ -56,9 +56,9 @@ def test_what_is_to_come(
         "DIMS_PER_HEAD": "4",
         "VOCAB_SIZE": "100",
     }
-    assert weights.room("Synthetic126M", "/x", {**small, **hyper}) == ()
+    assert parameter_count.room("Synthetic126M", "/x", {**small, **hyper}) == ()
     assert asked == [(bytes_each * (8 * 100 + 4 * 8 * 8 + 2 * 8 * 16), times)]
 
 
 def test_an_experiment_of_ones_own_is_not_known() -> None:
-    assert weights.room("my.own.Experiment", "/x", {}) == ()
+    assert parameter_count.room("my.own.Experiment", "/x", {}) == ()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rosetta import cli
-from rosetta.plan import command, target
-from rosetta.plan.target import Compiled
+from rosetta.commands import plan
+from rosetta.plan import t5x_step
+from rosetta.plan.t5x_step import Compiled
 from tests.support.hlo_module import TEXT
 
 
@@ -23,8 +24,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append((files, dict(line.split(" = ", 1) for line in bindings), cluster))
         return Compiled(TEXT, 1, 1, 0, 1, 1.0, 1)
 
-    monkeypatch.setattr(target, "prepare", lambda fp8, size, card: seen.append((fp8, size, card)))
-    monkeypatch.setattr(target, "t5x", t5x)
+    monkeypatch.setattr(t5x_step, "prepare", lambda fp8, size, card: seen.append((fp8, size, card)))
+    monkeypatch.setattr(t5x_step, "t5x", t5x)
     return seen
 
 
@@ -147,7 +148,7 @@ def test_one_node_need_not_be_full(asked: list[Any]) -> None:
     assert cli.main(["plan", "t5x", "--gpus", "3"]) == 0
     assert asked[0] == ("off", "large", "h100")
     assert (asked[1][2]["nodes"], asked[1][2]["per_node"]) == (1, 3)
-    assert command.nodes(24, 4) == (6, 4)
+    assert plan.nodes(24, 4) == (6, 4)
 
 
 @pytest.mark.usefixtures("asked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.plan.groups import groups, outside
+from rosetta.plan.collective_groups import groups, outside
 
 NODES = [[0, 1, 2, 3], [4, 5, 6, 7]]
 ACROSS = [[0, 4], [1, 5], [2, 6], [3, 7]]

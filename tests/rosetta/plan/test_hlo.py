@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.plan import hlo
+from rosetta.plan import hlo_text
 from tests.support.hlo_module import TEXT
 
 
 def test_computations() -> None:
-    program = hlo.parse(TEXT)
+    program = hlo_text.parse(TEXT)
     assert program.entry == "main"
     assert set(program.computations) == {
         "add",
@@ -44,7 +44,7 @@ def test_computations() -> None:
     ],
 )
 def test_sizes(shape: str, size: float) -> None:
-    assert hlo.size(shape) == size
+    assert hlo_text.size(shape) == size
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,16 @@ def test_sizes(shape: str, size: float) -> None:
     ],
 )
 def test_elements_of_a_tuple(shape: str, parts: list[str]) -> None:
-    assert hlo.parts(shape) == parts
+    assert hlo_text.parts(shape) == parts
 
 
 def test_types_and_dimensions() -> None:
-    assert hlo.dtypes("(bf16[2,4]{1,0}, u8[0]{0})") == ["bf16", "u8"]
-    assert (hlo.dims("(bf16[2,4]{1,0}, u8[0]{0})"), hlo.dims("f32[]"), hlo.dims("token")) == (
+    assert hlo_text.dtypes("(bf16[2,4]{1,0}, u8[0]{0})") == ["bf16", "u8"]
+    assert (
+        hlo_text.dims("(bf16[2,4]{1,0}, u8[0]{0})"),
+        hlo_text.dims("f32[]"),
+        hlo_text.dims("token"),
+    ) == (
         [2, 4],
         [],
         [],

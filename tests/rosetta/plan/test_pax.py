@@ -57,14 +57,14 @@ def test_sizes() -> None:
     """A stack of 3 kernels of 8 x 16 over a mesh of 2 x 4: kept, gathered over either axis, over both; one layer of each; dimensions in one."""
     jax = required_modules.need("jax")
     required_modules.need("paxml")
-    from rosetta.plan import pax
+    from rosetta.plan import pax_step
 
     spec = jax.sharding.PartitionSpec
     shapes = {
         "kernel": jax.ShapeDtypeStruct((3, 8, 16), "float32"),
         "bias": jax.ShapeDtypeStruct((16,), "float32"),
     }
-    found = pax.sizes(
+    found = pax_step.sizes(
         shapes, {"kernel": spec(None, "data", "mdl"), "bias": spec("mdl")}, {"data": 2, "mdl": 4}
     )
     split = {(8, 16), (4, 16), (4, 8), (4, 4)}  # of 8 x 16, 4 x 16, 8 x 4 and 4 x 4

@@ -12,18 +12,22 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.plan import cards
+from rosetta.core import gpu_data_sheets
+from rosetta.core.errors import UserError
 from tests.support import required_modules
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_cards() -> None:
-    assert "cuda_compute_capability { major: 9 minor: 0 }" in cards.named("H100").text()
-    assert cards.CARDS["h100"].memory < cards.CARDS["h200"].memory < cards.CARDS["b200"].memory
+    assert "cuda_compute_capability { major: 9 minor: 0 }" in gpu_data_sheets.named("H100").text()
+    assert (
+        gpu_data_sheets.CARDS["h100"].memory
+        < gpu_data_sheets.CARDS["h200"].memory
+        < gpu_data_sheets.CARDS["b200"].memory
+    )
     with pytest.raises(UserError, match="choose one of: a100, h100"):
-        cards.named("v100")
+        gpu_data_sheets.named("v100")
 
 
 def _plan(*words: str) -> Any:

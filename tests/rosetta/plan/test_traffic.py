@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rosetta.plan import hlo, traffic
+from rosetta.plan import hlo_text, traffic
 
 TEXT = """\
 HloModule jit_step, is_scheduled=true
@@ -66,7 +66,9 @@ PARAMETERS = {(3, 8, 512), (8, 512), (3, 64, 512), (64, 512), (3000,), (2000,)}
 
 
 def test_flows() -> None:
-    found = {(flow.kind, flow.role): flow for flow in traffic.flows(hlo.parse(TEXT), 4, PARAMETERS)}
+    found = {
+        (flow.kind, flow.role): flow for flow in traffic.flows(hlo_text.parse(TEXT), 4, PARAMETERS)
+    }
     assert set(found) == {
         ("all-gather", "parameters"),
         ("reduce-scatter", "gradients"),
@@ -99,7 +101,7 @@ def test_groups_that_are_not_understood_leave_the_way_open() -> None:
     (flow,) = (
         each
         for each in traffic.flows(
-            hlo.parse(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS
+            hlo_text.parse(TEXT.replace("replica_groups=mesh", "groups=mesh")), 4, PARAMETERS
         )
         if each.kind == "all-gather"
     )
@@ -108,11 +110,11 @@ def test_groups_that_are_not_understood_leave_the_way_open() -> None:
 
 
 def test_loops() -> None:
-    assert traffic.loops(hlo.parse(TEXT)) == [traffic.Loop("body", 3, small=2, largest=1)]
+    assert traffic.loops(hlo_text.parse(TEXT)) == [traffic.Loop("body", 3, small=2, largest=1)]
 
 
 def test_table() -> None:
-    program = hlo.parse(TEXT)
+    program = hlo_text.parse(TEXT)
     first, *rows, last = traffic.table(
         traffic.flows(program, 4, PARAMETERS), traffic.loops(program)
     ).splitlines()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.plan import cards, hlo, report, target, work
+from rosetta.core import gpu_data_sheets
+from rosetta.plan import hlo_text, report, step_kernels, t5x_step
 from tests.support.hlo_module import TEXT
 
 
 @pytest.fixture(scope="module")
-def program() -> hlo.Program:
-    return hlo.parse(TEXT)
+def program() -> hlo_text.Program:
+    return hlo_text.parse(TEXT)
 
 
 def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest(
-    program: hlo.Program,
+    program: hlo_text.Program,
 ) -> None:
-    times = {kernel.instruction.name: kernel.times for kernel in work.kernels(program)}
+    times = {kernel.instruction.name: kernel.times for kernel in step_kernels.kernels(program)}
     once = (
         "narrow",
         "fused",
@@ -32,8 +33,8 @@ def test_kernels_of_a_loop_count_as_often_as_it_runs_and_of_branches_the_dearest
     assert times == {"slice": 4, "product": 4, **dict.fromkeys(once, 1)}
 
 
-def test_a_slice_is_read_and_not_what_it_is_of(program: hlo.Program) -> None:
-    moved = {kernel.instruction.name: kernel.bytes for kernel in work.kernels(program)}
+def test_a_slice_is_read_and_not_what_it_is_of(program: hlo_text.Program) -> None:
+    moved = {kernel.instruction.name: kernel.bytes for kernel in step_kernels.kernels(program)}
     assert (
         moved["slice"] == 32 * 64 * 2 + 4 + 32 * 64 * 2
     )  # the slice, its index, the output; not the stack of four
@@ -46,8 +47,8 @@ def test_a_slice_is_read_and_not_what_it_is_of(program: hlo.Program) -> None:
     )  # what is read and what is made, not what is read twice
 
 
-def test_products(program: hlo.Program) -> None:
-    wide, narrow, fused = work.gemms(program)
+def test_products(program: hlo_text.Program) -> None:
+    wide, narrow, fused = step_kernels.gemms(program)
     assert (wide.product, wide.kind, wide.fp8, wide.times, wide.dtypes) == (
         "layers/attention/query+key+value",
         "forward",
@@ -72,19 +73,19 @@ def test_products(program: hlo.Program) -> None:
     assert fused.flops == 2 * 16 * 4 * 8
 
 
-def test_attention(program: hlo.Program) -> None:
-    assert work.attention(program) == {
+def test_attention(program: hlo_text.Program) -> None:
+    assert step_kernels.attention(program) == {
         "__cudnn$fmhaScaleBiasSoftmax": 1,
         "__cudnn$fmhaScaleBiasSoftmaxBackward": 1,
     }
     # Two products forwards and five backwards: batch 2, 4 heads, 8 queries, 6 keys, depth 16.
-    assert work.attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
+    assert step_kernels.attention_flops(program) == (2 + 5) * 2 * (2 * 4 * 8 * 6 * 16)
 
 
 def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> None:
     odd = TEXT.replace("%query = bf16[2,8,4,16]{3,2,1,0}", "%query = bf16[16,64]{1,0}")
-    assert work.attention_flops(hlo.parse(odd)) is None
-    found = report.report(target.Compiled(odd, 1, 1, 0, 1, 1.0, 1))
+    assert step_kernels.attention_flops(hlo_text.parse(odd)) is None
+    found = report.report(t5x_step.Compiled(odd, 1, 1, 0, 1, 1.0, 1))
     assert found["attention_flops"] is None
     assert (
         "attention    an unknown number of TFLOP, 1 x __cudnn$fmhaScaleBiasSoftmax"
@@ -94,10 +95,10 @@ def test_attention_of_another_form_is_not_counted_and_the_report_says_so() -> No
 
 @pytest.mark.parametrize(("peak", "verdict"), [(70e9, "fits "), (73e9, "does not fit ")])
 def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdict: str) -> None:
-    found = report.report(target.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
-    found["run"] = cards.describe_fit(
+    found = report.report(t5x_step.Compiled(TEXT, int(peak), 0, 0, 0, 1.0, 1))
+    found["run"] = gpu_data_sheets.describe_fit(
         found["memory"]["peak"],
-        cards.named("h100"),
+        gpu_data_sheets.named("h100"),
         "t5_1_1 large, a global batch of 256 sequences",
         8,
     )
@@ -112,15 +113,15 @@ def test_the_report_says_what_was_planned_and_whether_it_fits(peak: float, verdi
     )
 
 
-def test_communication_is_what_a_device_ends_up_with(program: hlo.Program) -> None:
-    found = {each.kind: each for each in work.collectives(program)}
-    assert found["all-reduce"] == work.Collective(
+def test_communication_is_what_a_device_ends_up_with(program: hlo_text.Program) -> None:
+    found = {each.kind: each for each in step_kernels.collectives(program)}
+    assert found["all-reduce"] == step_kernels.Collective(
         "all-reduce", "f32", 8 * 16 * 4, 1, asynchronous=True, behind=2
     )
-    assert found["all-gather"] == work.Collective(
+    assert found["all-gather"] == step_kernels.Collective(
         "all-gather", "bf16", 4096, 1, asynchronous=True, behind=0
     )
-    assert found["reduce-scatter"] == work.Collective(
+    assert found["reduce-scatter"] == step_kernels.Collective(
         "reduce-scatter", "f32+s32", 2 * 16 * 4 + 4, 1, asynchronous=True, behind=0
     )
 
@@ -132,6 +133,6 @@ def test_what_is_not_started_apart_is_sized_whole() -> None:
         "%reduce-start = f32[8,16]{1,0} all-reduce-start(",
         "%reduce-start = (f32[8,16]{1,0}, f32[2]{0}) all-reduce-start(",
     )
-    found = {each.kind: each for each in work.collectives(hlo.parse(text))}
+    found = {each.kind: each for each in step_kernels.collectives(hlo_text.parse(text))}
     assert (found["all-gather"].bytes, found["all-gather"].asynchronous) == (4096, False)
     assert found["all-reduce"].bytes == 8 * 16 * 4 + 8

@@ -6,19 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from rosetta import xlaflags
-from rosetta.presets import check, files, schema
+from rosetta.core import xla_flags
+from rosetta.presets import flag_check, preset_files, schema
 from tests.support import required_modules
 
-CACHED = (files._shipped, files.common, files.accelerators, files.named, files.presets)
+CACHED = (
+    preset_files._shipped,
+    preset_files.common,
+    preset_files.accelerators,
+    preset_files.named,
+    preset_files.presets,
+)
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the files that are shipped, which are read in their place."""
     folder = tmp_path / "presets"
-    shutil.copytree(files.HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(files, "HERE", folder)
+    shutil.copytree(preset_files.HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(preset_files, "HERE", folder)
     for each in CACHED:
         each.cache_clear()
     return folder
@@ -40,7 +46,7 @@ def change(folder: Path, name: str, old: str, new: str) -> str:
 
 @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
 def test_flags_are_of_every_layer(framework: str) -> None:
-    found = check.flags(framework)
+    found = flag_check.flags(framework)
     places = {origin.partition(":")[0] for origin in found.values()}
     assert places == {
         f"presets/{name}.yaml"
@@ -61,8 +67,8 @@ class TestWithJax:
 
     @pytest.mark.parametrize("framework", schema.FRAMEWORKS)
     def test_xla_takes_every_flag_of_every_preset(self, framework: str) -> None:
-        assert len(check.flags(framework)) > 15
-        assert check.problems(framework) == []
+        assert len(flag_check.flags(framework)) > 15
+        assert flag_check.problems(framework) == []
 
     @pytest.mark.parametrize(
         ("name", "old", "new", "complaint"),
@@ -104,7 +110,7 @@ class TestWithJax:
         self, shipped: Path, name: str, old: str, new: str, complaint: str
     ) -> None:
         place = change(shipped, name, old, new)
-        assert check.problems("pax") == [f"{place}: {complaint}"]
+        assert flag_check.problems("pax") == [f"{place}: {complaint}"]
 
     def test_several_are_all_named(self, shipped: Path) -> None:
         places = {
@@ -121,20 +127,20 @@ class TestWithJax:
                 "xla_gpu_deterministic_ops: {value: some",
             ),
         }
-        assert {line.partition(": ")[0] for line in check.problems("t5x")} == places
+        assert {line.partition(": ")[0] for line in flag_check.problems("t5x")} == places
 
     def test_a_word_that_it_does_not_know_in_a_list_or_as_a_mode(self, shipped: Path) -> None:
         places = [change(shipped, "accelerators.yaml", '"FUSION,CUSTOM_CALL"', '"FUSION,CUSTOM"')]
         mode = change(
             shipped, "switches.yaml", "value: AUTOTUNE_CACHE_MODE_UPDATE", "value: UPDATE"
         )
-        if xlaflags.numbers(xlaflags.jaxlib() or "0") >= (
+        if xla_flags.numbers(xla_flags.jaxlib() or "0") >= (
             0,
             4,
             35,
         ):  # older ones have no such flag, and it is left out
             places.append(mode)
-        assert [line.partition(": ")[0] for line in check.problems("t5x")] == places
+        assert [line.partition(": ")[0] for line in flag_check.problems("t5x")] == places
 
 
 def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
@@ -144,7 +150,7 @@ def test_an_interpreter_without_jax_is_no_clean_bill(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     with pytest.raises(LookupError, match="no module named jax"):
-        check.problems("t5x", str(python))
+        flag_check.problems("t5x", str(python))
 
 
 def test_one_jaxlib_for_every_accelerator_of_a_line() -> None:

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.presets import combine
+from rosetta.core.errors import UserError
+from rosetta.presets import collective_sizes
 from tests.support import resolved_presets
 
 PAX = {"ici": [1, 8, 1], "dcn": [1, 2, 1]}
 
 
 def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
-    assert list(combine.thresholds(1000, 1, 1).values()) == [4000, 2000, 4000]
-    assert list(combine.thresholds(1000, 2, 5).values()) == [2000, 1000, 400]
+    assert list(collective_sizes.thresholds(1000, 1, 1).values()) == [4000, 2000, 4000]
+    assert list(collective_sizes.thresholds(1000, 2, 5).values()) == [2000, 1000, 400]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_layer_is_split_by_tensor_and_kept_by_fsdp() -> None:
 def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> None:
     found = resolved_presets.resolve(name)
     assert (
-        combine.of(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)[
+        collective_sizes.of(found, model, {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1)[
             "xla_gpu_all_reduce_combine_threshold_bytes"
         ]
         == 4 * parameters
@@ -37,15 +37,17 @@ def test_the_parameters_of_a_layer(name: str, model: str, parameters: int) -> No
 
 
 def test_meshes_and_switches_split_them() -> None:
-    whole = combine.of(
+    whole = collective_sizes.of(
         resolved_presets.resolve("gpt-5b"), "Pile5B", {"ici": [1, 1, 1], "dcn": [1, 1, 1]}, 1
     )
-    split = combine.of(resolved_presets.resolve("gpt-5b"), "Pile5B", PAX, 16)
+    split = collective_sizes.of(resolved_presets.resolve("gpt-5b"), "Pile5B", PAX, 16)
     name = "xla_gpu_reduce_scatter_combine_threshold_bytes"
     assert split[name] == whole[name] // 16
     plain, sharded = (
-        combine.of(resolved_presets.resolved("t5x-large"), "large", {}, 64),
-        combine.of(resolved_presets.resolved("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64),
+        collective_sizes.of(resolved_presets.resolved("t5x-large"), "large", {}, 64),
+        collective_sizes.of(
+            resolved_presets.resolved("t5x-large", FSDP="1", TP_SIZE="2"), "large", {}, 64
+        ),
     )
     assert sharded[name] == plain[name] // 2 // 32
 
@@ -55,7 +57,7 @@ def test_an_experiment_of_ones_own_has_no_known_layers() -> None:
         UserError,
         match=r"combine: layers: the size of mine\.Big's layers is not known: it states no MODEL_DIMS; set the thresholds themselves",
     ):
-        combine.of(resolved_presets.resolve("gpt-5b"), "mine.Big", PAX, 16)
+        collective_sizes.of(resolved_presets.resolve("gpt-5b"), "mine.Big", PAX, 16)
 
 
 def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
@@ -63,4 +65,4 @@ def test_without_a_mesh_it_is_not_known_how_a_layer_is_split() -> None:
         UserError,
         match=r"combine: layers: how a layer is split is not known: there is no mesh\.ici; name it",
     ):
-        combine.of(resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16)
+        collective_sizes.of(resolved_presets.resolve("gpt-5b"), "Pile5B", {"dcn": [1, 2, 1]}, 16)

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import card, description
-from rosetta.pax import settings as pax_settings
-from rosetta.presets import describe, files, given
-from rosetta.t5x import settings as t5x_settings
-from rosetta.t5x import switches
+from rosetta.core import gpu_query, run_description
+from rosetta.core.errors import UserError
+from rosetta.pax.run import settings as pax_settings
+from rosetta.presets import describe, preset_files, t5x_switches, user_settings
+from rosetta.t5x.run import settings as t5x_settings
 from tests.support import resolved_presets
 from tests.support.resolved_presets import CARDS, NO_SITE, write
 
@@ -22,9 +21,9 @@ def described(
     environment: dict[str, str] | None = None,
     nodes: int | None = None,
     gpus_per_node: int | None = None,
-    site: files.Layer = NO_SITE,
+    site: preset_files.Layer = NO_SITE,
     **settings: str,
-) -> description.Run:
+) -> run_description.Run:
     return describe.describe(
         name,
         accelerator=accelerator,
@@ -40,7 +39,7 @@ def described(
 @pytest.mark.parametrize("accelerator", [None, *CARDS])
 def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) -> None:
     found = described(name, accelerator)
-    assert description.read(json.loads(json.dumps(found.as_json()))) == found
+    assert run_description.read(json.loads(json.dumps(found.as_json()))) == found
     environment = {
         **found.env,
         "SLURM_NTASKS": str(found.processes),
@@ -54,8 +53,8 @@ def test_the_scripts_take_what_is_described(name: str, accelerator: str | None) 
             found.batch["per_gpu"],
         )
         if accelerator:
-            chosen = switches.choose(environment, [CARDS[accelerator]], on_cpu=False)
-            assert switches.PRECISIONS[chosen.fp8] == found.precision
+            chosen = t5x_switches.choose(environment, [CARDS[accelerator]], on_cpu=False)
+            assert t5x_switches.PRECISIONS[chosen.fp8] == found.precision
     else:
         script = {"train": "run_base_config_multinode", "boolq": "run_llama_boolq"}[found.entry[2]]
         pax = pax_settings.read(script, [], environment, found.gpus_per_node)
@@ -160,7 +159,7 @@ def test_variables_of_the_environment_are_taken_and_the_command_line_wins() -> N
         found.xla_flags["xla_gpu_autotune_level"],
         found.origin["xla_flags.xla_gpu_autotune_level"],
     ) == ("1", "XLA_FLAGS")
-    assert found.env[given.PRESET] == given.GIVEN
+    assert found.env[user_settings.PRESET] == user_settings.GIVEN
 
 
 def test_a_task_finetunes_and_what_is_made_up_is_trained_on() -> None:
@@ -180,7 +179,7 @@ def test_hostile_values_arrive_as_they_are() -> None:
 
 def test_the_sites_card_mounts_and_settings(tmp_path: Path) -> None:
     text = "accelerator: b200\ngpus_per_node: 4\nmounts: [[/data, /opt/data]]\nenv: {NCCL_SOCKET_IFNAME: ib0}\naccelerators:\n  b200:\n    env: {NCCL_DEBUG: WARN}\n"
-    site = files.site({"ROSETTA_SITE": write(tmp_path, text)})
+    site = preset_files.site({"ROSETTA_SITE": write(tmp_path, text)})
     found = described("gpt-5b", accelerator=None, site=site)
     assert (
         found.gpus_per_node,
@@ -232,7 +231,7 @@ def test_a_base_of_ones_own_takes_the_place_of_the_presets_flags() -> None:
 
 
 def test_the_cards_capability_is_what_the_launchers_need() -> None:
-    assert all(each.capability >= card.CUDNN for each in CARDS.values())
+    assert all(each.capability >= gpu_query.CUDNN for each in CARDS.values())
 
 
 def test_of_no_model() -> None:

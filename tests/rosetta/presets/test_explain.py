@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rosetta import cli
-from rosetta.launch import card, description
-from rosetta.pax import hyperread
+from rosetta.core import gpu_query, run_description
+from rosetta.pax.run import hyper_parameters
 from tests.support.resolved_presets import CARDS, write
 
 ROOT = Path(__file__).parents[3]
@@ -83,7 +83,7 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
     config = explained(capsys, "llama-70b", "USE_LORA=1", "fdl.NUM_LAYERS=2")["config"]
     assert config["NUM_KV_HEADS"] == {
         "value": "8",
-        "origin": hyperread.read("LLaMA70B")["NUM_KV_HEADS"].place,
+        "origin": hyper_parameters.read("LLaMA70B")["NUM_KV_HEADS"].place,
     }
     assert "NUM_KV_HEADS = 8" in there(config["NUM_KV_HEADS"]["origin"])
     assert config["NUM_LAYERS"] == {"value": "2", "origin": "fdl.NUM_LAYERS (command line)"}
@@ -92,7 +92,7 @@ def test_hyper_parameters_name_file_and_line(capsys: pytest.CaptureFixture[str])
 
 
 def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[str]) -> None:
-    found = description.read(
+    found = run_description.read(
         explained(capsys, "gpt-5b", "--nodes", "2", "--gpus-per-node", "4")["run"]
     )
     assert (found.nodes, found.gpus_per_node, found.mesh) == (
@@ -105,7 +105,7 @@ def test_its_run_is_one_that_run_and_submit_read(capsys: pytest.CaptureFixture[s
 def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(card, "cards", lambda: [CARDS["h100"]])
+    monkeypatch.setattr(gpu_query, "cards", lambda: [CARDS["h100"]])
     here = explained(capsys, "t5x-small")
     assert (
         here["accelerator"],
@@ -137,7 +137,7 @@ def test_the_card_is_the_one_at_hand_or_the_sites_and_none_on_the_cpu(
         "a word that is empty goes over the environment, too"
     )
     monkeypatch.setenv("JAX_PLATFORMS", "")
-    monkeypatch.setattr(card, "cards", list)
+    monkeypatch.setattr(gpu_query, "cards", list)
     assert explained(capsys, "t5x-small")["accelerator"] == "h100"
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rosetta import xlaflags
-from rosetta.errors import UserError
-from rosetta.pax import preflight
-from rosetta.presets import files, schema
-from rosetta.t5x import ginfiles
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
+from rosetta.pax.run import preflight
+from rosetta.presets import preset_files, schema
+from rosetta.t5x.run import gin_files
 from tests.support import resolved_presets
 
 ROOT = Path(__file__).parents[3]
@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[3]
 
 def test_every_value_that_is_shipped_has_a_reason() -> None:
     layers = [
-        files.common(),
-        *files.presets().values(),
-        *files.named("precisions").values(),
-        *files.named("switches").values(),
+        preset_files.common(),
+        *preset_files.presets().values(),
+        *preset_files.named("precisions").values(),
+        *preset_files.named("switches").values(),
     ]
     bodies = [body for layer in layers for body in (layer.values, *layer.cards.values())] + [
-        each.values for each in files.accelerators().values()
+        each.values for each in preset_files.accelerators().values()
     ]
     without = [
         f"{value.origin}: {path}"
@@ -43,10 +43,10 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
         for name, version in re.findall(r"^([a-z0-9-]+)==([^ ;]+)", file.read_text(), re.MULTILINE)
     }
     layers = [
-        files.common(),
-        *files.presets().values(),
-        *files.named("precisions").values(),
-        *files.named("switches").values(),
+        preset_files.common(),
+        *preset_files.presets().values(),
+        *preset_files.named("precisions").values(),
+        *preset_files.named("switches").values(),
     ]
     ends = [
         (value.origin, package, end)
@@ -57,19 +57,19 @@ def test_a_workaround_that_has_ended_in_what_is_locked_is_still_there_to_be_look
     assert ends
     assert all(package in locked for _, package, _ in ends)
     assert [
-        each for each in ends if xlaflags.numbers(locked[each[1]]) >= xlaflags.numbers(each[2])
+        each for each in ends if xla_flags.numbers(locked[each[1]]) >= xla_flags.numbers(each[2])
     ] == []
 
 
 def test_presets_are_of_models_that_there_are() -> None:
     known = set(preflight.names())
     for name in resolved_presets.MODELS:
-        chain = files.chain(name)
+        chain = preset_files.chain(name)
         if chain[0].name == "pax":
             assert set(chain[-1].configs) <= known
             assert chain[-1].configs
         else:
-            ginfiles.model("t5_1_1", chain[-1].values["settings.T5_SIZE"].value)
+            gin_files.model("t5_1_1", chain[-1].values["settings.T5_SIZE"].value)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_wrong_file_is_one_line_with_its_line_and_key(
 ) -> None:
     file = resolved_presets.write(tmp_path, text)
     with pytest.raises(UserError) as error:
-        files.chain(file)
+        preset_files.chain(file)
     assert str(error.value).startswith(message.format(file))
     assert "\n" not in str(error.value)
 
@@ -149,18 +149,18 @@ def test_files_that_extend_each_other_are_refused(tmp_path: Path) -> None:
     one.write_text(f"extends: {two}\n")
     two.write_text(f"extends: {one}\n")
     with pytest.raises(UserError, match=r"one\.yaml: what it extends comes back to it"):
-        files.chain(str(one))
+        preset_files.chain(str(one))
 
 
 def test_a_name_that_is_none_and_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"preset: there is no preset 'llama70b'; did you mean llama-70b\?"
     ):
-        files.chain("llama70b")
+        preset_files.chain("llama70b")
     with pytest.raises(
         UserError, match=r"gone\.yaml: it cannot be read: No such file or directory"
     ):
-        files.chain(f"{tmp_path}/gone.yaml")
+        preset_files.chain(f"{tmp_path}/gone.yaml")
 
 
 def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -> None:
@@ -169,11 +169,16 @@ def test_the_sites_file_is_where_the_variable_or_the_home_says(tmp_path: Path) -
     (home / "site.yaml").write_text("gpus_per_node: 4\n")
     elsewhere = resolved_presets.write(tmp_path, "gpus_per_node: 2\n")
     environment = {"HOME": str(tmp_path)}
-    assert files.site(environment).values["gpus_per_node"] == schema.Value(4, f"{home}/site.yaml:1")
-    assert files.site({**environment, "ROSETTA_SITE": elsewhere}).values["gpus_per_node"].value == 2
-    assert files.site({**environment, "ROSETTA_SITE": ""}).values == {}
-    assert files.site({}).values == {}
+    assert preset_files.site(environment).values["gpus_per_node"] == schema.Value(
+        4, f"{home}/site.yaml:1"
+    )
+    assert (
+        preset_files.site({**environment, "ROSETTA_SITE": elsewhere}).values["gpus_per_node"].value
+        == 2
+    )
+    assert preset_files.site({**environment, "ROSETTA_SITE": ""}).values == {}
+    assert preset_files.site({}).values == {}
     with pytest.raises(UserError, match="it cannot be read"):
-        files.site({"ROSETTA_SITE": "/nowhere.yaml"})
+        preset_files.site({"ROSETTA_SITE": "/nowhere.yaml"})
     (home / "site.yaml").write_text("# nothing yet\n")
-    assert files.site(environment).values == {}
+    assert preset_files.site(environment).values == {}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch.card import Card
-from rosetta.plan import cards
-from rosetta.presets import files, layers, schema
+from rosetta.core import gpu_data_sheets
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
+from rosetta.presets import layers, preset_files, schema
 from tests.support import resolved_presets
 from tests.support.resolved_presets import NO_SITE, resolve
 
@@ -15,7 +15,7 @@ from tests.support.resolved_presets import NO_SITE, resolve
 @pytest.mark.parametrize("name", resolved_presets.CARDS)
 def test_a_card_is_known_by_its_name(name: str) -> None:
     assert layers.accelerator([resolved_presets.CARDS[name]]) == name
-    assert name in cards.CARDS, "rosetta plan knows the same cards"
+    assert name in gpu_data_sheets.CARDS, "rosetta plan knows the same cards"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_layers_go_over_each_other_in_their_order(tmp_path: Path) -> None:
         tmp_path,
         "extends: gpt-126m\nxla_flags:\n  xla_gpu_all_reduce_combine_threshold_bytes: 3\naccelerators:\n  h100:\n    xla_flags: {xla_gpu_all_reduce_combine_threshold_bytes: 4}\n",
     )
-    site = files.Layer(
+    site = preset_files.Layer(
         "site",
         {path: schema.Value(5, "site.yaml:1")},
         {"h100": {path: schema.Value(6, "site.yaml:2")}},
@@ -72,7 +72,10 @@ def test_origins_name_the_line() -> None:
     found = resolve("gpt-5b").values["nodes"]
     file, _, line = found.origin.partition(":")
     assert file == "presets/pax.yaml"
-    assert "nodes: {value: 32" in (files.HERE / "pax.yaml").read_text().splitlines()[int(line) - 1]
+    assert (
+        "nodes: {value: 32"
+        in (preset_files.HERE / "pax.yaml").read_text().splitlines()[int(line) - 1]
+    )
 
 
 def test_hopper_has_one_connection_and_blackwell_has_not() -> None:
@@ -147,7 +150,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
         accelerator=None,
         environment=more,
         typed={},
-        site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
+        site=preset_files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
     )
     assert none.get("switches") == ["deterministic", "pgle"]
     off = layers.resolve(
@@ -155,7 +158,7 @@ def test_switches_add_up_and_null_takes_them_out(tmp_path: Path) -> None:
         accelerator=None,
         environment={},
         typed={},
-        site=files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
+        site=preset_files.Layer("site", {"switches": schema.Value(None, "site.yaml:1")}),
     )
     assert (off.get("switches"), off.get("env.JAX_ENABLE_PGLE")) == (None, None)
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from rosetta.errors import UserError
-from rosetta.presets import strictyaml
+from rosetta.core import strict_yaml
+from rosetta.core.errors import UserError
 
 
 def test_every_path_has_its_line() -> None:
-    found = strictyaml.load("a: 1\nb:\n  c: [x, y]\n  d: true\n", "f.yaml")
+    found = strict_yaml.load("a: 1\nb:\n  c: [x, y]\n  d: true\n", "f.yaml")
     assert found.data == {"a": 1, "b": {"c": ["x", "y"], "d": True}}
     assert (found.place(("b", "d")), found.place(("nowhere",))) == ("f.yaml:4", "f.yaml:1")
 
@@ -42,24 +42,24 @@ def test_every_path_has_its_line() -> None:
 )
 def test_what_is_not_plain_data_is_one_line(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
-        strictyaml.load(text, "f.yaml")
+        strict_yaml.load(text, "f.yaml")
     assert str(error.value) == message
 
 
 def test_an_empty_file_has_no_data() -> None:
-    assert strictyaml.load("# nothing yet\n", "f.yaml").data is None
+    assert strict_yaml.load("# nothing yet\n", "f.yaml").data is None
 
 
 @pytest.mark.parametrize("text", ["a: {b: 1\n", "a: \x07\n", "a: b: c\n", "\ta: 1\n", "[" * 500])
-@pytest.mark.parametrize("loader", [yaml.SafeLoader, strictyaml._LOADER])
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, strict_yaml._LOADER])
 def test_broken_syntax_is_one_line(
     text: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strictyaml, "_LOADER", loader)
+    monkeypatch.setattr(strict_yaml, "_LOADER", loader)
     with pytest.raises(
         UserError, match=r"f\.yaml(:\d)?: not valid YAML: .*; mend the syntax"
     ) as error:
-        strictyaml.load(text, "f.yaml")
+        strict_yaml.load(text, "f.yaml")
     assert "\n" not in str(error.value)
 
 
@@ -67,4 +67,4 @@ def test_deep_nesting_is_one_line() -> None:
     with pytest.raises(
         UserError, match=r"f\.yaml:1: a: it is nested too deeply|f\.yaml:1: it is nested too deeply"
     ):
-        strictyaml.load("[" * 50 + "]" * 50, "f.yaml")
+        strict_yaml.load("[" * 50 + "]" * 50, "f.yaml")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rosetta import xlaflags
-from rosetta.errors import UserError
-from rosetta.presets import use
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
+from rosetta.presets import launch_flags
 from tests.support.resolved_presets import CARDS, write
 
 
@@ -18,9 +18,9 @@ def used(
     card: str | None = "h100",
     precision: str = "bf16",
     **more: Any,
-) -> use.Used:
+) -> launch_flags.Used:
     cards = [CARDS[card]] if card else []
-    return use.use(
+    return launch_flags.use(
         framework,
         model,
         {"ROSETTA_SITE": "", **(environment or {})},
@@ -33,7 +33,7 @@ def used(
 
 @pytest.fixture(autouse=True)
 def _locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlaflags, "jaxlib", lambda: xlaflags.LOCKED)
+    monkeypatch.setattr(xla_flags, "jaxlib", lambda: xla_flags.LOCKED)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def _locked(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_model_has_its_preset(framework: str, model: str, name: str) -> None:
-    assert use.of_model(framework, model) == name
+    assert launch_flags.of_model(framework, model) == name
 
 
 def test_the_presets_flags_then_the_users() -> None:
@@ -84,9 +84,9 @@ def test_a_base_of_ones_own_takes_their_place_and_both_are_translated() -> None:
 
 
 def test_flags_are_as_the_jaxlib_at_hand_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xlaflags, "jaxlib", lambda: "0.4.26")
+    monkeypatch.setattr(xla_flags, "jaxlib", lambda: "0.4.26")
     assert used({"XLA_FLAGS": "--xla_gpu_graph_level=0"}).flags[-1] == "--xla_gpu_graph_level=0"
-    monkeypatch.setattr(xlaflags, "jaxlib", lambda: "0.12.0.1")
+    monkeypatch.setattr(xla_flags, "jaxlib", lambda: "0.12.0.1")
     found = used({"XLA_FLAGS": "--xla_gpu_enable_pipelined_all_reduce=true"}, precision="fp8-xla")
     assert "--xla_gpu_pipeline_all_gather=default" in found.flags, (
         "the preset's own are, too, without a word"
@@ -162,12 +162,12 @@ def test_what_goes_against_fp8_is_said() -> None:
 
 def test_options_are_a_presets_own_without_any_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=2")
-    assert use.options("t5x", "large", precision="bf16", accelerator=None) == {
+    assert launch_flags.options("t5x", "large", precision="bf16", accelerator=None) == {
         "xla_gpu_enable_latency_hiding_scheduler": True,
         "xla_gpu_all_reduce_combine_threshold_bytes": 136314880,
     }
     assert (
-        use.options("pax", "Pile5B", precision="bf16", accelerator="b200")[
+        launch_flags.options("pax", "Pile5B", precision="bf16", accelerator="b200")[
             "xla_gpu_enable_command_buffer"
         ]
         == "FUSION,CUSTOM_CALL"

@@ -11,7 +11,7 @@ required_modules.need("jax")
 
 import jax
 
-from rosetta.t5x import ahead
+from rosetta.t5x import compile_ahead
 
 STATE = {"w": jax.ShapeDtypeStruct((3,), "float32")}
 BATCH = {"x": jax.ShapeDtypeStruct((2, 3), "int32")}
@@ -41,11 +41,11 @@ def compiled(step: str, state: Any, batch: Any) -> tuple[Any, ...]:
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("made", []), ("closed", 0), ("fails", False)):
         monkeypatch.setattr(FakeTrainer, name, value, raising=False)
-    monkeypatch.setattr(ahead, "_jobs", [])
+    monkeypatch.setattr(compile_ahead, "_jobs", [])
 
 
 def begin(seed: int | None = 0) -> None:
-    ahead.begin(
+    compile_ahead.begin(
         FakeTrainer,
         model=MODEL,
         state=STATE,
@@ -58,8 +58,8 @@ def begin(seed: int | None = 0) -> None:
 
 
 def take(model: Any = MODEL, state: Any = None, batch: Any = None, seed: int = 0) -> Any:
-    return ahead.take(
-        model=model, state=state or STATE, batch=batch or BATCH, key=ahead.trainer_key(seed)
+    return compile_ahead.take(
+        model=model, state=state or STATE, batch=batch or BATCH, key=compile_ahead.trainer_key(seed)
     )
 
 
@@ -75,7 +75,7 @@ def test_the_step_is_compiled_for_the_run_and_given_once() -> None:
 
 def test_the_key_is_the_one_t5x_gives_its_trainer() -> None:
     _, second = jax.random.split(jax.random.PRNGKey(5), 2)
-    assert (ahead.trainer_key(5) == second).all()
+    assert (compile_ahead.trainer_key(5) == second).all()
 
 
 @pytest.mark.parametrize(

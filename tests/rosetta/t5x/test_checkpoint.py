@@ -17,10 +17,11 @@ import numpy as np
 import seqio
 from flax.serialization import msgpack_serialize
 
-from rosetta.errors import UserError
-from rosetta.t5x import arrays, checkpoint, manager, record
-from rosetta.t5x.config import T5Config
+from rosetta.core.errors import UserError
+from rosetta.t5x import checkpoint, checkpoint_arrays, checkpoint_manager
 from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.run import checkpoint_record
+from rosetta.t5x.run.model_config import T5Config
 from tests.support.train_states import Model
 
 PLAIN, SCALED = T5Config(384), T5Config(384, scale_attn_logits=True)
@@ -31,7 +32,7 @@ SAVING = utils.CheckpointConfig(save=utils.SaveCheckpointConfig(period=2))
 def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A checkpoint_5 with no record."""
     folder = tmp_path_factory.mktemp("saved")
-    saver = manager.Manager(
+    saver = checkpoint_manager.Manager(
         str(folder),
         jax.eval_shape(lambda: Model().state(0)),
         PjitPartitioner(1, devices=jax.devices()[:1]),
@@ -121,7 +122,7 @@ def _older(folder: Path, others: dict[str, Any]) -> None:
 
 def test_shapes_of_t5xs_older_format(tmp_path: Path) -> None:
     _older(tmp_path / "checkpoint_9", {"state": {"step": np.int32(9)}})
-    assert arrays.shapes(f"{tmp_path}/checkpoint_9") == {
+    assert checkpoint_arrays.shapes(f"{tmp_path}/checkpoint_9") == {
         "target/dense/kernel": (8, 4),
         "state/step": (),
     }
@@ -135,7 +136,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
 def test_a_run_of_ours_whose_record_is_gone_is_not_gone_on_with(saved: str, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "checkpoint_5")
     _begin(Model(), None, tmp_path)  # a folder that another program wrote
-    record.run(str(tmp_path))
+    checkpoint_record.run(str(tmp_path))
     with pytest.raises(
         UserError,
         match=r"checkpoint_5: rosetta.json is missing, and where in its data the run stands can't be known",
@@ -174,8 +175,10 @@ def test_public_weights_are_not_scaled(saved: str, tmp_path: Path) -> None:
 
 
 def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
-    told = Path(saved) / record.FILE
-    told.write_text(json.dumps({"schema": record.SCHEMA, "step": 5, "scale_attn_logits": True}))
+    told = Path(saved) / checkpoint_record.FILE
+    told.write_text(
+        json.dumps({"schema": checkpoint_record.SCHEMA, "step": 5, "scale_attn_logits": True})
+    )
     try:
         _begin(Model(), saved, tmp_path, SCALED)
         with pytest.raises(UserError, match="scale_attn_logits is False, its record says True"):
@@ -187,11 +190,11 @@ def test_the_record_decides_about_the_scale(saved: str, tmp_path: Path) -> None:
 
 
 def test_another_vocabulary(saved: str, tmp_path: Path) -> None:
-    told = Path(saved) / record.FILE
+    told = Path(saved) / checkpoint_record.FILE
     told.write_text(
         json.dumps(
             {
-                "schema": record.SCHEMA,
+                "schema": checkpoint_record.SCHEMA,
                 "step": 5,
                 "scale_attn_logits": False,
                 "vocabulary": "another",
@@ -215,12 +218,12 @@ def test_a_relative_folder_is_refused_before_training(saved: str) -> None:
 def test_records_of_saves_that_never_ended_are_forgotten_at_the_start(
     saved: str, tmp_path: Path
 ) -> None:
-    record.write(str(tmp_path), record.Record(step=9, scale_attn_logits=True))
+    checkpoint_record.write(str(tmp_path), checkpoint_record.Record(step=9, scale_attn_logits=True))
     _begin(Model(), saved, tmp_path, checkpoint_cfg=SAVING)
-    assert record.read(f"{tmp_path}/checkpoint_9") is None
+    assert checkpoint_record.read(f"{tmp_path}/checkpoint_9") is None
 
 
-def _recorded(folder: Path, start: str | None) -> record.Record:
+def _recorded(folder: Path, start: str | None) -> checkpoint_record.Record:
     lengths = {"inputs": 32, "targets": 16}
     state = Model().state(6).state_dict()
     kept, _ = checkpoint.on_save(
@@ -234,7 +237,7 @@ def _recorded(folder: Path, start: str | None) -> record.Record:
         start=start,
     )
     assert kept is state
-    found = record.read(f"{folder}/checkpoint_6")
+    found = checkpoint_record.read(f"{folder}/checkpoint_6")
     assert found is not None
     return found
 
@@ -247,7 +250,7 @@ def test_what_a_record_holds(tmp_path: Path) -> None:
         64,
         16,
     )
-    assert found.run == record.run(str(tmp_path))
+    assert found.run == checkpoint_record.run(str(tmp_path))
     assert found.config["fuse_qkv"] == "False"
     assert found.start == ""
     assert found.vocabulary
@@ -258,11 +261,11 @@ def test_finetuning_hands_pretrainings_batch_on(saved: str, tmp_path: Path) -> N
     unknown = _recorded(tmp_path, saved)
     assert (unknown.batch_size, unknown.targets_length) == (None, None)  # public weights do not say
     assert unknown.start == saved
-    told = Path(saved) / record.FILE
+    told = Path(saved) / checkpoint_record.FILE
     told.write_text(
         json.dumps(
             {
-                "schema": record.SCHEMA,
+                "schema": checkpoint_record.SCHEMA,
                 "step": 5,
                 "scale_attn_logits": True,
                 "batch_size": 2048,

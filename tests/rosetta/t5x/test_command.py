@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from rosetta import cli, lock
-from rosetta.errors import UserError
-from rosetta.launch.run import Command
-from rosetta.t5x import command, launch, reading
+from rosetta import cli
+from rosetta.commands import t5x
+from rosetta.core import lock_record
+from rosetta.core.errors import UserError
+from rosetta.launch import t5x_evaluation, t5x_trainer
+from rosetta.launch.execution import Command
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "t5x.md"
 
@@ -26,9 +28,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def reading_(what: str, environment: dict[str, str]) -> Command:
         return command_(what, [], environment, "")
 
-    monkeypatch.setattr(launch, "command", command_)
-    monkeypatch.setattr(reading, "command", reading_)
-    monkeypatch.setattr(command, "_tree", lambda: "/tree")
+    monkeypatch.setattr(t5x_trainer, "command", command_)
+    monkeypatch.setattr(t5x_evaluation, "command", reading_)
+    monkeypatch.setattr(t5x, "_tree", lambda: "/tree")
     return seen
 
 
@@ -110,11 +112,11 @@ def test_every_documented_variable_is_known() -> None:
     ]
     named = {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)} - {"GRAD_ACCUM"}
     assert len(named) > 30
-    assert named == set(command.VARIABLES["finetune"])
+    assert named == set(t5x.VARIABLES["finetune"])
     reads = text[text.index("## Evaluation and inference") : text.index("## Several processes")]
     assert (
         set(re.findall(r"\b(?:T5_FAMILY|BSIZE|CHECKPOINT_PATH|OUTPUT_DIR|NUM_DECODES)\b", reads))
-        == set(command.VARIABLES["eval"]) - named
+        == set(t5x.VARIABLES["eval"]) - named
     )
 
 
@@ -122,7 +124,7 @@ def test_the_environments_own_python_runs_the_trainer(
     tmp_path: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHON", raising=False)
-    monkeypatch.setattr(lock, "path", lambda: tmp_path / "lock.json")
+    monkeypatch.setattr(lock_record, "path", lambda: tmp_path / "lock.json")
     cli.main(["t5x", "pretrain", "--dry-run"])
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
@@ -136,6 +138,6 @@ def test_the_environments_own_python_runs_the_trainer(
 
 
 def test_an_environment_without_t5x(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    monkeypatch.setattr(t5x, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="this environment has no t5x"):
-        command._tree()
+        t5x._tree()

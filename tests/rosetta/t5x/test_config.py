@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.t5x.config import DTYPES, T5Config
+from rosetta.core.errors import UserError
+from rosetta.t5x.run.model_config import DTYPES, T5Config
 from tests.support import required_modules
 
 

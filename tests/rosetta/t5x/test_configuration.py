@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from tests.support import required_modules
 
 required_modules.need("gin")
 
 import gin
 
-from rosetta.t5x import configuration
+from rosetta.t5x import gin_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def build_for_configuration(
 @pytest.fixture(autouse=True)
 def _empty_table() -> Iterator[None]:
     gin.clear_config()
-    configuration._say.cache_clear()
+    gin_configuration._say.cache_clear()
     yield
     gin.clear_config()
 
@@ -49,7 +49,7 @@ def _empty_table() -> Iterator[None]:
 def _parse(tmp_path: Path, text: str = FILE, *bindings: str) -> None:
     file = tmp_path / "run.gin"
     file.write_text(text)
-    configuration.parse_files_and_bindings([str(file)], list(bindings))
+    gin_configuration.parse_files_and_bindings([str(file)], list(bindings))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_other_folders_stay_as_they_are(folder: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> None:
-    assert line in str(configuration.explain(error))
+    assert line in str(gin_configuration.explain(error))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_what_is_raised_while_a_run_is_built(error: Exception, line: str) -> Non
 def test_only_what_gin_built_is_blamed_on_the_configuration(
     error: Exception, belongs: bool
 ) -> None:
-    assert configuration.is_configuration_error(error) is belongs
+    assert gin_configuration.is_configuration_error(error) is belongs
 
 
 @gin.configurable(module="tests")
@@ -252,12 +252,12 @@ def test_an_error_of_the_operating_system_is_not_blamed_on_gin(error: Exception,
     with pytest.raises(type(error)) as caught:
         raise_from_gin(error)
     assert "In call to configurable 'raise_from_gin'" in str(caught.value)
-    assert not configuration.is_configuration_error(caught.value)
-    assert str(configuration.explain(caught.value)).startswith(line)
+    assert not gin_configuration.is_configuration_error(caught.value)
+    assert str(gin_configuration.explain(caught.value)).startswith(line)
 
 
 def test_a_missing_gin_file_is_still_a_matter_of_configuration() -> None:
     error = OSError(
         "Unable to open file: a.gin. Searched config paths: [''].\n  In call to configurable 'train' (x)"
     )
-    assert configuration.is_configuration_error(error)
+    assert gin_configuration.is_configuration_error(error)

@@ -17,8 +17,8 @@ tf = pytest.importorskip(
     "tensorflow", reason="NOT CHECKED: needs the packages of a baked environment"
 )
 
-from rosetta.data import objectives, order, pipeline, records, vocabulary
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
+from rosetta.data import objectives, pipeline, shuffling, task_records, vocabulary
 from rosetta.t5x import dataset
 from tests.support import corpora
 
@@ -306,7 +306,7 @@ def test_spans_are_marked_as_t5_marks_them() -> None:
 
     byte = seqio.ByteVocabulary(extra_ids=100)
     top = 358
-    keys = order.keys(3, np.arange(5))
+    keys = shuffling.keys(3, np.arange(5))
     tokens: Any = (np.arange(5 * 90, dtype=np.int32).reshape(5, 90) % 256) + 3
     masks = objectives.noise_mask(90, keys, 0.15, 3.0)
     inputs, targets = objectives.corrupt(
@@ -337,10 +337,10 @@ def test_records_are_worded_as_t5_words_them() -> None:
         return list(worded(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator())
 
     glue = functools.partial(
-        preprocessors.glue, benchmark_name="mnli", label_names=list(records.MNLI_LABELS)
+        preprocessors.glue, benchmark_name="mnli", label_names=list(task_records.MNLI_LABELS)
     )
     for row, expected in zip(MNLI, theirs(MNLI, glue), strict=True):
-        found = records.mnli(row)
+        found = task_records.mnli(row)
         assert found is not None
         assert [found[side] for side in ("inputs", "targets")] == [
             expected[side].decode() for side in ("inputs", "targets")
@@ -354,7 +354,7 @@ def test_records_are_worded_as_t5_words_them() -> None:
         preprocessors.squad(tf.data.Dataset.from_tensor_slices(columns)).as_numpy_iterator(),
         strict=True,
     ):
-        found = records.squad(row)
+        found = task_records.squad(row)
         assert found is not None
         assert [found[side] for side in ("inputs", "targets")] == [
             expected[side].decode() for side in ("inputs", "targets")
@@ -379,7 +379,7 @@ def test_features_are_seqios(folder: Path, converter: str, pack: bool) -> None:
     source: Any = batches.source
     ordered = [number for bundle in source.bundles for number in bundle]
     texts = {
-        side: [records.mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
+        side: [task_records.mnli(MNLI[number])[side] for number in ordered]  # type: ignore[index]
         for side in ("inputs", "targets")
     }
     byte = dataset.ours(dataset.vocabulary("byte"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.t5x.config import T5Config
-from rosetta.t5x.flops import Flops, flops, train_flops
+from rosetta.t5x.run.flops import Flops, flops, train_flops
+from rosetta.t5x.run.model_config import T5Config
 
 # d 8, 2 heads of 3 (w 6), f 16, 1 encoder and 2 decoder layers, 100 tokens
 TINY = T5Config(

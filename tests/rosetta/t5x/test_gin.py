@@ -20,8 +20,10 @@ import gin
 import seqio
 
 import rosetta.t5x
-from rosetta.errors import UserError
-from rosetta.t5x import model, new, optimizer, partitioning, record, runfile, trainer
+from rosetta.commands import new
+from rosetta.core.errors import UserError
+from rosetta.t5x import gin_evaluation, model, optimizer, partitioning, trainer
+from rosetta.t5x.run import checkpoint_record
 
 GIN = Path(rosetta.t5x.__file__).parent / "gin"
 OVERLAY = Path(__file__).parents[3] / "overlay" / "t5x"
@@ -69,7 +71,7 @@ NUMBERS = itertools.count()
 
 def _train(files: list[str | Path], *bindings: str) -> Any:
     # A name of its own for each task: SeqIO's registry lives as long as the process.
-    return runfile.arguments(
+    return gin_evaluation.arguments(
         [str(file) for file in files], [f"dataset.task.name = 'task{next(NUMBERS)}'", *bindings]
     )
 
@@ -281,9 +283,9 @@ def test_finetuning_that_is_started_again_ends_where_it_was_to_end(
     for step in (20, 30):
         (tmp_path / "pretrained" / f"checkpoint_{step}").mkdir(parents=True)
     (tmp_path / "ft" / "checkpoint_25").mkdir(parents=True)
-    record.write(
+    checkpoint_record.write(
         f"{tmp_path}/ft",
-        record.Record(
+        checkpoint_record.Record(
             step=25, scale_attn_logits=False, start=f"{tmp_path}/pretrained/checkpoint_20"
         ),
     )
@@ -364,8 +366,9 @@ def test_a_run_that_goes_on_keeps_its_warmup(
 ) -> None:
     (tmp_path / "checkpoint_100").mkdir()
     if recorded:
-        record.write(
-            str(tmp_path), record.Record(step=100, scale_attn_logits=True, warmup_steps=steps)
+        checkpoint_record.write(
+            str(tmp_path),
+            checkpoint_record.Record(step=100, scale_attn_logits=True, warmup_steps=steps),
         )
     assert _warmup("TRAIN_STEPS = 40_000", f"MODEL_DIR = '{tmp_path}'") == peak
     assert _warmup("TRAIN_STEPS = 40_000", f"MODEL_DIR = '{tmp_path}'", "WARMUP_STEPS = 40") == 40
@@ -378,7 +381,7 @@ def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     words = f"new t5x mine --size tiny --vocab byte --data text:{tmp_path}/corpus.txt --inputs 64 --targets 48 --steps 7 --out {tmp_path}"
     written = new.write(parser.parse_args(words.split()))
     monkeypatch.syspath_prepend(str(tmp_path))
-    with runfile.arguments(
+    with gin_evaluation.arguments(
         ["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"], search=[str(tmp_path)]
     ) as run:
         assert (run["total_steps"], run["train_dataset_cfg"].task_feature_lengths) == (
@@ -389,7 +392,7 @@ def test_the_files_of_a_new_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert run["model"].module.config.vocab_size == 384
     with (
         pytest.raises(UserError, match=r"mine_tiny\.gin"),
-        runfile.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"]),
+        gin_evaluation.arguments(["mine_tiny.gin"], ["MODEL_DIR = 'nowhere'"]),
     ):
         pass  # the folder was searched for that run alone
     assert (
@@ -412,7 +415,7 @@ def test_evaluation_and_inference(script: str, records: dict[str, str], tmp_path
         "NUM_DECODES = 4",
         f"dataset.task.name = '{script}'",
     ]
-    with runfile.arguments(files, bindings, script) as run:
+    with gin_evaluation.arguments(files, bindings, script) as run:
         assert run["restore_checkpoint_cfg"].path == f"{tmp_path}/checkpoint_20"
         assert run["dataset_cfg"].split == "validation"
         assert run["model"].module.config.dropout_rate == 0.0

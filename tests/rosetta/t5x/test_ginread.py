@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import rosetta
-from rosetta.t5x import ginread
+from rosetta.t5x.run import gin_text
 
 HOME = Path(rosetta.__file__).parents[1]
 
@@ -32,7 +32,7 @@ HOME = Path(rosetta.__file__).parents[1]
 )
 def test_a_gin_literal_means_the_value(value: object) -> None:
     # Gin reads literals as Python does.
-    assert ast.literal_eval(ginread.literal(value)) == value
+    assert ast.literal_eval(gin_text.literal(value)) == value
 
 
 def test_what_is_bound_last_counts(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_what_is_bound_last_counts(tmp_path: Path) -> None:
     (tmp_path / "outer.gin").write_text(
         "import x\ninclude 'inner.gin'\ninclude 'nowhere.gin'\nA = 'two'\n\n  \nnetwork.T5Config.mlp_dim = 8\nC = %C\nD = {'inputs':\n  1}\n"
     )
-    found = ginread.read([tmp_path / "outer.gin"], [tmp_path])
+    found = gin_text.read([tmp_path / "outer.gin"], [tmp_path])
     names = (
         "A",
         "B",
@@ -54,7 +54,7 @@ def test_what_is_bound_last_counts(tmp_path: Path) -> None:
         "network.T5Config.vocab_size",
         "other",
     )
-    assert [ginread.value(found, name) for name in names] == [
+    assert [gin_text.value(found, name) for name in names] == [
         "two",
         "two",
         None,
@@ -83,21 +83,21 @@ needs_overlay = pytest.mark.skipif(
 @pytest.mark.parametrize("size", list(HEADS))
 @pytest.mark.parametrize("run", list(RUNS))
 def test_our_files_say_all_that_is_checked_before_a_run(size: str, run: str) -> None:
-    found = ginread.read([EXAMPLES / f"{size}_{run}.gin"], [HOME])
-    assert ginread.value(found, "OBJECTIVE") == RUNS[run]
-    assert ginread.value(found, "network.T5Config.vocab_size") == 32128
-    assert ginread.value(found, "network.T5Config.num_heads") == HEADS[size]
-    assert str(ginread.value(found, "DATA")).startswith("tfds:")
-    assert str(ginread.value(found, "VOCAB")).endswith("sentencepiece.model")
+    found = gin_text.read([EXAMPLES / f"{size}_{run}.gin"], [HOME])
+    assert gin_text.value(found, "OBJECTIVE") == RUNS[run]
+    assert gin_text.value(found, "network.T5Config.vocab_size") == 32128
+    assert gin_text.value(found, "network.T5Config.num_heads") == HEADS[size]
+    assert str(gin_text.value(found, "DATA")).startswith("tfds:")
+    assert str(gin_text.value(found, "VOCAB")).endswith("sentencepiece.model")
 
 
 @needs_overlay
 def test_gin_finds_the_same() -> None:
     pytest.importorskip("t5x", reason="NOT CHECKED: needs the packages of a baked environment")
-    from rosetta.t5x import runfile
+    from rosetta.t5x import gin_evaluation
 
     file = EXAMPLES / "small_squad1_finetune_adam.gin"
-    found = ginread.read([file], [HOME])
+    found = gin_text.read([file], [HOME])
     lines = [
         "MODEL_DIR = '/m'",
         "INITIAL_CHECKPOINT_PATH = '/m/checkpoint_1'",
@@ -105,17 +105,17 @@ def test_gin_finds_the_same() -> None:
         "DATA = 'synthetic'",
         "EVAL_DATA = 'synthetic'",
     ]
-    with runfile.arguments([str(file)], lines) as given:
+    with gin_evaluation.arguments([str(file)], lines) as given:
         config = given["model"].module.config
         assert {
-            name: ginread.value(found, f"network.T5Config.{name}")
+            name: gin_text.value(found, f"network.T5Config.{name}")
             for name in ("num_heads", "mlp_dim", "vocab_size")
         } == {
             "num_heads": config.num_heads,
             "mlp_dim": config.mlp_dim,
             "vocab_size": config.vocab_size,
         }
-        assert ginread.value(found, "TASK_FEATURE_LENGTHS") == dict(
+        assert gin_text.value(found, "TASK_FEATURE_LENGTHS") == dict(
             given["train_dataset_cfg"].task_feature_lengths
         )
-        assert ginread.value(found, "FT_STEPS") == given["total_steps"] - 1
+        assert gin_text.value(found, "FT_STEPS") == given["total_steps"] - 1

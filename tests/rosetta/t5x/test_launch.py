@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from rosetta.core import gpu_query
+from rosetta.core.errors import UserError
 from rosetta.data import pipeline
-from rosetta.errors import UserError
-from rosetta.launch import card
-from rosetta.t5x import folders, ginfiles, ginread, launch, preflight, record, settings
-from rosetta.t5x.settings import Settings
+from rosetta.launch import t5x_trainer
+from rosetta.t5x.run import checkpoint_record, folders, gin_files, gin_text, preflight, settings
+from rosetta.t5x.run.settings import Settings
 
 
 def _settings(**variables: str) -> Settings:
@@ -69,7 +70,7 @@ def test_what_lies_over_the_model_axis_divides_by_it(
     split: str, bound: dict[str, int], complaint: str
 ) -> None:
     given = _settings(NUM_GPUS="8", TP_SIZE=split)
-    names = {f"network.T5Config.{name}": ginread.literal(value) for name, value in bound.items()}
+    names = {f"network.T5Config.{name}": gin_text.literal(value) for name, value in bound.items()}
     with pytest.raises(
         UserError, match=f"TP_SIZE={split}: .*{complaint} do not divide by it; choose one of: 1"
     ):
@@ -82,7 +83,7 @@ def test_data_is_checked_in_the_folder_of_the_run(
 ) -> None:
     monkeypatch.setenv("TFDS_DATA_DIR", "/before")
     bound = {
-        name: ginread.literal(value)
+        name: gin_text.literal(value)
         for name, value in {
             "DATA": "tfds:c4/en",
             "VOCAB": "byte",
@@ -111,7 +112,7 @@ def test_the_first_record_is_read_before_training(tmp_path: Path) -> None:
     }
     bound = {
         "MIXTURE_OR_TASK_NAME": "@dataset.task()",
-        **{name: ginread.literal(value) for name, value in values.items()},
+        **{name: gin_text.literal(value) for name, value in values.items()},
     }
     preflight.data(bound, {})
     with pytest.raises(UserError, match=r"a\.txt, line 1: not valid JSON"):
@@ -131,7 +132,7 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     }
     bound = {
         "MIXTURE_OR_TASK_NAME": "@dataset.task()",
-        **{name: ginread.literal(value) for name, value in values.items()},
+        **{name: gin_text.literal(value) for name, value in values.items()},
     }
     batches = pipeline.Batches(
         pipeline.Recipe(
@@ -141,9 +142,11 @@ def test_a_run_that_goes_on_makes_the_rows_it_began_with(tmp_path: Path) -> None
     )
     checkpoint = _checkpoint(tmp_path / "run", 5)
     preflight.goes_on(checkpoint, "", bound)  # it says nothing of itself
-    record.write(
+    checkpoint_record.write(
         str(tmp_path / "run"),
-        record.Record(5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))),
+        checkpoint_record.Record(
+            5, scale_attn_logits=True, data=json.loads(json.dumps(batches.state(5)))
+        ),
     )
     preflight.goes_on(checkpoint, "", bound)
     other = {**bound, "TASK_FEATURE_LENGTHS": "{'inputs': 60, 'targets': 32}"}
@@ -192,11 +195,11 @@ def test_a_vocabulary_with_more_ids_than_the_model_has_rows(vocab: str) -> None:
 def test_a_dry_run_shows_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    examples = tmp_path / ginfiles.EXAMPLES
+    examples = tmp_path / gin_files.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
-    monkeypatch.setattr(card, "cards", list)
+    monkeypatch.setattr(gpu_query, "cards", list)
     for name, value in {
         "JAX_PLATFORMS": "cpu",
         "HF_TOKEN": "hf_secret",
@@ -205,14 +208,14 @@ def test_a_dry_run_shows_no_secret(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == 0
+    assert t5x_trainer.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     shown = json.loads(out)
     assert shown["env"]["JAX_PLATFORMS"] == "cpu"
     assert f'--gin.MODEL_DIR="{tmp_path}/m"' in shown["argv"]
     assert "hf_secret" not in out
     assert not (tmp_path / "m").exists()
-    wanted = launch.command("multiprocess_pretrain_pile", [], os.environ, str(tmp_path))
+    wanted = t5x_trainer.command("multiprocess_pretrain_pile", [], os.environ, str(tmp_path))
     assert wanted.env["HF_TOKEN"] == os.environ["HF_TOKEN"], "it reaches the trainer all the same"
 
 
@@ -222,8 +225,8 @@ def test_a_python_of_no_environment_is_one_line(
     def lacking(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
-    monkeypatch.setattr(launch, "command", lacking)
-    assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == 2
+    monkeypatch.setattr(t5x_trainer, "command", lacking)
+    assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "it has no numpy; put a baked environment's bin first on PATH" in line
 
@@ -255,9 +258,9 @@ def test_whatever_goes_wrong_is_one_line_and_a_status(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(launch, "command", fail)
+    monkeypatch.setattr(t5x_trainer, "command", fail)
     monkeypatch.delenv("ROSETTA_DEBUG", raising=False)
-    assert launch.main(["multiprocess_pretrain_pile", "/tree"]) == code
+    assert t5x_trainer.main(["multiprocess_pretrain_pile", "/tree"]) == code
     assert capsys.readouterr().err == f"multiprocess_pretrain_pile.sh: {said}\n"
 
 
@@ -289,10 +292,11 @@ def test_periods_that_t5x_refuses_are_refused_before_it_starts(
 
 def test_a_run_that_continues_in_another_precision_is_named(tmp_path: Path) -> None:
     checkpoint = _checkpoint(tmp_path, 5)
-    record.write(
-        str(tmp_path), record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"})
+    checkpoint_record.write(
+        str(tmp_path),
+        checkpoint_record.Record(step=5, scale_attn_logits=True, config={"dtype": "float32"}),
     )
-    record.stamp(str(tmp_path))
+    checkpoint_record.stamp(str(tmp_path))
     line = "this run was computed in float32 so far and continues in bfloat16"
     assert preflight.describe_precision_change(
         checkpoint, {"network.T5Config.dtype": "'bfloat16'"}
@@ -361,11 +365,11 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    examples = tmp_path / ginfiles.EXAMPLES
+    examples = tmp_path / gin_files.EXAMPLES
     examples.mkdir(parents=True)
     (tmp_path / "t5x" / "train.py").touch()
     (examples / "mine_pile_pretrain.gin").write_text("network.T5Config.num_heads = 4\n")
-    monkeypatch.setattr(card, "cards", list)
+    monkeypatch.setattr(gpu_query, "cards", list)
     _checkpoint(tmp_path / "m", 350)
     for name, value in {
         "JAX_PLATFORMS": "cpu",
@@ -375,7 +379,7 @@ def test_the_launcher_compares_train_steps_with_the_checkpoint(
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    assert launch.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == status
+    assert t5x_trainer.main(["multiprocess_pretrain_pile", str(tmp_path), "--dry-run"]) == status
     output = capsys.readouterr()
     assert ("MODEL_DIR is at step 350 already" in output.out + output.err) == (steps != "351")
 

@@ -17,16 +17,17 @@ import numpy as np
 import orbax.checkpoint as ocp
 from t5x import checkpoints
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
-from rosetta.t5x import checkpoint, manager, record
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.t5x import checkpoint, checkpoint_manager
 from rosetta.t5x.partitioning import PjitPartitioner
+from rosetta.t5x.run import checkpoint_record
 from tests.support.train_states import Model
 
 
-def _manager(folder: Path, model: Model, **options: Any) -> manager.Manager:
+def _manager(folder: Path, model: Model, **options: Any) -> checkpoint_manager.Manager:
     shape = jax.eval_shape(lambda: model.state(0))
-    return manager.Manager(
+    return checkpoint_manager.Manager(
         str(folder),
         shape,
         PjitPartitioner(1, devices=jax.devices()[:1]),
@@ -39,7 +40,9 @@ def _save(
 ) -> None:
     saver = _manager(folder, model, keep=keep)
     if run is not None:
-        record.write(str(folder), record.Record(step=step, scale_attn_logits=False, run=run))
+        checkpoint_record.write(
+            str(folder), checkpoint_record.Record(step=step, scale_attn_logits=False, run=run)
+        )
     saver.save(model.state(step))
     saver.close()
 
@@ -87,14 +90,14 @@ def test_a_checkpoint_has_its_record_before_it_counts_as_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        record, "stamp", lambda *_, **__: None
+        checkpoint_record, "stamp", lambda *_, **__: None
     )  # a run that is killed never comes to it
     _save(tmp_path, Model(), 5, run="r")
-    assert (tmp_path / "checkpoint_5" / record.FILE).is_file()
+    assert (tmp_path / "checkpoint_5" / checkpoint_record.FILE).is_file()
     (tmp_path / "checkpoint_5").rename(tmp_path / "copy")
     (tmp_path / "new").mkdir()
     (tmp_path / "copy").rename(tmp_path / "new" / "checkpoint_5")
-    found = record.read(f"{tmp_path}/new/checkpoint_5")
+    found = checkpoint_record.read(f"{tmp_path}/new/checkpoint_5")
     assert found is not None
     assert found.run == "r"
 
@@ -137,19 +140,19 @@ def test_training_goes_on_while_a_save_is_written(
             saver.wait_until_finished()
             waited = go_on.is_set()
         assert waited
-        assert folders.steps(str(tmp_path)) == [5]
+        assert run_folders.steps(str(tmp_path)) == [5]
     finally:
         go_on.set()
         saver.close()
 
 
 def test_keep_deletes_the_runs_own_alone(tmp_path: Path) -> None:
-    own = record.run(str(tmp_path))
+    own = checkpoint_record.run(str(tmp_path))
     model = Model()
     for step, run in ((1, None), (2, "another run"), (3, own), (4, own)):
         _save(tmp_path, model, step, run=run)
     _save(tmp_path, model, 5, run=own, keep=1)
-    assert folders.steps(str(tmp_path)) == [1, 2, 5]
+    assert run_folders.steps(str(tmp_path)) == [1, 2, 5]
 
 
 def test_a_checkpoint_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_a_full_disk_is_said_before_anything_is_written(
         saver.save(Model().state(10))
     with pytest.raises(UserError, match="checkpoint 10 is not written"):
         saver.close()
-    assert folders.steps(str(tmp_path)) == []
+    assert run_folders.steps(str(tmp_path)) == []
 
 
 def test_a_state_is_looked_at_before_it_is_saved(
@@ -194,7 +197,7 @@ def test_a_state_is_looked_at_before_it_is_saved(
     asked = SimpleNamespace(
         before_checkpoint=lambda step, finite: seen.append((step, finite())), saves=None
     )
-    monkeypatch.setattr("rosetta.health.run.current", lambda: asked)
+    monkeypatch.setattr("rosetta.health.run_health.current", lambda: asked)
     saver = _manager(tmp_path, Model())
     saver.save(Model().state(5))
     state = Model().state(10)
@@ -211,8 +214,8 @@ def test_size_counts_parameters_as_they_are_saved() -> None:
     state = jax.eval_shape(lambda: Model().state(0)).state_dict()
     moments = 2 * 8 * 4 * 4
     counters = sum(leaf.dtype.itemsize for leaf in jax.tree.leaves(state["state"]) if not leaf.ndim)
-    assert manager.size(state, "float32") == 8 * 4 * 4 + moments + counters
-    assert manager.size(state, "bfloat16") == 8 * 4 * 2 + moments + counters
+    assert checkpoint_manager.size(state, "float32") == 8 * 4 * 4 + moments + counters
+    assert checkpoint_manager.size(state, "bfloat16") == 8 * 4 * 2 + moments + counters
 
 
 def test_an_optimizer_state_that_is_not_taken_over_begins_anew(tmp_path: Path) -> None:
@@ -250,8 +253,8 @@ def test_fp8_state_is_left_where_the_run_has_no_use_for_it(
 
 
 def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) -> None:
-    manager.install()
-    manager.install()
+    checkpoint_manager.install()
+    checkpoint_manager.install()
     shape = jax.eval_shape(lambda: Model().state(0))
     common = {
         "train_state": shape,
@@ -262,7 +265,7 @@ def test_t5x_builds_it_for_a_resumed_run_and_leaves_a_users_own(tmp_path: Path) 
     made = utils.create_orbax_checkpoint_manager(
         save_cfg=utils.SaveCheckpointConfig(period=2), restore_cfg=resumed, **common
     )
-    assert isinstance(made, manager.Manager)
+    assert isinstance(made, checkpoint_manager.Manager)
     made.close()
 
     class Own(checkpoints.OrbaxCheckpointManagerInterface):

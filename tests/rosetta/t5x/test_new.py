@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.t5x import new
+from rosetta.commands import new
+from rosetta.core.errors import UserError
 
 
 def _write(folder: Path, *words: str) -> list[Path]:

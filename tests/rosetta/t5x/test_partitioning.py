@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from t5x import train_state
 
-from rosetta.errors import UserError
-from rosetta.nn import route
+from rosetta.core.errors import UserError
+from rosetta.nn import fallback_notice
 from rosetta.t5x.partitioning import (
     PjitPartitioner,
     fitting,
@@ -219,7 +219,7 @@ def test_a_train_state_with_fsdp(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A kernel of 16 times 4; where nothing can be spread, a line says so."""
-    monkeypatch.setattr(route, "_said", set())
+    monkeypatch.setattr(fallback_notice, "_said", set())
     model = train_states.Model(16)
     state = train_state.FlaxOptimTrainState.create(
         model.optimizer_def, model.get_initial_variables()

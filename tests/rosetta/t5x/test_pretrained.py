@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.t5x import pretrained, record
+from rosetta.core.errors import UserError
+from rosetta.t5x import pretrained
+from rosetta.t5x.run import checkpoint_record
 
 T5_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -26,7 +27,10 @@ def folder(tmp_path: Path) -> Path:
 
 def _record(folder: Path, **fields: object) -> None:
     """Have the folder's newest checkpoint say this of itself."""
-    record.write(str(folder), record.Record(**{"step": 1000, "scale_attn_logits": False, **fields}))  # type: ignore[arg-type]
+    checkpoint_record.write(
+        str(folder),
+        checkpoint_record.Record(**{"step": 1000, "scale_attn_logits": False, **fields}),  # type: ignore[arg-type]
+    )
 
 
 def test_a_folder_means_its_newest_whole_checkpoint(folder: Path) -> None:
@@ -57,9 +61,11 @@ def finetuned(folder: Path, tmp_path: Path) -> str:
     """A folder of finetuning from checkpoint_1000, which was stopped; since then pretraining has gone on."""
     made = tmp_path / "ft"
     (made / "checkpoint_1200").mkdir(parents=True)
-    record.write(
+    checkpoint_record.write(
         str(made),
-        record.Record(step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"),
+        checkpoint_record.Record(
+            step=1200, scale_attn_logits=False, start=f"{folder}/checkpoint_1000"
+        ),
     )
     (folder / "checkpoint_2000").mkdir()
     return str(made)
@@ -123,7 +129,7 @@ def test_a_checkpoint_in_orbaxs_format_without_a_record_is_not_taken_for_public_
     with pytest.raises(UserError, match="whether its attention's logits are divided") as raised:
         pretrained.scale_attn_logits(str(folder), otherwise=True)
     written = raised.value.do[raised.value.do.index("{") :]  # what the line says to write
-    (folder / "checkpoint_1000" / record.FILE).write_text(written)
+    (folder / "checkpoint_1000" / checkpoint_record.FILE).write_text(written)
     assert pretrained.loss_normalizing_factor(str(folder), 2048, T5_LENGTHS) == 128 * 114
     assert pretrained.scale_attn_logits(str(folder), otherwise=False)
 

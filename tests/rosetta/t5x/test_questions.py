@@ -11,7 +11,7 @@ seqio = pytest.importorskip(
     "seqio", reason="NOT CHECKED: needs the packages of a baked environment"
 )
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.t5x import dataset, evaluation_data, predictions
 from tests.support import corpora
 

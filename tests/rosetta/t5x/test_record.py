@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch import folders
-from rosetta.t5x import record
-from rosetta.t5x.record import Record
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.t5x.run import checkpoint_record
+from rosetta.t5x.run.checkpoint_record import Record
 
 
 def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
@@ -18,7 +18,7 @@ def _checkpoint(folder: Path, step: int, run: str | None = None) -> Path:
     made = folder / f"checkpoint_{step}"
     made.mkdir()
     if run is not None:
-        record.write(str(folder), Record(step=step, scale_attn_logits=True, run=run))
+        checkpoint_record.write(str(folder), Record(step=step, scale_attn_logits=True, run=run))
     return made
 
 
@@ -26,28 +26,28 @@ def test_a_record_comes_back_whole(tmp_path: Path) -> None:
     kept = Record(
         7, True, 16, 114, "abc", {"seed": 3, "streams": []}, "r", {"fp8": "xla"}, {"jax": "1"}
     )
-    record.write(str(tmp_path), kept)
-    assert record.read(f"{tmp_path}/checkpoint_7/") == kept
-    assert record.read(f"{tmp_path}/checkpoint_8") is None
+    checkpoint_record.write(str(tmp_path), kept)
+    assert checkpoint_record.read(f"{tmp_path}/checkpoint_7/") == kept
+    assert checkpoint_record.read(f"{tmp_path}/checkpoint_8") is None
 
 
 def test_a_checkpoint_copied_alone_takes_its_record_along(tmp_path: Path) -> None:
     made = _checkpoint(tmp_path, 7, "r")
-    record.stamp(str(tmp_path))
+    checkpoint_record.stamp(str(tmp_path))
     made.rename(tmp_path / "elsewhere")
     (tmp_path / "new").mkdir()
     (tmp_path / "elsewhere").rename(tmp_path / "new" / "checkpoint_7")
-    found = record.read(f"{tmp_path}/new/checkpoint_7")
+    found = checkpoint_record.read(f"{tmp_path}/new/checkpoint_7")
     assert found is not None
     assert found.run == "r"
 
 
 def test_a_save_that_was_cut_short_has_nothing_to_stamp(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 7, "r")
-    record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
-    record.stamp(str(tmp_path))
+    checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=False))
+    checkpoint_record.stamp(str(tmp_path))
     assert not (tmp_path / "checkpoint_8").exists()
-    assert folders.steps(str(tmp_path)) == [7]
+    assert run_folders.steps(str(tmp_path)) == [7]
 
 
 def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -55,18 +55,18 @@ def test_records_of_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> N
     for step in (30, 50):
         _checkpoint(tmp_path, step, "r")
     for step in (20, 40, 60):
-        record.write(str(tmp_path), Record(step=step, scale_attn_logits=True))
+        checkpoint_record.write(str(tmp_path), Record(step=step, scale_attn_logits=True))
 
     def kept() -> list[str]:
-        return sorted(path.name for path in (tmp_path / record.FOLDER).iterdir())
+        return sorted(path.name for path in (tmp_path / checkpoint_record.FOLDER).iterdir())
 
-    record.stamp(str(tmp_path))
+    checkpoint_record.stamp(str(tmp_path))
     assert kept() == [
         "checkpoint_30.json",
         "checkpoint_50.json",
         "checkpoint_60.json",
     ]  # 60 may be on its way
-    record.stamp(str(tmp_path), idle=True)
+    checkpoint_record.stamp(str(tmp_path), idle=True)
     assert kept() == ["checkpoint_30.json", "checkpoint_50.json"]
 
 
@@ -78,14 +78,14 @@ def test_a_full_disk_leaves_no_part_of_a_record(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
-    assert not list((tmp_path / record.FOLDER).iterdir())
+        checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    assert not list((tmp_path / checkpoint_record.FOLDER).iterdir())
 
 
 def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
-    record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
-    record.stamp(str(tmp_path))
-    assert record.read(f"{tmp_path}/checkpoint_8") is not None
+    checkpoint_record.write(str(tmp_path), Record(step=8, scale_attn_logits=True))
+    checkpoint_record.stamp(str(tmp_path))
+    assert checkpoint_record.read(f"{tmp_path}/checkpoint_8") is not None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_record_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_the_step_in_a_name(path: str, step: int | None) -> None:
-    assert folders.step_of(path) == step
+    assert run_folders.step_of(path) == step
 
 
 @pytest.mark.parametrize(
@@ -111,43 +111,47 @@ def test_the_step_in_a_name(path: str, step: int | None) -> None:
     ],
 )
 def test_a_record_that_cannot_be_understood(tmp_path: Path, text: str, says: str) -> None:
-    (_checkpoint(tmp_path, 7) / record.FILE).write_text(text)
+    (_checkpoint(tmp_path, 7) / checkpoint_record.FILE).write_text(text)
     with pytest.raises(UserError, match=says):
-        record.read(f"{tmp_path}/checkpoint_7")
+        checkpoint_record.read(f"{tmp_path}/checkpoint_7")
 
 
 def test_whose_a_checkpoint_is(tmp_path: Path) -> None:
     _checkpoint(tmp_path, 1)
     _checkpoint(tmp_path, 2, "another run")
-    assert not record.made_here(str(tmp_path), 2)  # this folder's run has no name yet
-    own = record.run(str(tmp_path))
-    assert record.run(str(tmp_path)) == own
+    assert not checkpoint_record.made_here(str(tmp_path), 2)  # this folder's run has no name yet
+    own = checkpoint_record.run(str(tmp_path))
+    assert checkpoint_record.run(str(tmp_path)) == own
     _checkpoint(tmp_path, 3, own)
-    assert [record.made_here(str(tmp_path), step) for step in (1, 2, 3)] == [False, False, True]
+    assert [checkpoint_record.made_here(str(tmp_path), step) for step in (1, 2, 3)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_record_of_a_release_without_runs_makes_it_nobodys(tmp_path: Path) -> None:
-    (_checkpoint(tmp_path, 7) / record.FILE).write_text(
+    (_checkpoint(tmp_path, 7) / checkpoint_record.FILE).write_text(
         json.dumps({"schema": 1, "step": 7, "scale_attn_logits": False})
     )
-    record.run(str(tmp_path))
-    assert not record.made_here(str(tmp_path), 7)
+    checkpoint_record.run(str(tmp_path))
+    assert not checkpoint_record.made_here(str(tmp_path), 7)
 
 
 def test_folders_in_which_nothing_can_be_saved(tmp_path: Path) -> None:
-    record.require_folder(str(tmp_path / "not" / "yet"))
-    record.require_folder("gs://bucket/folder")
+    checkpoint_record.require_folder(str(tmp_path / "not" / "yet"))
+    checkpoint_record.require_folder("gs://bucket/folder")
     with pytest.raises(UserError, match=r"relative.*give it whole: /"):
-        record.require_folder("out")
+        checkpoint_record.require_folder("out")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file is a file"):
-        record.require_folder(str(tmp_path / "file" / "model"))
+        checkpoint_record.require_folder(str(tmp_path / "file" / "model"))
     with pytest.raises(UserError, match="/proc cannot be written to"):  # by root neither
-        record.require_folder("/proc/model")
+        checkpoint_record.require_folder("/proc/model")
     assert not list(tmp_path.glob("not"))
 
 
 def test_no_room(tmp_path: Path) -> None:
-    record.require_room(str(tmp_path / "not" / "yet"), 1)
+    checkpoint_record.require_room(str(tmp_path / "not" / "yet"), 1)
     with pytest.raises(UserError, match=r"takes 1000000000.0 GB, and .* [GM]B are free"):
-        record.require_room(str(tmp_path), 10**18)
+        checkpoint_record.require_room(str(tmp_path), 10**18)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from rosetta.errors import UserError
-from rosetta.t5x import reduction
+from rosetta.core.errors import UserError
+from rosetta.t5x import gradient_reduction
 from rosetta.t5x.partitioning import PjitPartitioner
 from tests.rosetta.t5x.test_partitioning import machines
 from tests.support import small_t5
@@ -39,7 +39,7 @@ def _collectives(
         rows = jnp.sum(batch["tokens"]).astype(jnp.float32)
         return jax.tree.map(lambda leaf: leaf * rows, params), {}, state
 
-    summed = reduction.over_data(gradients, partitioner, dtype, AXES)
+    summed = gradient_reduction.over_data(gradients, partitioner, dtype, AXES)
     traced = jax.make_jaxpr(summed)(
         PARAMS,
         {"scale": jax.ShapeDtypeStruct((1,), jnp.float32)},
@@ -63,7 +63,7 @@ def _collectives(
     ]
 
 
-@pytest.mark.parametrize("dtype", reduction.DTYPES)
+@pytest.mark.parametrize("dtype", gradient_reduction.DTYPES)
 def test_every_gradient_is_added_up_once_in_the_type(dtype: str) -> None:
     assert sorted(_collectives("gpu", dtype)) == [
         ("pmax", "float32", (1,)),
@@ -97,7 +97,7 @@ def test_with_tensor_parallelism_nothing_is_gathered_to_be_scattered() -> None:
 def test_cpus_round_and_say_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rosetta.nn.route._said", set())
+    monkeypatch.setattr("rosetta.nn.fallback_notice._said", set())
     assert ("psum", "float32", (16, 32)) in _collectives("cpu", "bfloat16")
     assert "gradients: rounded to bfloat16 and added up in float32" in capsys.readouterr().err
 
@@ -105,13 +105,13 @@ def test_cpus_round_and_say_so(
 def test_what_gradients_cannot_be_added_up_in() -> None:
     partitioner, plain = PjitPartitioner(1, devices=machines(1, 8)), small_t5.config()
     for fine in (None, "float32", "bfloat16"):
-        reduction.check(fine, 1024.0, partitioner, plain)
+        gradient_reduction.check(fine, 1024.0, partitioner, plain)
     with pytest.raises(UserError, match=r"gradient_dtype is 'float16'.*one of: float32, bfloat16"):
-        reduction.check("float16", None, partitioner, plain)
+        gradient_reduction.check("float16", None, partitioner, plain)
     with pytest.raises(UserError, match="a sum over tokens, not AVERAGE_PER_SEQUENCE"):
-        reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
+        gradient_reduction.check("bfloat16", "AVERAGE_PER_SEQUENCE", partitioner, plain)
     with pytest.raises(UserError, match="the batch lies over no axis of the mesh"):
-        reduction.check(
+        gradient_reduction.check(
             "bfloat16",
             None,
             PjitPartitioner(1, devices=machines(1, 8), logical_axis_rules=[("batch", None)]),
@@ -124,18 +124,18 @@ def test_what_gradients_cannot_be_added_up_in() -> None:
 )
 def test_transformer_engine_is_refused(by_it: dict[str, str]) -> None:
     partitioner = PjitPartitioner(1, devices=machines(1, 8))
-    reduction.check(None, None, partitioner, small_t5.config(**by_it))
+    gradient_reduction.check(None, None, partitioner, small_t5.config(**by_it))
     with pytest.raises(
         UserError,
         match=r"GRADIENT_DTYPE .*: Transformer Engine adds up over the devices by itself; .* ENABLE_TE=0",
     ):
-        reduction.check("float32", None, partitioner, small_t5.config(**by_it))
+        gradient_reduction.check("float32", None, partitioner, small_t5.config(**by_it))
 
 
 def test_split_models_want_xlas_attention() -> None:
     split = PjitPartitioner(2, devices=machines(1, 8))
-    reduction.check("bfloat16", None, split, small_t5.config())
+    gradient_reduction.check("bfloat16", None, split, small_t5.config())
     with pytest.raises(
         UserError, match=r"place cudnn's attention inside it; .* ATTENTION=xla or TP_SIZE=1"
     ):
-        reduction.check("bfloat16", None, split, small_t5.config(attention="cudnn"))
+        gradient_reduction.check("bfloat16", None, split, small_t5.config(attention="cudnn"))

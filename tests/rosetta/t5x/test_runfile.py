@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from tests.support import required_modules
 
 required_modules.need("t5x", "gin")
 
-from rosetta.t5x import runfile
+from rosetta.t5x import gin_evaluation
 
 FILES = ["rosetta/t5x/gin/t5_1_1/tiny.gin", "rosetta/t5x/gin/runs/pretrain.gin"]
 SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
@@ -26,6 +26,6 @@ SET = ["MODEL_DIR = '/m'", "TRAIN_STEPS = 1", "DATA = 'synthetic'"]
     ],
 )
 def test_one_line(lines: list[str], said: str) -> None:
-    with pytest.raises(UserError) as found, runfile.arguments(FILES, lines):
+    with pytest.raises(UserError) as found, gin_evaluation.arguments(FILES, lines):
         pass
     assert str(found.value) == said

@@ -16,9 +16,10 @@ pb2 = pytest.importorskip(
     reason="NOT CHECKED: needs the packages of a baked environment",
 )
 
-from rosetta.data import checks, objectives, order, vocabulary
-from rosetta.errors import UserError
-from rosetta.t5x import dataset, pretrained, record
+from rosetta.core.errors import UserError
+from rosetta.data import checks, objectives, shuffling, vocabulary
+from rosetta.t5x import dataset, pretrained
+from rosetta.t5x.run import checkpoint_record
 from tests.support import corpora
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def test_span_corruption_of_bytes_marks_spans_as_t5_does(extra_ids: int | None) 
     assert dataset.ours(theirs) == found
     rule = objectives.named("span_corruption", BYT5_LENGTHS, mean_noise_span_length=20.0)
     rule.check(found)
-    keys = order.keys(3, np.arange(4))
+    keys = shuffling.keys(3, np.arange(4))
     tokens: Any = np.stack([np.resize(found.encode(["Größe & 水, and more"])[0], rule.window)] * 4)
     inputs, _ = rule.apply(list(tokens), keys, found)
     masks = objectives.noise_mask(rule.window, keys, 0.15, 20.0)
@@ -145,7 +146,7 @@ def test_span_corruption_of_pieces_marks_spans_as_t5_does(tmp_path: Path, own: b
     path = write_model(tmp_path / "v.model", 32_000, names(100 if own else 0))
     found = vocabulary.named(path)
     theirs = seqio.SentencePieceVocabulary(path, extra_ids=0 if own else 100)
-    keys = order.keys(3, np.arange(4))
+    keys = shuffling.keys(3, np.arange(4))
     tokens: Any = np.arange(4 * 200, dtype=np.int32).reshape(4, 200) + 3
     inputs, _ = objectives.corrupt(tokens, keys, np.array(found.sentinel_ids, np.int32), 0.15, 3.0)
     assert inputs.tolist() == t5_marks(theirs, tokens, objectives.noise_mask(200, keys, 0.15, 3.0))
@@ -176,7 +177,9 @@ def test_own_sentinels_are_known_by_their_number(
     ]
     rule = objectives.Objective("span_corruption", 12, 12, 1.0, 0.3)
     rule.check(found)
-    inputs, _ = rule.apply([np.full(rule.window, 10, np.int32)], order.keys(0, np.arange(1)), found)
+    inputs, _ = rule.apply(
+        [np.full(rule.window, 10, np.int32)], shuffling.keys(0, np.arange(1)), found
+    )
     marks = [one for one in inputs[0].tolist() if one in found.sentinel_ids]
     assert marks == list(found.sentinel_ids)[: len(marks)]
     assert marks
@@ -221,9 +224,9 @@ def test_a_run_begun_with_added_sentinels_keeps_them(
     began = vocabulary.Vocabulary(path, 100)
     folder = tmp_path / "run" / "checkpoint_5"
     folder.mkdir(parents=True)
-    record.write(
+    checkpoint_record.write(
         str(tmp_path / "run"),
-        record.Record(step=5, scale_attn_logits=False, vocabulary=began.fingerprint()),
+        checkpoint_record.Record(step=5, scale_attn_logits=False, vocabulary=began.fingerprint()),
     )
     for place in ({"checkpoint": str(folder)}, {"model_dir": str(tmp_path / "run")}):
         assert dataset.ours(dataset.vocabulary(path, **place)) == began

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.t5x import settings
+from rosetta.core.errors import UserError
+from rosetta.t5x.run import settings
 
 WORDS = ["small", "bfloat16", "8", "32", "logs"]
 

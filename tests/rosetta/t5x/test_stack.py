@@ -16,7 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from rosetta.nn import dropout
-from rosetta.t5x import stack
+from rosetta.t5x import layer_stack
 from tests.support import small_t5
 
 LAYERS, WIDTH = 3, 64
@@ -38,7 +38,7 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        return stack.run(self, Mark, self.config, self.count, x)
+        return layer_stack.run(self, Mark, self.config, self.count, x)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rosetta.launch import peaks
-from rosetta.t5x import flops, step
-from rosetta.t5x.config import T5Config
+from rosetta.core import gpu_peaks
+from rosetta.t5x import step_arithmetic
+from rosetta.t5x.run import flops
+from rosetta.t5x.run.model_config import T5Config
 
 CONFIG = T5Config(
     vocab_size=100,
@@ -23,16 +24,16 @@ CONFIG = T5Config(
 def test_the_work_of_a_step() -> None:
     shapes = {"encoder_input_tokens": (16, 5), "decoder_target_tokens": (16, 4)}
     card = SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3")
-    found = step.work(CONFIG, shapes, [card, card])
+    found = step_arithmetic.work(CONFIG, shapes, [card, card])
     assert (found.flops, found.tokens, found.devices) == (
         flops.train_flops(CONFIG, 5, 4, 16),
         16 * 9,
         2,
     )
-    assert found.peak == peaks.peak_flops(card.device_kind, "bfloat16")
-    with_fp8 = step.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
-    assert with_fp8.peak == peaks.peak_flops(card.device_kind, "fp8") != found.peak
-    alone = step.work(
+    assert found.peak == gpu_peaks.peak_flops(card.device_kind, "bfloat16")
+    with_fp8 = step_arithmetic.work(T5Config(**{**vars(CONFIG), "fp8": "xla"}), shapes, [card])
+    assert with_fp8.peak == gpu_peaks.peak_flops(card.device_kind, "fp8") != found.peak
+    alone = step_arithmetic.work(
         CONFIG, {"decoder_target_tokens": (16, 4)}, [SimpleNamespace(device_kind="cpu")]
     )
     assert (alone.tokens, alone.peak) == (64, None)
@@ -42,5 +43,8 @@ def test_the_work_of_a_step() -> None:
     ("factor", "expected"), [(None, 0.5), (1, 0.5), (8.0, 4.0), ("NUM_REAL_TARGET_TOKENS", 3.0)]
 )
 def test_the_loss_is_one_tokens_whatever_it_is_divided_by(factor: object, expected: float) -> None:
-    assert step.loss({"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor) == expected
-    assert step.loss({}, factor) is None
+    assert (
+        step_arithmetic.loss({"loss_per_nonpadding_target_token": 0.5, "loss": 3.0}, factor)
+        == expected
+    )
+    assert step_arithmetic.loss({}, factor) is None

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta import te
-from rosetta.errors import UserError
-from rosetta.launch.card import Card
-from rosetta.t5x import switches
-from rosetta.t5x.switches import Switches
+from rosetta.core import transformer_engine
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
+from rosetta.presets import t5x_switches
+from rosetta.presets.t5x_switches import Switches
 
 H100, A100, T4 = Card("H100", (9, 0)), Card("A100", (8, 0)), Card("T4", (7, 5))
 
 
 def choose(*cards: Card, on_cpu: bool = False, **given: str) -> Switches:
-    return switches.choose(given, cards, on_cpu=on_cpu)
+    return t5x_switches.choose(given, cards, on_cpu=on_cpu)
 
 
 def test_documented_defaults_on_a_card_that_can_do_it_all() -> None:
@@ -135,13 +135,13 @@ def test_every_variable_is_a_binding() -> None:
     ],
 )
 def test_refused(given: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(te, "version", lambda: None)
+    monkeypatch.setattr(transformer_engine, "version", lambda: None)
     with pytest.raises(UserError, match=complaint):
-        switches.choose(given, [A100], on_cpu=False)
+        t5x_switches.choose(given, [A100], on_cpu=False)
 
 
 def test_transformer_engine_does_both_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(te, "version", lambda: "2.0")
+    monkeypatch.setattr(transformer_engine, "version", lambda: "2.0")
     found = choose(H100, ENABLE_TE="1")
     assert (found.fp8, found.attention) == ("te", "te")
     assert choose(H100, ENABLE_TE="1", ATTENTION="cudnn").attention == "cudnn"

@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from t5x import trainer as upstream
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.nn import fp8
 from rosetta.t5x import network, trainer
 from tests.support import t5x_fp8_steps

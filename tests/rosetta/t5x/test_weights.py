@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from rosetta.doctor import system
-from rosetta.launch import space
-from rosetta.t5x import ginfiles, ginread, weights
+from rosetta.core import disk_space, system_queries
+from rosetta.t5x.run import gin_files, gin_text, parameter_count
 from tests.support import required_modules
 
 PILE = {
@@ -21,7 +20,7 @@ PILE = {
 
 
 def bound(size: str, family: str = "t5_1_1") -> dict[str, str]:
-    return ginread.read([ginfiles.HOME / ginfiles.model(family, size)], [ginfiles.HOME])
+    return gin_text.read([gin_files.HOME / gin_files.model(family, size)], [gin_files.HOME])
 
 
 @pytest.mark.parametrize(
@@ -29,12 +28,12 @@ def bound(size: str, family: str = "t5_1_1") -> dict[str, str]:
     [("small", 77e6), ("base", 250e6), ("large", 780e6), ("xl", 2.85e9), ("xxl", 11.3e9)],
 )
 def test_published_sizes(size: str, published: float) -> None:
-    assert weights.kernels(bound(size)) == pytest.approx(published, rel=0.02)
+    assert parameter_count.kernels(bound(size)) == pytest.approx(published, rel=0.02)
 
 
 def test_a_vocabulary_that_is_worked_out_later_is_not_known() -> None:
-    assert weights.kernels(bound("tiny")) is None
-    assert weights.room({**bound("tiny"), **PILE}, "/", [], 0, "MODEL_DIR") == ()
+    assert parameter_count.kernels(bound("tiny")) is None
+    assert parameter_count.room({**bound("tiny"), **PILE}, "/", [], 0, "MODEL_DIR") == ()
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,12 @@ def test_what_is_to_come(
         asked.append((one, times))
         return ()
 
-    monkeypatch.setattr(space, "check", check)
-    assert weights.room({**bound("small"), **PILE, **changes}, "/x", own, begun, "MODEL_DIR") == ()
-    count = weights.kernels(bound("small"))
+    monkeypatch.setattr(disk_space, "check", check)
+    assert (
+        parameter_count.room({**bound("small"), **PILE, **changes}, "/x", own, begun, "MODEL_DIR")
+        == ()
+    )
+    count = parameter_count.kernels(bound("small"))
     assert count is not None
     assert asked == ([] if times is None else [(bytes_each * count, times)])
 
@@ -80,8 +82,11 @@ def test_what_is_to_come(
 def test_a_run_that_is_through_needs_no_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(system, "room", lambda _: system.Room(1, 0, 1))
-    assert weights.room({**bound("small"), **PILE}, str(tmp_path), [1000000], 0, "MODEL_DIR") == ()
+    monkeypatch.setattr(system_queries, "room", lambda _: system_queries.Room(1, 0, 1))
+    assert (
+        parameter_count.room({**bound("small"), **PILE}, str(tmp_path), [1000000], 0, "MODEL_DIR")
+        == ()
+    )
 
 
 @pytest.mark.parametrize(("family", "size"), [("t5_1_1", "small"), ("t5_1_0", "small")])
@@ -89,7 +94,7 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
     required_modules.need("jax", "flax")
     import jax
 
-    from rosetta.t5x.config import T5Config
+    from rosetta.t5x.run.model_config import T5Config
     from tests.support import small_t5
 
     read = bound(size, family)
@@ -107,9 +112,9 @@ def test_never_more_than_the_network_has_and_hardly_less(family: str, size: str)
     fields: dict[str, Any] = {
         name: value
         for name in names
-        if (value := ginread.value(read, f"network.T5Config.{name}")) is not None
+        if (value := gin_text.value(read, f"network.T5Config.{name}")) is not None
     }
-    count = weights.kernels(read)
+    count = parameter_count.kernels(read)
     if count is None:
         pytest.skip("its vocabulary is worked out later")
     shapes = jax.eval_shape(lambda: small_t5.variables(T5Config(**fields)))["params"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from rosetta import cli
-from rosetta.errors import UserError
-from rosetta.launch.description import Run
-from rosetta.plan import command
-from rosetta.presets import describe, files
-from rosetta.tune import planned, same, trial
+from rosetta.commands import plan
+from rosetta.core.errors import UserError
+from rosetta.core.run_description import Run
+from rosetta.presets import describe, preset_files
+from rosetta.tune import planned_trial, trial, trial_identity
 from rosetta.tune.search import OK, Choice, Outcome
 
 DARK = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "JAX_PLATFORMS": "cpu", "ROSETTA_SITE": ""}
@@ -40,7 +40,9 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
         )
 
     monkeypatch.setattr(trial.Trials, "__call__", measure)
-    monkeypatch.setattr(same, "options", lambda flags: (flags,))  # whatever jaxlib there is
+    monkeypatch.setattr(
+        trial_identity, "options", lambda flags: (flags,)
+    )  # whatever jaxlib there is
     return made
 
 
@@ -53,7 +55,7 @@ def test_a_preset_that_can_be_used_is_written_with_its_evidence(
     )
     result = json.loads(capsys.readouterr().out)["result"]
     assert result["settings"] == {"batch.per_gpu": "16", "ROSETTA_WITH": "command-buffers"}
-    layer = files.chain("./t5x-tiny-tuned.yaml")[-1]
+    layer = preset_files.chain("./t5x-tiny-tuned.yaml")[-1]
     assert (layer.extends, layer.values["batch.per_gpu"].value, layer.values["switches"].value) == (
         "t5x-tiny",
         16,
@@ -200,22 +202,22 @@ class TestPlanned:
             "memory": {"peak": peak},
             "collectives": [{"bytes": 10.0, "bytes_behind": behind}],
         }
-        found = planned.judged(result, run, "h100", {})
+        found = planned_trial.judged(result, run, "h100", {})
         assert (found.kind, found.rate) == (kind, rate)
 
     @pytest.mark.parametrize(
-        "name", [name for name in files.presets() if name not in ("t5x", "pax")]
+        "name", [name for name in preset_files.presets() if name not in ("t5x", "pax")]
     )
     def test_every_preset_has_words_that_plan_takes(self, name: str) -> None:
         run = described(name)
-        args = cli.parser().parse_args(["plan", *planned.words(run, "h100"), "--json"])
+        args = cli.parser().parse_args(["plan", *planned_trial.words(run, "h100"), "--json"])
         assert args.gpus == run.nodes * run.gpus_per_node
         assert (
-            command.hyper(args.hyper) if run.framework == "pax" else command.switches(args.switches)
+            plan.hyper(args.hyper) if run.framework == "pax" else plan.switches(args.switches)
         ).keys() >= {"FPROP_DTYPE" if run.framework == "pax" else "dtype"}
 
     def test_the_step_is_the_one_that_runs(self) -> None:
-        words = planned.words(
+        words = planned_trial.words(
             described(
                 "t5x-large",
                 ENC_SL="256",
@@ -239,11 +241,11 @@ class TestPlanned:
             "fuse_qkv=true",
         } <= {*words}
         assert {"USE_REPEATED_LAYER=False", "MAX_SEQ_LEN=4096", 'ATTENTION="cudnn"'} <= {
-            *planned.words(described("llama-7b"), "h100")
+            *planned_trial.words(described("llama-7b"), "h100")
         }
-        assert 'ATTENTION="xla"' in planned.words(described("gpt-126m"), "h100")
+        assert 'ATTENTION="xla"' in planned_trial.words(described("gpt-126m"), "h100")
         assert {"USE_FP8=True", "NUM_LAYERS=2"} <= {
-            *planned.words(
+            *planned_trial.words(
                 described("gpt-5b", precision="fp8-xla", **{"fdl.NUM_LAYERS": "2"}), "h100"
             )
         }
@@ -261,8 +263,8 @@ class TestPlanned:
         self, name: str, settings: dict[str, str], what: str
     ) -> None:
         with pytest.raises(UserError, match=f"{what}: no plan is made with it"):
-            planned.words(described(name, **settings), "h100")
-        assert planned.words(described("t5x-large", PACK="0"), "h100")
+            planned_trial.words(described(name, **settings), "h100")
+        assert planned_trial.words(described("t5x-large", PACK="0"), "h100")
 
     @pytest.mark.parametrize(
         ("program", "kind", "reason"),
@@ -288,7 +290,7 @@ class TestPlanned:
         (tmp_path / "python").chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
         monkeypatch.setenv("ROSETTA_SITE", "")
-        found = planned.Plans(
+        found = planned_trial.Plans(
             "t5x-tiny",
             "h100",
             {"DATA": "text:x"},
@@ -304,5 +306,9 @@ class TestPlanned:
 
 def described(name: str, **settings: str) -> Run:
     return describe.describe(
-        name, accelerator="h100", settings=settings, environment={}, site=files.Layer("site", {})
+        name,
+        accelerator="h100",
+        settings=settings,
+        environment={},
+        site=preset_files.Layer("site", {}),
     )

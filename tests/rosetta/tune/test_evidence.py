@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.tune.evidence import Evidence
 from rosetta.tune.search import OK, Choice, Outcome
 

@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-from rosetta.tune.process import Processes
+from rosetta.tune.trial_process import Processes
 from tests.support import process_state
 
 ROOT = Path(__file__).resolve().parents[3]
-TUNING = "import sys; from pathlib import Path; from rosetta.tune.process import Processes; Processes(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
+TUNING = "import sys; from pathlib import Path; from rosetta.tune.trial_process import Processes; Processes(Path('logs'), 600).run(['sh', '-c', 'echo $$ > child.new; mv child.new child; exec sleep 600'], {'PATH': '/usr/bin:/bin'})"
 
 
 def test_what_is_said_and_the_status(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rosetta.errors import UserError
+from rosetta.core.errors import UserError
 from rosetta.tune.search import OK, Choice, Outcome, Search
 
 MEMORY = Outcome("out-of-memory", reason="it does not fit into memory")

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from rosetta.errors import UserError
-from rosetta.launch.description import Run
+from rosetta.core.errors import UserError
+from rosetta.core.run_description import Run
 from rosetta.presets import describe
-from rosetta.tune import tried
+from rosetta.tune import candidates
 from tests.support.resolved_presets import NO_SITE, resolved
 
 
@@ -82,26 +82,26 @@ def run(preset: str, gpus: int = 8, **settings: str) -> Run:
     ],
 )
 def test_what_means_something(described: Run, names: list[str]) -> None:
-    assert tried.usual(described, planned=False, on_cpu=False) == names
-    assert tried.usual(described, planned=True, on_cpu=False) == [
-        name for name in names if name not in tried.LAUNCHES
+    assert candidates.usual(described, planned=False, on_cpu=False) == names
+    assert candidates.usual(described, planned=True, on_cpu=False) == [
+        name for name in names if name not in candidates.LAUNCHES
     ]
-    assert tried.usual(described, planned=False, on_cpu=True) == ["batch"], (
+    assert candidates.usual(described, planned=False, on_cpu=True) == ["batch"], (
         "the switches are of cards"
     )
 
 
 def test_what_is_on_is_not_tried() -> None:
     settings = resolved("t5x-small", ROSETTA_WITH="user-buffers", combine="layers")
-    assert tried.off(
+    assert candidates.off(
         ["batch", "user-buffers", "combine", "command-buffers", "batch"], settings
     ) == ["batch", "command-buffers"]
 
 
 def test_a_plan_does_not_see_launches() -> None:
-    assert tried.asked("batch, combine", planned=True) == ["batch", "combine"]
-    assert tried.asked("command-buffers", planned=False) == ["command-buffers"]
+    assert candidates.asked("batch, combine", planned=True) == ["batch", "combine"]
+    assert candidates.asked("command-buffers", planned=False) == ["command-buffers"]
     with pytest.raises(UserError, match="a plan does not see what command-buffers gains"):
-        tried.asked("command-buffers", planned=True)
+        candidates.asked("command-buffers", planned=True)
     with pytest.raises(UserError, match="'fast' cannot be tried"):
-        tried.asked("fast", planned=False)
+        candidates.asked("fast", planned=False)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rosetta.presets import files
-from rosetta.tune import written
+from rosetta.presets import preset_files
+from rosetta.tune import preset_output
 from rosetta.tune.search import Choice, Found
 
 KEPT = (("batch 16", 0.2), ("batch 32", 0.1), ("pgle", 0.05), ("combine", 0.03))
@@ -15,11 +15,13 @@ FOUND = Found(Choice(32, ("pgle",), (("combine", "layers"),)), 142.0, 100.0, 0.0
 def whys(folder: Path, found: Found, *, planned: bool) -> dict[str, str]:
     """Field -> its reason, as the preset's reader reads what is written."""
     path = folder / "tuned.yaml"
-    document = written.preset(
+    document = preset_output.preset(
         found, extends="t5x-small", accelerator="h100", about="tuned", why="on it", planned=planned
     )
-    path.write_text(written.text(document, "tuned.jsonl"))
-    return {name: value.why for name, value in files.chain(str(path))[-1].cards["h100"].items()}
+    path.write_text(preset_output.text(document, "tuned.jsonl"))
+    return {
+        name: value.why for name, value in preset_files.chain(str(path))[-1].cards["h100"].items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_a_batch_that_was_halved_says_so(tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_found_it_sets_nothing() -> None:
-    assert written.preset(
+    assert preset_output.preset(
         Found(Choice(), 1.0, 1.0, 0.0, ()),
         extends="t5x-small",
         accelerator="h100",

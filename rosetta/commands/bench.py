@@ -1,0 +1,155 @@
+"""`rosetta bench t5`: a training step of the T5 network on synthetic tokens, in several modes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rosetta.bench import modes
+from rosetta.core import gpu_query, option_types
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+NO_GPU = UserError(
+    "no NVIDIA GPU is visible",
+    "bench t5",
+    "start the container with --gpus=all, or give --allow-cpu",
+)
+_DISAGREES = 0.05  # of a ratio
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to the top parser's subcommands."""
+    bench = commands.add_parser("bench", help="measure what a training step costs on this machine")
+    actions = bench.add_subparsers(dest="action", required=True, metavar="WHAT")
+    t5 = actions.add_parser(
+        "t5",
+        parents=[common],
+        help="T5 1.1 on synthetic tokens, modes taking turns",
+        description=(
+            "The ratio is to the first mode, the median over turns; MFU is defined in "
+            "rosetta/core/gpu_peaks.py."
+        ),
+    )
+    option_types.shape(t5, size="small", sizes=", ".join(modes.sizes()))
+    words = ", ".join([*modes.DTYPES, *modes.SWITCHES])
+    t5.add_argument(
+        "--modes",
+        help=(
+            f"separated by commas, each of words joined by +: {words} (default: "
+            f"{','.join(modes.DEFAULT)})"
+        ),
+    )
+    t5.add_argument(
+        "--batch",
+        type=option_types.positive,
+        default=32,
+        help="sequences of a step, over all devices (default 32)",
+    )
+    t5.add_argument(
+        "--steps",
+        type=option_types.positive,
+        default=10,
+        help="steps of a mode in each turn (default 10)",
+    )
+    t5.add_argument("--turns", type=option_types.positive, default=5, help="turns (default 5)")
+    t5.add_argument(
+        "--devices",
+        type=option_types.positive,
+        default=1,
+        help="devices, which share the batch (default 1)",
+    )
+    t5.add_argument(
+        "--allow-cpu", action="store_true", help="measure on the CPU where there is no GPU"
+    )
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Run `rosetta bench t5`; returns what --json prints, and a table."""
+    modes.size(args.size)  # refused before JAX is imported, which takes seconds
+    names = args.modes.split(",") if args.modes else list(modes.DEFAULT)
+    for name in names:
+        modes.parse(name)
+    if len(set(names)) < len(names):
+        raise UserError("a mode is named twice", "bench t5 --modes", "name each once")
+    if not os.environ.get("JAX_PLATFORMS") and not gpu_query.cards() and not gpu_query.present():
+        # JAX with CUDA prints tracebacks while it looks for a GPU that is not there.
+        if not args.allow_cpu:
+            raise NO_GPU
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        import jax  # noqa: PLC0415 (takes seconds, and is in a baked environment only)
+
+        from rosetta.bench import t5  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"there is no {error.name} here", "bench t5", "run it in a baked environment"
+        ) from None
+    if jax.devices()[0].platform != "gpu" and not args.allow_cpu:
+        raise NO_GPU
+    task = t5.Task(
+        args.size,
+        args.batch,
+        args.inputs,
+        args.targets,
+        args.dropout,
+        args.steps,
+        args.turns,
+        args.devices,
+    )
+    result = t5.bench(
+        task,
+        names,
+        skip=args.modes is None,
+        say=lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True),
+    )
+    return result, table(result)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result as text."""
+    task = result["task"]
+    head = (
+        f"T5 1.1 {task['size']}, {task['batch']} x {task['inputs']}/{task['targets']} tokens, "
+        f"dropout {task['dropout']}, "
+        f"{result['devices']} x {result['card']}, {result['flops'] / 1e12:.3g} TFLOP a step"
+    )
+    lines = [
+        head,
+        (
+            f"{'mode':20} {'ms/step':>9} {'ratio':>6} {'seq/s':>9} {'tokens/s':>10} {'MFU':>7} "
+            f"{'of':>9} {'GiB':>6} {'compile':>8}"
+        ),
+    ]
+    for row in result["modes"]:
+        share = "-" if row["mfu"] is None else f"{row['mfu']:.1%}"
+        memory = "-" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"
+        lines.append(
+            f"{row['mode']:20} {row['seconds'] * 1e3:9.2f} {row['ratio']:6.3f} "
+            f"{row['sequences_per_second']:9.1f} "
+            f"{row['tokens_per_second']:10.0f} {share:>7} {row['peak_of']:>9} {memory:>6} "
+            f"{row['compile_seconds']:6.1f} s"
+        )
+    if _speed_changed(result["modes"]):
+        lines.append(
+            "The machine's speed changed between turns: compare by the ratio, which is taken "
+            "within each turn."
+        )
+    if any(row["mfu"] is None for row in result["modes"]):
+        lines.append(f"No MFU: the peak of {result['card']} is not known.")
+    if bad := [row["mode"] for row in result["modes"] if isinstance(row["loss"], str)]:
+        lines.append(f"The loss is not finite in {', '.join(bad)}; all modes train one state.")
+    return "\n".join(lines)
+
+
+def _speed_changed(rows: list[dict[str, Any]]) -> bool:
+    """Return whether a mode's ratio differs from that of the median times which stand beside it."""
+    first = rows[0]["seconds"]
+    return any(abs(row["seconds"] / first / row["ratio"] - 1) > _DISAGREES for row in rows)
+
+
+RUN = {"bench": run}

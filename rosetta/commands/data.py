@@ -1,0 +1,446 @@
+"""`rosetta data check|cache|show` and `rosetta vocab train|show`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core.errors import UserError
+from rosetta.data import checks, spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PERIOD = 0.2  # s between counts on a terminal
+
+
+def _count(text: str) -> int:
+    digits = text.replace("_", "")
+    if not re.fullmatch(r"[0-9]{1,18}", digits):
+        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number, at least 0")
+    return int(digits)
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the two commands to the top parser's subcommands."""
+    data = commands.add_parser("data", help="look at, check and pre-tokenise training data")
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    about = (
+        "a spec: "
+        + ", ".join(f"{kind} ({what})" for kind, what in spec.KINDS.items())
+        + '; or {"SPEC": rate, …}'
+    )
+    for name, text in (
+        (
+            "check",
+            "say whether a run could use this data, reading every record; count records and tokens",
+        ),
+        ("show", "print rows as the model gets them, and the batch's hash"),
+        ("cache", "tokenise once; a stopped run goes on where it stopped"),
+    ):
+        action = actions.add_parser(name, parents=[common], help=text)
+        action.add_argument("data", metavar="SPEC", help=about.replace("%", "%%"))
+        action.add_argument(
+            "--vocab", default="byte", help="a SentencePiece model, or byte (default)"
+        )
+        action.add_argument(
+            "--extra-ids",
+            type=_count,
+            help=(
+                "sentinels to add (default: none to bytes or where the model has its own, else 100)"
+            ),
+        )
+        action.add_argument("--objective", choices=spec.OBJECTIVES, default="span_corruption")
+        action.add_argument(
+            "--field", default="text", help="where JSON lines and Example records have their text"
+        )
+        action.add_argument("--split", default="train", help="of a hf or tfds set (default train)")
+        if name == "cache":
+            action.add_argument("--out", required=True, metavar="FOLDER")
+            action.add_argument("--jobs", type=_count, help="processes (default: one a core)")
+            action.add_argument("--limit", type=_count, help="documents at most")
+            continue
+        action.add_argument("--inputs", type=_count, default=512, help="tokens (default 512)")
+        action.add_argument("--targets", type=_count, default=128, help="tokens (default 128)")
+        action.add_argument(
+            "--mean-span",
+            type=float,
+            default=3.0,
+            help="tokens of a masked span (default 3; bytes: 20)",
+        )
+        if name == "check":
+            action.add_argument("--vocab-size", type=_count, help="the model's")
+            action.add_argument(
+                "--head",
+                action="store_true",
+                help="read no more than the first record of each source",
+            )
+        else:
+            action.add_argument("--seed", type=_count, default=0)
+            action.add_argument("--step", type=_count, default=0)
+            action.add_argument("--batch", type=_count, default=4, help="rows (default 4)")
+            action.add_argument("--pack", action="store_true")
+    vocab = commands.add_parser("vocab", help="make and look at vocabularies")
+    actions = vocab.add_subparsers(dest="action", required=True, metavar="ACTION")
+    train = actions.add_parser(
+        "train",
+        parents=[common],
+        help="train a SentencePiece vocabulary with T5's special ids and sentinels",
+    )
+    train.add_argument("--data", required=True, metavar="SPEC")
+    train.add_argument("--out", required=True, metavar="FILE.model")
+    train.add_argument(
+        "--size", type=_count, default=32_000, help="ids in all, sentinels included (default 32000)"
+    )
+    train.add_argument("--extra-ids", type=_count, default=100, help="sentinels (default 100)")
+    train.add_argument("--type", choices=("unigram", "bpe"), default="unigram")
+    train.add_argument(
+        "--coverage",
+        type=float,
+        default=0.9995,
+        help="share of letters with an id of their own (default 0.9995)",
+    )
+    train.add_argument(
+        "--no-byte-fallback",
+        action="store_true",
+        help="letters without an id become unknown, as in T5's own vocabulary",
+    )
+    train.add_argument(
+        "--limit",
+        type=_count,
+        default=10_000_000,
+        help="pieces of documents to learn from (default 10 million)",
+    )
+    train.add_argument("--field", default="text")
+    show = actions.add_parser(
+        "show", parents=[common], help="sizes, sentinels, fingerprint, and a text's ids"
+    )
+    show.add_argument("vocab", help="a SentencePiece model, or byte")
+    show.add_argument(
+        "--extra-ids",
+        type=_count,
+        help="sentinels to add (default: none to bytes or where the model has its own, else 100)",
+    )
+    show.add_argument("text", nargs="?", help="to be encoded")
+
+
+def _check(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import bad_records, source_counts, task_records, tfds, vocabulary  # noqa: PLC0415 (each action loads what it needs)  # noqa: PLC0415 (each action loads what it needs)
+
+    lengths = {"inputs": args.inputs, "targets": args.targets}
+    checks.before_start(
+        data=args.data,
+        objective=args.objective,
+        vocab=args.vocab,
+        vocab_size=args.vocab_size,
+        lengths=lengths,
+        split=args.split,
+        extra_ids=args.extra_ids,
+        mean_noise_span_length=args.mean_span,
+        from_variables=False,
+    )
+    found = {
+        str(part.spec): tfds.check(part.spec, args.split)
+        for part in spec.parts(args.data)
+        if part.spec.kind == "tfds"
+    }
+    lines = [
+        f"{name}: {copy['files']} files, {copy['bytes']:,} bytes, {copy['examples']:,} examples"
+        for name, copy in found.items()
+    ]
+    data = spec.describe(args.data)
+    if args.head:
+        for part in spec.parts(args.data):
+            if part.spec.kind not in ("synthetic", "cache", "task"):
+                task_records.begin(part.spec, args.objective, args.field, args.split)
+        return {"ok": True, "data": data, "copies": found}, "\n".join(
+            [*lines, f"{data}: usable for {args.objective}, by its first record"]
+        )
+    bad = bad_records.Collector()
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    counts: dict[str, dict[str, int]] = {}
+    for part in spec.parts(args.data):
+        counted = source_counts.count_source(
+            part.spec, args.objective, args.field, args.split, chosen, bad, _show_progress()
+        )
+        if counted:
+            counts[str(part.spec)] = counted
+            lines.append(
+                f"{part.spec}: {counted['records']:,} records, {counted['tokens']:,} tokens"
+            )
+    if not bad.total:
+        lines.append(f"{data}: usable for {args.objective}")
+    elif bad_records.policy() == "skip":
+        lines += [
+            *bad.lines,
+            (
+                f"{data}: usable for {args.objective}; {bad.total:,} bad records are skipped "
+                f"({bad_records.VARIABLE}=skip)"
+            ),
+        ]
+    else:
+        shown = "" if len(bad.lines) == bad.total else f", of which {len(bad.lines)} are shown"
+        lines += [
+            *bad.lines,
+            (
+                f"{data}: {bad.total:,} bad records{shown}; mend them, or have a run skip them: "
+                f"{bad_records.VARIABLE}=skip"
+            ),
+        ]
+    ok = not bad.total or bad_records.policy() == "skip"
+    return {
+        "ok": ok,
+        "data": data,
+        "copies": found,
+        "counts": counts,
+        "bad": {"total": bad.total, "kinds": bad.kinds, "first": bad.lines},
+    }, "\n".join(lines)
+
+
+def _show_progress() -> Callable[[int, int], None]:
+    """Return what shows counts of records and tokens on a terminal, and nothing elsewhere."""
+    shown = time.monotonic()
+
+    def report(documents: int, tokens: int) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and time.monotonic() - shown > _PERIOD:
+            shown = time.monotonic()
+            print(
+                f"\r{documents:,} records, {tokens:,} tokens ", end="", file=sys.stderr, flush=True
+            )
+
+    return report
+
+
+def _show(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import pipeline, vocabulary  # noqa: PLC0415
+
+    checks.positive_lengths({"inputs": args.inputs, "targets": args.targets})
+    chosen = vocabulary.named(args.vocab, args.extra_ids, causal=args.objective in spec.CAUSAL)
+    recipe = pipeline.Recipe(
+        spec.describe(args.data),
+        args.objective,
+        chosen.name,
+        chosen.extra_ids,
+        args.inputs if args.objective != "lm" else 0,
+        args.targets,
+        seed=args.seed,
+        split=args.split,
+        pack=args.pack,
+        text_field=args.field,
+        mean_noise_span_length=args.mean_span,
+    )
+    batches = pipeline.Batches(recipe, args.batch)
+    batch = batches.at(args.step)
+    with_text = not chosen.name.startswith("ids:")
+    # lm's rows have no inputs.
+    sides = {
+        name: what
+        for name, what in (("encoder_input_tokens", "inputs"), ("decoder_target_tokens", "targets"))
+        if batch[name].size
+    }
+    rows, lines = [], []
+    for number in range(args.batch):
+        row = {}
+        for name in sides:
+            ids = [int(one) for one in batch[name][number] if one]
+            row[name] = (
+                chosen.decode([one for one in ids if one != chosen.eos]) if with_text else ids
+            )
+            lines.append(f"{number} {name}: {row[name]}")
+        rows.append(row)
+    filled = {name: round(float((batch[name] != 0).mean()), 4) for name in sides}
+    digest = pipeline.batch_hash(batch)
+    lines.append(
+        "filled: "
+        f"{', '.join(f'{filled[name]:.1%} of {what}' for name, what in sides.items())}; step "
+        f"{args.step} hash {digest}; data {batches.fingerprint()}"
+    )
+    return {
+        "rows": rows,
+        "filled": filled,
+        "hash": digest,
+        "fingerprint": batches.fingerprint(),
+    }, "\n".join(lines)
+
+
+_encoder: Any = None
+
+
+def _prepare(name: str, extra_ids: int) -> None:
+    from rosetta.data import vocabulary  # noqa: PLC0415
+
+    global _encoder  # noqa: PLW0603 (one vocabulary a worker process)
+    _encoder = vocabulary.Vocabulary(name, extra_ids)
+
+
+def _encode(texts: list[str]) -> Any:
+    return _encoder.encode(texts)
+
+
+def _ahead(batches: Iterator[list[str]], chosen: Any, jobs: int) -> Iterator[Any]:
+    """Encode batches in processes, in order, a bounded number of them ahead."""
+    import collections  # noqa: PLC0415
+    import concurrent.futures  # noqa: PLC0415
+    import multiprocessing  # noqa: PLC0415
+
+    if jobs <= 1:
+        yield from (chosen.encode(batch) for batch in batches)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, context, _prepare, (chosen.name, chosen.extra_ids)
+    ) as pool:
+        waiting: collections.deque[Any] = collections.deque()
+        for batch in batches:
+            waiting.append(pool.submit(_encode, batch))
+            if len(waiting) >= 4 * jobs:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _cache(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    import itertools  # noqa: PLC0415
+
+    from rosetta.data import task_records, tfds, token_cache, vocabulary  # noqa: PLC0415  # noqa: PLC0415
+
+    parts = spec.parts(args.data)
+    if len(parts) > 1:
+        raise UserError(
+            "a cache holds one source",
+            "SPEC",
+            'cache each, and mix them: DATA={"cache:A": 0.7, "cache:B": 0.3}',
+        )
+    one = parts[0].spec
+    if one.kind in ("synthetic", "cache", "task"):
+        raise UserError(
+            f"{one.kind} has nothing to tokenise",
+            f"DATA={one}",
+            "use text, jsonl, tfrecord, tfds or hf",
+        )
+    chosen = vocabulary.named(
+        args.vocab,
+        args.extra_ids,
+        causal=args.objective in spec.CAUSAL,
+        recorded=token_cache.recorded_vocabulary(args.out),
+    )
+    if chosen.name.startswith("ids:"):
+        raise UserError(
+            "text needs a vocabulary",
+            f"--vocab {args.vocab}",
+            "name a SentencePiece model or `byte`",
+        )
+    pairs = args.objective if args.objective in spec.PAIRS else ""
+    named = "byte" if chosen.name == "byte" else os.path.basename(chosen.name)
+    source = f"{one}@{args.split}:{args.field}" + (
+        f":{args.limit}" if args.limit is not None else ""
+    )
+    paths = (
+        tfds.shards(one, args.split)
+        if one.kind == "tfds"
+        else spec.files(one)
+        if one.kind != "hf"
+        else None
+    )
+    recipe = token_cache.Recipe(
+        source,
+        chosen.fingerprint(),
+        named,
+        chosen.size,
+        args.objective == "lm",
+        pairs,
+        token_cache.digest(paths) if paths else "",
+    )
+    jobs = args.jobs or len(os.sched_getaffinity(0))
+    texts = task_records.texts(one, args.objective, args.field, args.split)
+    begun = time.monotonic()
+
+    def report(documents: int, tokens: int) -> None:
+        if sys.stderr.isatty():
+            print(
+                f"\r{documents:,} documents, {tokens:,} tokens", end="", file=sys.stderr, flush=True
+            )
+
+    meta = token_cache.write(
+        args.out,
+        recipe,
+        itertools.islice(texts, args.limit * (2 if pairs else 1))
+        if args.limit is not None
+        else texts,
+        lambda batches: _ahead(batches, chosen, jobs),
+        end=chosen.eos,
+        report=report,
+    )
+    took = time.monotonic() - begun
+    text = (
+        f"{args.out}: {meta['documents']:,} documents, {meta['tokens']:,} tokens in "
+        f"{len(meta['shards'])} files, {took:.1f} s; use it with "
+        f"DATA=cache:{os.path.abspath(args.out)}"
+    )
+    return {"folder": os.path.abspath(args.out), "seconds": round(took, 1), **meta}, text
+
+
+def _data(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import bad_records, json_lines  # noqa: PLC0415
+
+    json_lines.set_field_option("--field")
+    done = {"check": _check, "show": _show, "cache": _cache}[args.action](args)
+    bad_records.say_skipped()
+    return done
+
+
+def _vocab(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.data import (  # noqa: PLC0415
+        bad_records,
+        json_lines,
+        vocabulary,
+        vocabulary_training,
+    )
+
+    if args.action == "show":
+        chosen = vocabulary.named(args.vocab, args.extra_ids, causal=True)
+        sizes = {
+            "size": chosen.size,
+            "sentinels": chosen.sentinels,
+            "sentinel_ids": vocabulary.describe_sentinels(chosen),
+        }
+        found: dict[str, Any] = {
+            **dataclasses.asdict(chosen),
+            **sizes,
+            "fingerprint": chosen.fingerprint(),
+        }
+        if args.text is not None:
+            found["ids"] = [int(one) for one in chosen.encode([args.text])[0]]
+        return found, "\n".join(f"{name}: {value}" for name, value in found.items())
+    json_lines.set_field_option("--field")
+    made = vocabulary_training.train(
+        spec.parts(args.data),
+        args.out,
+        size=args.size,
+        extra_ids=args.extra_ids,
+        model_type=args.type,
+        field=args.field,
+        limit=args.limit,
+        coverage=args.coverage,
+        byte_fallback=not args.no_byte_fallback,
+    )
+    bad_records.say_skipped()
+    text = (
+        f"{args.out}: {made.size} ids, of them {made.sentinels} sentinels; use it with "
+        f"VOCAB={made.name}, in Pax VOCAB_PATH={made.name}"
+    )
+    return {
+        "file": made.name,
+        "size": made.size,
+        "sentinels": made.sentinels,
+        "fingerprint": made.fingerprint(),
+    }, text
+
+
+RUN = {"data": _data, "vocab": _vocab}

@@ -1,0 +1,169 @@
+"""`rosetta doctor`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import option_types
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from rosetta.doctor.finding import Finding
+    from rosetta.doctor.machine import Machine
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    entry = commands.add_parser(
+        "doctor",
+        parents=[common],
+        help="say what of this machine stands in the way of a run, and what to do about it",
+    )
+    entry.add_argument(
+        "--quick",
+        action="store_true",
+        help="what can be seen without running a command, asking a name server or writing a file",
+    )
+    entry.add_argument(
+        "--hosts",
+        metavar="LIST",
+        help="nodes to resolve, as n[1-4],m1 (default: those of the Slurm job)",
+    )
+    entry.add_argument(
+        "--nccl",
+        action="store_true",
+        help=(
+            "measure the bandwidth of each pair of GPUs and of nodes instead; in a job of several "
+            "nodes, start it with srun"
+        ),
+    )
+    entry.add_argument(
+        "--mib",
+        type=option_types.positive,
+        default=64,
+        help="with --nccl: MiB that a GPU sends at a time (default 64)",
+    )
+    entry.add_argument(
+        "--folder",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that the run writes; may be given again",
+    )
+
+
+def _doctor(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta import doctor  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.doctor import finding, machine, slurm  # noqa: PLC0415
+
+    if args.nccl:
+        return _nccl(args)
+    if args.hosts is not None and args.quick:
+        raise UserError("--quick resolves no names", "doctor --hosts", "leave one of them out")
+    hosts = slurm.hosts(args.hosts, "--hosts") if args.hosts is not None else []
+    seen = machine.here(os.environ, quick=args.quick)
+    found = doctor.examine(seen, hosts=hosts, folders=args.folder)
+    ok = all(each.level != finding.BLOCKER for each in found)
+    about = _about(seen)
+    return {
+        "ok": ok,
+        "quick": args.quick,
+        "machine": about,
+        "findings": [each.as_json() for each in found],
+    }, table(about, found)
+
+
+def _nccl(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Measure; of several processes the first says what was found, the others end as it does."""
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.doctor import (  # noqa: PLC0415
+        bandwidth,
+        bandwidth_findings,
+    )
+
+    if args.quick or args.hosts is not None or args.folder:
+        raise UserError(
+            "--nccl measures, and looks at nothing else",
+            "doctor --nccl",
+            "leave --quick, --hosts and --folder out",
+        )
+    with _stdout_aside():
+        bandwidth.start(os.environ)
+        import jax  # noqa: PLC0415
+
+        first = jax.process_index() == 0
+        measured = bandwidth.measure(
+            bandwidth.nodes(),
+            args.mib << 20,
+            lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True) if first else None,
+        )
+    if not first:
+        raise SystemExit(0)
+    found = list(bandwidth_findings.check(measured))
+    return {
+        "ok": True,
+        "bandwidth": bandwidth_findings.as_json(measured),
+        "findings": [each.as_json() for each in found],
+    }, "\n".join([bandwidth_findings.table(measured), *_lines(found)])
+
+
+@contextlib.contextmanager
+def _stdout_aside() -> Iterator[None]:
+    """Send what libraries print to stdout (NCCL_DEBUG=INFO, Gloo) to stderr."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _about(seen: Machine) -> dict[str, Any]:
+    """Describe the machine that the findings are about."""
+    from rosetta.doctor.finding import clean  # noqa: PLC0415
+
+    return {
+        "driver": seen.driver or None,
+        "cards": [clean(each.name) for each in seen.cards],
+        "container": seen.container or None,
+        "distribution": seen.record.get("distribution"),
+        "cuda": seen.cuda,
+        **{name: seen.version(name) for name in ("jax", "jaxlib", "transformer-engine-jax")},
+    }
+
+
+def table(about: dict[str, Any], found: list[Finding]) -> str:
+    """Return the findings as lines for people, after what they are about."""
+    from rosetta.doctor.finding import LEVELS  # noqa: PLC0415
+
+    cards = about["cards"]
+    facts = {**about, "cards": f"{len(cards)} x {cards[0]}" if cards else None}
+    lines = [
+        ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        or "no driver, no JAX, no container"
+    ]
+    lines += _lines(found)
+    counts = ", ".join(
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in LEVELS
+        if (number := sum(each.level == level for each in found))
+    )
+    return "\n".join([*lines, counts or "nothing found"])
+
+
+def _lines(found: list[Finding]) -> list[str]:
+    return [
+        f"{each.level:<7}  {each.where}: {each.what}\n         -> {each.do}"
+        + (f" ({each.see})" if each.see else "")
+        for each in found
+    ]
+
+
+RUN = {"doctor": _doctor}

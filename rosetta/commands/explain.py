@@ -1,0 +1,83 @@
+"""`rosetta explain`: what a preset comes to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import option_types
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    entry = commands.add_parser(
+        "explain",
+        parents=[common],
+        help="say every value of a preset, where it came from, what it took the place of, and why",
+    )
+    entry.add_argument(
+        "preset",
+        nargs="?",
+        metavar="PRESET",
+        help="a name, or a YAML file (docs/presets.md); without one: which there are",
+    )
+    entry.add_argument(
+        "settings",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help=(
+            "variables of the scripts, flags of XLA without dashes, fdl.NAME, fields of presets; "
+            "ROSETTA_WITH=SWITCH,..."
+        ),
+    )
+    entry.add_argument(
+        "--accelerator",
+        metavar="CARD",
+        help=(
+            "a100, h100, h200, gh200 or b200 (default: the card at hand, or the site's; with "
+            "JAX_PLATFORMS=cpu none)"
+        ),
+    )
+    entry.add_argument(
+        "--nodes", type=option_types.positive, metavar="N", help="default: the preset's"
+    )
+    entry.add_argument(
+        "--gpus-per-node", type=option_types.positive, metavar="N", help="default: the preset's"
+    )
+    entry.set_defaults(flags_first=True)
+
+
+def _explain(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.core import gpu_query  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.presets import (  # noqa: PLC0415
+        explain,
+        layers,
+        user_settings,
+    )
+
+    if args.preset is None:
+        found = explain.listing()
+        return found, explain.list_table(found)
+    settings = user_settings.with_card(
+        user_settings.settings(args.settings, "explain"), os.environ, args.accelerator
+    )
+    accelerator = args.accelerator or (
+        None
+        if user_settings.on_cpu(settings, os.environ)
+        else layers.accelerator(gpu_query.cards())
+    )
+    found = explain.document(
+        args.preset,
+        accelerator=accelerator,
+        settings=settings,
+        nodes=args.nodes,
+        gpus_per_node=args.gpus_per_node,
+        environment=os.environ,
+    )
+    return found, explain.table(found)
+
+
+RUN = {"explain": _explain}

@@ -1,0 +1,249 @@
+"""`rosetta new t5x NAME`: the four files of a T5 for one's own language, ready to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import option_types
+from rosetta.core.errors import UserError
+from rosetta.data import checks
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+_HERE = Path(__file__).parents[1] / "t5x"
+_FAMILIES = ("t5_1_1", "mt5", "byt5", "t5_1_0")
+_FILES = {
+    "model.gin.txt": ".gin",
+    "tasks.py.txt": "_tasks.py",
+    "pretrain.gin.txt": "_pretrain.gin",
+    "train.sh.txt": ".sh",
+}
+_GLOBS = ("text", "jsonl", "tfrecord")  # several, with commas
+
+
+def add(commands: Any, common: Any) -> None:
+    """Add `new` to the command line."""
+    new = commands.add_parser("new", help="write the files of a model of one's own")
+    kinds = new.add_subparsers(dest="kind", required=True, metavar="KIND")
+    t5x = kinds.add_parser(
+        "t5x", parents=[common], help="T5 pretraining on one's own text and vocabulary: four files"
+    )
+    t5x.add_argument(
+        "name",
+        metavar="NAME",
+        help="what the model is called, such as ro_t5x: the files are NAME_SIZE...",
+    )
+    t5x.add_argument(
+        "--size", default="base", help="small, base, large, xl, xxl or tiny (default base)"
+    )
+    t5x.add_argument(
+        "--vocab", required=True, metavar="FILE", help="a SentencePiece model, or `byte`"
+    )
+    t5x.add_argument(
+        "--data",
+        required=True,
+        metavar="SPEC",
+        help="text:GLOB, jsonl:GLOB, hf:OWNER/NAME, ...: see rosetta data --help",
+    )
+    t5x.add_argument(
+        "--eval-data", metavar="SPEC", help="text kept back, for the loss in evaluation"
+    )
+    t5x.add_argument("--family", choices=_FAMILIES, help="default: t5_1_1; mt5 with --from")
+    t5x.add_argument(
+        "--from",
+        dest="checkpoint",
+        metavar="CHECKPOINT",
+        help="weights to go on from, such as mT5's, with their own vocabulary",
+    )
+    t5x.add_argument(
+        "--inputs",
+        type=option_types.positive,
+        default=512,
+        metavar="TOKENS",
+        help="the encoder's length (default 512)",
+    )
+    t5x.add_argument(
+        "--targets",
+        type=option_types.positive,
+        default=256,
+        metavar="TOKENS",
+        help="the decoder's length (default 256)",
+    )
+    t5x.add_argument(
+        "--steps",
+        type=option_types.positive,
+        default=2_000_000,
+        help="steps to train to (default 2000000)",
+    )
+    t5x.add_argument(
+        "--out",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="where the files go (default: here)",
+    )
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Write the files; return what `rosetta` prints."""
+    written = write(args)
+    script = written[-1]
+    lines = [f"wrote {path}" for path in written]
+    return {"files": [str(path) for path in written]}, "\n".join(
+        [*lines, f"start it with: bash {script}"]
+    )
+
+
+RUN: Mapping[str, Callable[[argparse.Namespace], tuple[dict[str, Any], str]]] = {"new": run}
+
+
+def sizes(family: str) -> list[str]:
+    """Return the sizes a family comes in, by the gin files there are."""
+    return sorted(path.stem for path in (_HERE / "gin" / family).glob("*.gin"))
+
+
+def vocab_size(family: str) -> int:
+    """Return the rows of a family's own embedding, as its gin file says."""
+    text = (_HERE / "gin" / "families" / f"{family}.gin").read_text()
+    return int(re.findall(r"vocab_size = (\d+)", text)[0])
+
+
+def _checkpoint(given: str) -> str:
+    if "://" in given:
+        return given
+    folder = Path(given).expanduser().resolve()
+    if not folder.is_dir():
+        raise UserError(
+            "there is no such folder", given, "name a checkpoint_N of T5X, or a folder of them"
+        )
+    return str(folder)
+
+
+def _data(given: str | None) -> str | dict[str, float] | None:
+    """Return a spec, or a mixture, whose files have absolute names: the script may be started from
+    anywhere.
+    """
+    from rosetta.data import spec  # noqa: PLC0415
+
+    if given is None:
+        return None
+    found = {}
+    for part in spec.parts(given):
+        value = part.spec.value
+        if part.spec.kind in _GLOBS:
+            value = ",".join(map(_whole, value.split(",")))
+        elif part.spec.kind == "cache" or (part.spec.kind == "hf" and value.startswith(".")):
+            value = _whole(value)
+        found[str(dataclasses.replace(part.spec, value=value))] = part.rate
+    return next(iter(found)) if len(found) == 1 else found
+
+
+def _whole(path: str) -> str:
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+def _values(args: argparse.Namespace) -> dict[str, str]:
+    from rosetta.data import vocabulary  # noqa: PLC0415 (loads NumPy)
+
+    family = args.family or ("mt5" if args.checkpoint else "t5_1_1")
+    name = f"{args.name}_{args.size}"
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", args.name):
+        raise UserError(
+            f"{args.name!r} cannot name a Python module",
+            "NAME",
+            "use letters, digits and underscores, and begin with a letter",
+        )
+    if args.size not in sizes(family):
+        raise UserError(
+            f"{family} has no size {args.size!r}",
+            "--size",
+            f"choose one of: {' '.join(sizes(family))}",
+        )
+    vocab = vocabulary.named(args.vocab)
+    own = vocabulary.padded(vocab.size)
+    if not vocab.sentinels:
+        raise UserError(
+            "it has no sentinels for span corruption",
+            args.vocab,
+            (
+                "make it with rosetta vocab train, or leave its extra_id pieces out so that they "
+                "are added"
+            ),
+        )
+    if args.checkpoint and own != vocab_size(family):
+        raise UserError(
+            f"its {vocab.size} ids are not the {vocab_size(family)} of {family}",
+            args.vocab,
+            "give the vocabulary the checkpoint was trained with, or leave --from out",
+        )
+    network = not args.checkpoint and own != vocab_size(family)
+    return {
+        "NAME": name,
+        "FAMILY": family,
+        "SIZE": args.size,
+        "VOCAB": repr(args.vocab if args.vocab == "byte" else os.path.abspath(args.vocab)),
+        "NETWORK_IMPORT": "from rosetta.t5x import network\n" if network else "",
+        "VOCAB_SIZE": (
+            f"network.T5Config.vocab_size = {own}  # {vocab.size} ids, rounded up to a multiple "
+            "of 128\n"
+        )
+        if network
+        else "",
+        "DATA": repr(_data(args.data)),
+        "EVAL_DATA": repr(_data(args.eval_data)),
+        "INPUTS": str(args.inputs),
+        "TARGETS": str(args.targets),
+        "STEPS": f"{args.steps:_}",
+        "SPAN": "20.0" if family == "byt5" else "3.0",
+        "START": f"INITIAL_CHECKPOINT_PATH = {_checkpoint(args.checkpoint)!r}  # its steps count"
+        if args.checkpoint
+        else "SCALE_ATTN_LOGITS = False  # as T5 with Adafactor was trained",
+    }
+
+
+def write(args: argparse.Namespace) -> list[Path]:
+    """Write NAME_SIZE.gin, NAME_SIZE_tasks.py, NAME_SIZE_pretrain.gin and NAME_SIZE.sh; return
+    their paths.
+
+    Raises:
+      UserError: a value is wrong, the folder cannot be written to, or one of the files is there
+        already.
+
+    All four are written or, whatever happens, none.
+    """
+    values = _values(args)
+    paths: dict[Path, str] = {}
+    for template, ending in _FILES.items():
+        text = (_HERE / "templates" / template).read_text()
+        text = re.sub(r"@(" + "|".join(values) + r")@", lambda found: values[found[1]], text)
+        paths[args.out / f"{values['NAME']}{ending}"] = (
+            re.sub(r"\n{3,}", "\n\n", text) if ending.endswith(".gin") else text
+        )
+    for path in paths:
+        if path.exists():
+            raise UserError(
+                "the file is there already", str(path), "choose another NAME or --out, or remove it"
+            )
+    checks.writable(str(args.out))
+    args.out.mkdir(parents=True, exist_ok=True)
+    placed: list[Path] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rosetta-", dir=args.out) as folder:
+            for path, text in paths.items():
+                Path(folder, path.name).write_text(text)
+                Path(folder, path.name).chmod(0o755 if path.suffix == ".sh" else 0o644)
+            for path in paths:
+                placed.append(path)
+                Path(folder, path.name).rename(path)
+    except BaseException:
+        for path in placed:
+            path.unlink(missing_ok=True)
+        raise
+    return list(paths)

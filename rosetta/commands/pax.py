@@ -1,0 +1,97 @@
+"""`rosetta pax`: training and evaluation by the settings of the scripts."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+SCRIPTS = {
+    "pile": "run_pile_multinode",
+    "lambada": "run_lambada_singlenode",
+    "train": "run_base_config_multinode",
+    "boolq": "run_llama_boolq",
+}
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    about = (
+        "CONFIG=Synthetic126M, DATA=text:FILES, ...: the variables of the scripts "
+        "(docs/pax-scripts.md), which the environment gives otherwise; fdl.NAME=VALUE for any "
+        "hyper-parameter"
+    )
+    entry = commands.add_parser(
+        "pax", parents=[common], help="train or evaluate a GPT, GLaM or LLaMA"
+    )
+    entry.add_argument("what", choices=tuple(SCRIPTS))
+    entry.add_argument("settings", nargs="*", metavar="NAME=VALUE", help=about)
+    entry.add_argument(
+        "--profile",
+        metavar="A:B",
+        help="trace steps A to B - 1, as PROFILE_STEPS=A:B does (docs/health.md)",
+    )
+    entry.add_argument(
+        "--dry-run", action="store_true", help="check everything, print what would run, run nothing"
+    )
+    entry.set_defaults(flags_first=True)
+
+
+def _pax(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Become Paxml; with --dry-run, say what it would be."""
+    from rosetta.core import (  # noqa: PLC0415 (each command loads what it needs)
+        lock_record,
+        value_parsing,
+    )
+    from rosetta.launch import (  # noqa: PLC0415 (each command loads what it needs)
+        execution,
+        pax_trainer,
+    )
+    from rosetta.pax.run import settings  # noqa: PLC0415
+
+    hyper = [word for word in args.settings if word.startswith("fdl.")]
+    given = (
+        value_parsing.setting(
+            word,
+            settings.VARIABLES,
+            f"rosetta pax {args.what}",
+            "CONFIG=Synthetic126M",
+            others="any hyper-parameter: fdl.NAME=VALUE; "
+            "what is for other programs: the environment",
+        )
+        for word in args.settings
+        if word not in hyper
+    )
+    environment = {
+        **os.environ,
+        **dict(given),
+        **({"PROFILE_STEPS": args.profile} if args.profile else {}),
+    }
+    environment["ROSETTA_FDL"] = " ".join(
+        [environment.get("ROSETTA_FDL", ""), *(f"--{word}" for word in hyper)]
+    )
+    if not environment.get("PYTHON") and find_spec("paxml") is None:
+        raise UserError(
+            "this environment has no paxml",
+            "rosetta pax",
+            "use an image or environment of the distribution pax",
+        )
+    door = lock_record.path().parent / "bin" / "python"
+    if door.is_file():
+        environment.setdefault(
+            "PYTHON", str(door)
+        )  # it also finds what pip put beside a read-only environment
+    wanted = pax_trainer.commands(SCRIPTS[args.what], [], environment)
+    if not args.dry_run:
+        execution.one_after_the_other(wanted)
+    return {"runs": [execution.shown(each) for each in wanted]}, "\n".join(
+        map(execution.text, wanted)
+    )
+
+
+RUN = {"pax": _pax}

@@ -1,0 +1,258 @@
+"""`rosetta plan`: what a training step would do on a card that is not here."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import gpu_data_sheets, option_types
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+CARD = "h100"
+ROWS = 32128  # of the embedding of T5 1.1
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    entry = commands.add_parser(
+        "plan",
+        parents=[common],
+        help="compile a training step for a card that is not here, and say what it would do",
+    )
+    frameworks = entry.add_subparsers(dest="framework", required=True, metavar="FRAMEWORK")
+    t5x = frameworks.add_parser("t5x", parents=[common], help="of a T5 size")
+    t5x.add_argument("--family", default="t5_1_1", help="of the model (default t5_1_1)")
+    option_types.shape(t5x, size="large")
+    t5x.add_argument(
+        "--gpus", type=option_types.positive, default=8, help="of all nodes (default 8)"
+    )
+    t5x.add_argument(
+        "--batch-per-gpu", type=option_types.positive, default=32, help="sequences (default 32)"
+    )
+    t5x.add_argument(
+        "--tp", type=option_types.positive, default=1, help="GPUs that share a model (default 1)"
+    )
+    t5x.add_argument(
+        "--fsdp", action="store_true", help="shard the optimizer's state over the data axis"
+    )
+    t5x.add_argument(
+        "--microbatches", type=option_types.positive, default=1, help="of a step (default 1)"
+    )
+    t5x.add_argument(
+        "--with",
+        dest="switches",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SWITCH=VALUE",
+        help="of T5Config: fp8=xla fuse_qkv=true attention=cudnn remat=minimal ...",
+    )
+    pax = frameworks.add_parser("pax", parents=[common], help="of an experiment of Paxml")
+    pax.add_argument(
+        "config", metavar="CONFIG", help="an experiment of docs/pax.md, or MODULE.CLASS"
+    )
+    pax.add_argument(
+        "--gpus",
+        type=option_types.positive,
+        help="of all nodes (default: as many as the experiment's meshes have)",
+    )
+    pax.add_argument(
+        "--with",
+        dest="hyper",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="hyper-parameters: ATTENTION=cudnn USE_FP8=True DCN_MESH_SHAPE=[32,1,1] ...",
+    )
+    for framework in (t5x, pax):
+        framework.add_argument(
+            "--card",
+            default=CARD,
+            help=f"one of {', '.join(gpu_data_sheets.CARDS)} (default {CARD})",
+        )
+        framework.add_argument(
+            "--gpus-per-node", type=option_types.positive, default=8, help="default 8"
+        )
+        framework.add_argument(
+            "--hlo", type=Path, metavar="FILE", help="also write the optimised HLO"
+        )
+
+
+def nodes(gpus: int, per_node: int) -> tuple[int, int]:
+    """Return how many nodes a cluster has, and GPUs of each; UserError where its nodes are not
+    full.
+    """
+    if gpus <= per_node:
+        return 1, gpus
+    if gpus % per_node:
+        raise UserError(
+            f"it does not fill nodes of {per_node}",
+            f"--gpus {gpus}",
+            f"give a multiple of {per_node}, or --gpus-per-node",
+        )
+    return gpus // per_node, per_node
+
+
+def switches(words: list[str]) -> dict[str, Any]:
+    """Return the fields of T5Config that are set by words such as "remat=full"; UserError where one
+    is none, or they do not go together.
+    """
+    from rosetta.t5x.run.model_config import T5Config  # noqa: PLC0415 (each command loads what it needs)
+
+    known = {field.name: field.default for field in dataclasses.fields(T5Config)}
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if name not in known or not text:
+            raise UserError(
+                f"{word!r} is no switch", "--with", f"write SWITCH=VALUE, of {', '.join(known)}"
+            )
+        found[name] = _value(text)
+        if isinstance(known[name], bool) and not isinstance(found[name], bool):
+            raise UserError(f"it is {text!r}", f"--with {name}", "give true or false")
+    T5Config(**{"vocab_size": ROWS, **found})
+    return found
+
+
+def _value(text: str) -> bool | int | float | str:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def hyper(words: list[str]) -> dict[str, object]:
+    """Return the hyper-parameters that are set by words such as "NUM_LAYERS=2"; UserError where one
+    is none.
+    """
+    from rosetta.pax.run import fiddle_arguments  # noqa: PLC0415
+
+    found: dict[str, object] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        if not name.isidentifier() or not text:
+            raise UserError(
+                f"{word!r} is no hyper-parameter",
+                "--with",
+                "write NAME=VALUE; see docs/pax.md for the names",
+            )
+        found[name] = fiddle_arguments.value(text)
+    return found
+
+
+def _plan(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    gpu_data_sheets.named(args.card)
+    return {"t5x": _t5x, "pax": _pax}[args.framework](args, _file(args.hlo))
+
+
+def _file(given: Path | None) -> Path | None:
+    """Where the HLO is to go; UserError where it cannot."""
+    from rosetta.core import run_folders  # noqa: PLC0415
+
+    if given is None:
+        return None
+    if given.exists() and not given.is_file():
+        raise UserError("it is no file", f"--hlo {given}", "name a file, new or old")
+    run_folders.writable(str(given.resolve().parent))
+    return given.resolve()
+
+
+def _pax(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    from rosetta.core import run_folders  # noqa: PLC0415
+    from rosetta.pax.run import preflight  # noqa: PLC0415
+    from rosetta.plan import pax_step  # noqa: PLC0415
+
+    preflight.experiment(args.config)
+    chosen = hyper(args.hyper)
+    preflight.hyper(args.config, chosen)
+    pax_step.prepare(args.config, args.card, chosen)
+    made = pax_step.named(args.config, chosen)
+    count, per_node = nodes(args.gpus or pax_step.devices(made), args.gpus_per_node)
+    _say(
+        f"compiling the step of {args.config} for {count * per_node} x {args.card}: one to "
+        "ten minutes"
+    )
+    planned = pax_step.plan(made, card=args.card, nodes=count, per_node=per_node)
+    if hlo:
+        run_folders.write(hlo, planned.compiled.text)
+    found = planned.report()
+    found["run"] = gpu_data_sheets.describe_fit(
+        found["memory"]["peak"], gpu_data_sheets.named(args.card), args.config, count * per_node
+    )
+    return found, pax_step.table(found)
+
+
+def _t5x(args: argparse.Namespace, hlo: Path | None) -> tuple[dict[str, Any], str]:
+    from rosetta.core import run_folders  # noqa: PLC0415
+    from rosetta.plan import (  # noqa: PLC0415
+        report,
+        t5x_step,
+    )
+    from rosetta.t5x.run import gin_files, gin_text, preflight, settings  # noqa: PLC0415
+
+    count, per_node = nodes(args.gpus, args.gpus_per_node)
+    files = [
+        gin_files.model(args.family, args.size, "--family, --size"),
+        f"{gin_files.GIN}/runs/pretrain.gin",
+    ]
+    settings.arithmetic(
+        args.gpus, args.tp, args.batch_per_gpu, args.microbatches, ("--tp ", "--microbatches ")
+    )
+    chosen = switches(args.switches)
+    batch = args.gpus // args.tp * args.batch_per_gpu
+    bound = {
+        "MODEL_DIR": "",
+        "TRAIN_STEPS": 1,
+        "DATA": "synthetic",
+        "VOCAB": f"ids:{ROWS}",
+        "DROPOUT_RATE": args.dropout,
+        "BATCH_SIZE": batch,
+        "trainer.Trainer.num_microbatches": args.microbatches,
+        **{f"network.T5Config.{name}": value for name, value in chosen.items()},
+    }
+    literals = {name: gin_text.literal(value) for name, value in bound.items()}
+    read = gin_text.read([gin_files.HOME / name for name in files], [gin_files.HOME])
+    preflight.split({**read, **literals}, args.tp, args.gpus, size=args.size, name="--tp ")
+    t5x_step.prepare(str(chosen.get("fp8", "off")), args.size, args.card)
+    what = (
+        f"{args.family} {args.size}, a global batch of {batch:,} sequences, {args.batch_per_gpu} "
+        f"for each {args.tp} GPU(s)"
+    )
+    _say(f"compiling the step of {what}, for {args.gpus} x {args.card}: one to ten minutes")
+    compiled = t5x_step.t5x(
+        files,
+        [f"{name} = {value}" for name, value in literals.items()],
+        card=args.card,
+        nodes=count,
+        per_node=per_node,
+        tensor_parallel=args.tp,
+        batch=batch,
+        lengths={"inputs": args.inputs, "targets": args.targets},
+        fsdp=args.fsdp,
+    )
+    if hlo:
+        run_folders.write(hlo, compiled.text)
+    _say("reading the compiled step")
+    found = report.report(compiled)
+    found["run"] = gpu_data_sheets.describe_fit(
+        found["memory"]["peak"], gpu_data_sheets.named(args.card), what, args.gpus
+    )
+    return found, report.table(found)
+
+
+def _say(phase: str) -> None:
+    """Print a phase on stderr: stdout is the result's."""
+    print(f"rosetta: plan: {phase}", file=sys.stderr, flush=True)
+
+
+RUN = {"plan": _plan}

@@ -1,0 +1,495 @@
+"""`rosetta run`, `rosetta submit` and `rosetta spawn`: a preset on this machine, in a container, or
+by a scheduler.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rosetta.core import option_types
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from rosetta.core.run_description import Run
+    from rosetta.launch.rendering import Options, Rendering
+
+HERE, QUEUES = ("local", "docker"), ("slurm", "pyxis", "apptainer", "jobset")
+_CONTAINERS, _SBATCH = ("docker", "pyxis", "apptainer", "jobset"), ("slurm", "pyxis", "apptainer")
+# Options that not every place has a use for.
+_OF = {
+    **dict.fromkeys(("image", "mount"), _CONTAINERS),
+    **dict.fromkeys(("node", "coordinator"), ("local",)),
+    **dict.fromkeys(("secret", "namespace"), ("jobset",)),
+    **dict.fromkeys(("account", "partition", "time", "output", "sbatch", "shared"), _SBATCH),
+}
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the commands to a parser's subcommands."""
+    run = commands.add_parser(
+        "run",
+        parents=[common],
+        help="run a preset on this machine: its processes, or a container of them",
+    )
+    _described(run)
+    run.add_argument("--on", choices=HERE, default=HERE[0], help="where (default local)")
+    run.add_argument("--name", default="", help="of the container")
+    _of_nodes(run)
+    submit = commands.add_parser(
+        "submit",
+        parents=[common],
+        help="give a preset to a scheduler: Slurm, with containers or without, or Kubernetes",
+    )
+    _described(submit)
+    submit.add_argument(
+        "--on", choices=QUEUES, required=True, help="slurm: without containers; jobset: Kubernetes"
+    )
+    submit.add_argument(
+        "--job-name",
+        dest="name",
+        default="",
+        metavar="NAME",
+        help="default: the framework's and the model's",
+    )
+    for name in ("account", "partition", "time", "output"):
+        submit.add_argument(f"--{name}", default="", metavar=name.upper(), help="sbatch's")
+    submit.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="any other option of sbatch, as --sbatch=--qos=high; may be given again",
+    )
+    submit.add_argument(
+        "--requeue",
+        action="store_true",
+        help=(
+            "start it again when its node fails or its time is over: it goes on from its checkpoint"
+        ),
+    )
+    submit.add_argument(
+        "--warning",
+        type=option_types.positive,
+        default=120,
+        metavar="SECONDS",
+        help="how long before its time limit it is told to end (default 120)",
+    )
+    submit.add_argument(
+        "--shared",
+        action="store_true",
+        help="leave what it does not use of the nodes to others: on part of a node",
+    )
+    submit.add_argument(
+        "--secret",
+        default="",
+        metavar="NAME",
+        help="jobset: the Kubernetes secret that holds *_TOKEN, *_KEY, ... (default rosetta)",
+    )
+    submit.add_argument("--namespace", default="", help="jobset: Kubernetes'")
+    spawn = commands.add_parser(
+        "spawn",
+        help=(
+            "start a command once for each GPU of this node, on each of several nodes: what srun "
+            "does, without Slurm"
+        ),
+    )
+    spawn.add_argument(
+        "--per-node",
+        type=option_types.positive,
+        default=1,
+        metavar="N",
+        help="processes of each node (default 1)",
+    )
+    spawn.add_argument(
+        "--nodes",
+        type=option_types.positive,
+        default=1,
+        metavar="N",
+        help="nodes on which this is started (default 1)",
+    )
+    _of_nodes(spawn)
+    spawn.add_argument(
+        "words", nargs="...", metavar="-- COMMAND", help="what each process executes"
+    )
+
+
+def _of_nodes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--node",
+        type=_index,
+        metavar="I",
+        help=(
+            "this node's number, from 0, where it is started on several by hand (default "
+            "JOB_COMPLETION_INDEX, or 0)"
+        ),
+    )
+    parser.add_argument(
+        "--coordinator",
+        default="",
+        metavar="HOST:PORT",
+        help="where several nodes meet: the first of them, and a free port of it",
+    )
+
+
+def _index(text: str) -> int:
+    import argparse  # noqa: PLC0415 (a type of it, for its error)
+
+    if text != "0" and option_types.whole(text) is None:
+        raise argparse.ArgumentTypeError(f"it is {text!r}: give a whole number from 0 on")
+    return int(text)
+
+
+def _described(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="PRESET [NAME=VALUE ...]",
+        help="a preset, or a file of one, and what is set on top of it (docs/presets.md)",
+    )
+    parser.add_argument(
+        "--description",
+        metavar="FILE",
+        help="a run description instead of a preset: JSON, - for standard input",
+    )
+    parser.add_argument(
+        "--accelerator",
+        metavar="NAME",
+        help="a100, h100, h200, gh200, b200 (default: this machine's card, or the site's)",
+    )
+    parser.add_argument(
+        "--nodes", type=option_types.positive, metavar="N", help="default: the preset's"
+    )
+    parser.add_argument(
+        "--gpus-per-node", type=option_types.positive, metavar="N", help="default: the preset's"
+    )
+    parser.add_argument(
+        "--processes",
+        choices=("node", "gpu"),
+        help="one a node, or one a GPU (default: the preset's)",
+    )
+    parser.add_argument(
+        "--image", default="", metavar="IMAGE", help="of the container (default CONTAINER)"
+    )
+    parser.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="OUTSIDE:INSIDE",
+        help="a folder that the container sees; may be given again",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would run, without secrets; run nothing"
+    )
+    parser.set_defaults(flags_first=True)
+
+
+def described(args: argparse.Namespace) -> Run:
+    """Return the run that a command line describes.
+
+    Raises:
+      UserError: see rosetta.presets.describe and rosetta.core.run_description.
+    """
+    from dataclasses import replace  # noqa: PLC0415 (each command loads what it needs)
+
+    _useful(args)
+    found = _read(args) if args.description else _preset(args)
+    mounts = tuple(_mount(each) for each in args.mount)
+    found = replace(
+        found,
+        mounts=(*found.mounts, *mounts),
+        processes_per_node=args.processes or found.processes_per_node,
+    )
+    if (
+        found.framework == "t5x"
+        and found.processes_per_node == "node"
+        and found.nodes > 1
+        and found.gpus_per_node > 1
+    ):
+        raise UserError(
+            "T5X takes one process a GPU where there are several nodes",
+            "--processes node",
+            "give --processes gpu",
+        )
+    return found
+
+
+def _say(args: argparse.Namespace, run: Run) -> None:
+    """Say on stderr what the run goes without where it will be; UserError where that cannot be
+    meant.
+    """
+    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
+    from rosetta.launch import placement_checks  # noqa: PLC0415
+
+    mask = Mask(run.env)
+    lines = placement_checks.folders(run, args.on) + placement_checks.platform(
+        run, args.on, os.environ
+    )
+    if args.on in QUEUES and not (
+        args.description or args.accelerator or "accelerator" in run.origin
+    ):
+        from rosetta.presets import layers  # noqa: PLC0415
+
+        lines += placement_checks.no_card(run, layers.of_cards(args.words[0]))
+    if args.on in _CONTAINERS and (name := _options(args).image):
+        from rosetta.launch import image_reference  # noqa: PLC0415
+
+        dropped = image_reference.describe_dropped_tag(
+            image_reference.read_image(name, "--image="), args.on
+        )
+        lines += (dropped,) if dropped else ()
+    for line in lines:
+        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
+
+
+def _useful(args: argparse.Namespace) -> None:
+    """UserError for an option that the place where it runs has no use for."""
+    wanted = {**_OF, "name": ("docker",) if args.on in HERE else QUEUES}
+    for option, places in wanted.items():
+        value = getattr(args, option, None)
+        if value not in (None, "", []) and value is not False and args.on not in places:
+            others = [each for each in places if each in (HERE if args.on in HERE else QUEUES)]
+            raise UserError(
+                f"it has no use for --{option}",
+                f"--on {args.on}",
+                "leave it out" + (f", or choose of --on {', '.join(others)}" if others else ""),
+            )
+
+
+def _preset(args: argparse.Namespace) -> Run:
+    try:
+        from rosetta.presets import user_settings  # noqa: PLC0415
+        from rosetta.presets.describe import describe  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"presets are read by PyYAML, and there is no {error.name}",
+            sys.executable,
+            "install it: pip install pyyaml; or give a --description",
+        ) from None
+
+    if not args.words:
+        raise UserError(
+            "no preset is named",
+            f"rosetta {args.command}",
+            "name one, as in t5x-large, or give a --description",
+        )
+    name, *words = args.words
+    settings = user_settings.with_card(
+        user_settings.settings(words, f"rosetta {args.command}"), os.environ, args.accelerator
+    )
+    return describe(
+        name,
+        accelerator=args.accelerator or _accelerator(args, settings),
+        settings=settings,
+        nodes=args.nodes,
+        gpus_per_node=args.gpus_per_node,
+        environment=os.environ,
+    )
+
+
+def _accelerator(args: argparse.Namespace, settings: dict[str, str]) -> str | None:
+    """Return this machine's accelerator, if the run is to be here."""
+    from rosetta.core import gpu_query  # noqa: PLC0415
+    from rosetta.presets import (  # noqa: PLC0415
+        layers,
+        user_settings,
+    )
+
+    return (
+        layers.accelerator(gpu_query.cards())
+        if args.on in HERE and not user_settings.on_cpu(settings, os.environ)
+        else None
+    )
+
+
+def _read(args: argparse.Namespace) -> Run:
+    import json  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    from rosetta.core import (  # noqa: PLC0415
+        bounded_read,
+        run_description,
+    )
+
+    if args.words or args.nodes or args.gpus_per_node or args.accelerator:
+        raise UserError(
+            "it says everything but where",
+            f"--description {args.description}",
+            "leave out preset, settings, --nodes, --gpus-per-node and --accelerator, or mend it",
+        )
+    try:
+        document = json.loads(
+            sys.stdin.read()
+            if args.description == "-"
+            else bounded_read.read_text(Path(args.description), "--description")
+        )
+    except ValueError as error:
+        raise UserError(
+            f"it is no JSON: {error}", args.description, "write it with --json of rosetta explain"
+        ) from None
+    return run_description.read(document)
+
+
+def _mount(text: str) -> tuple[str, str]:
+    outside, colon, inside = text.rpartition(":")
+    if not (colon and outside and inside):
+        raise UserError("it is no mount", f"--mount={text}", "write OUTSIDE:INSIDE")
+    return outside if outside.startswith(("/", "pvc:")) else os.path.abspath(outside), inside
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from dataclasses import fields  # noqa: PLC0415
+
+    from rosetta.launch.rendering import Options  # noqa: PLC0415
+
+    extra = tuple(getattr(args, "sbatch", ()))
+    if odd := [each for each in extra if not each.startswith("--")]:
+        raise UserError(
+            "it is no option", f"--sbatch={odd[0]}", "write it whole, as in --sbatch=--qos=high"
+        )
+    given: dict[str, Any] = {
+        each.name: value for each in fields(Options) if (value := getattr(args, each.name, ""))
+    }
+    given.setdefault("image", os.environ.get("CONTAINER", ""))
+    return Options(**{**given, "extra": extra})
+
+
+def _run(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.launch import (  # noqa: PLC0415
+        docker,
+        node_processes,
+        rendering,
+    )
+
+    run = described(args)
+    if args.on == "docker":
+        wanted = docker.render(run, _options(args), os.environ)
+        _say(args, run)
+        return _shown(wanted) if args.dry_run else _become(args, wanted)
+    origin = run.origin.get("nodes", "")
+    if run.nodes > 1 and not args.coordinator and ".yaml:" in origin:
+        what = f"{run.nodes} nodes, which the preset brings ({origin}), have to meet somewhere"
+        raise UserError(
+            what,
+            "--coordinator",
+            (
+                "give --nodes 1 for this machine alone; or name the first node, and a free port "
+                "of it, to all of them: HOST:PORT"
+            ),
+        )
+    _say(args, run)
+    layout = node_processes.Layout(
+        rendering.per_node(run), run.nodes, _number(args), args.coordinator
+    )
+    env = rendering.variables(run)
+    if args.dry_run:
+        return _shown(rendering.Rendering(_spawn(layout, list(run.entry)), env))
+    _one_document(args)
+    sys.exit(node_processes.run(run.entry, layout, {**os.environ, **env}))
+
+
+def _spawn(layout: Any, entry: list[str]) -> list[str]:
+    """Return the command line that does the same."""
+    if layout.nodes * layout.per_node == 1:
+        return entry
+    several = (
+        [f"--nodes={layout.nodes}", f"--node={layout.node}", f"--coordinator={layout.coordinator}"]
+        if layout.nodes > 1
+        else []
+    )
+    return ["rosetta", "spawn", f"--per-node={layout.per_node}", *several, "--", *entry]
+
+
+def _number(args: argparse.Namespace) -> int:
+    """Return the number of this node."""
+    if args.node is not None:
+        return int(args.node)
+    given = os.environ.get("JOB_COMPLETION_INDEX") or "0"
+    if not given.isdecimal():
+        raise UserError(f"it is {given!r}", "JOB_COMPLETION_INDEX", "give --node")
+    return int(given)
+
+
+def _become(args: argparse.Namespace, wanted: Rendering) -> NoReturn:
+    import shutil  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    _one_document(args)
+    _there(shutil.which(wanted.argv[0]), wanted, args.on)
+    print("+ " + wanted.text(), file=sys.stderr, flush=True)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.execvpe(wanted.argv[0], wanted.argv, {**os.environ, **wanted.env})  # noqa: S606
+
+
+def _one_document(args: argparse.Namespace) -> None:
+    if args.json:
+        raise UserError(
+            "the run's own output is on stdout", "--json", "add --dry-run, for what would run"
+        )
+
+
+def _there(found: str | None, wanted: Rendering, on: str) -> None:
+    if found is None:
+        raise UserError(
+            "there is no such program on PATH",
+            f"--on {on}: {wanted.argv[0]}",
+            "install it, or see what it would be given: --dry-run",
+        )
+
+
+def _shown(wanted: Rendering) -> tuple[dict[str, Any], str]:
+    return wanted.shown(), wanted.text()
+
+
+def _submit(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    import shutil  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415
+
+    from rosetta.launch import jobset, slurm  # noqa: PLC0415
+
+    renderings = {
+        "slurm": slurm.plain,
+        "pyxis": slurm.pyxis,
+        "apptainer": slurm.apptainer,
+        "jobset": jobset.render,
+    }
+    run = described(args)
+    wanted = renderings[args.on](run, _options(args))
+    _say(args, run)
+    if args.dry_run:
+        return _shown(wanted)
+    _there(shutil.which(wanted.argv[0]), wanted, args.on)
+    done = subprocess.run(
+        wanted.argv,
+        env={**os.environ, **wanted.env},
+        input=wanted.stdin,
+        text=True,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(
+            f"it ended with status {done.returncode}", wanted.argv[0], "see what it said"
+        )
+    return {"said": done.stdout.strip()}, done.stdout.strip()
+
+
+def _spawned(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.launch import node_processes  # noqa: PLC0415
+
+    words = args.words[args.words[:1] == ["--"] :]
+    if not words:
+        raise UserError("there is nothing to start", "rosetta spawn", "write the command after --")
+    sys.exit(
+        node_processes.run(
+            words,
+            node_processes.Layout(args.per_node, args.nodes, _number(args), args.coordinator),
+            os.environ,
+        )
+    )
+
+
+RUN = {"run": _run, "submit": _submit, "spawn": _spawned}

@@ -1,0 +1,368 @@
+"""`rosetta tune`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import option_types
+from rosetta.tune import candidates
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rosetta.tune.search import Choice, Outcome
+
+STEPS, REPEATS, SECONDS, TRIALS = 30, 3, 1800, 40
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+    "t5x",
+    "paxml",
+    "praxis",
+    "transformer-engine-jax",
+)
+
+
+def add(commands: Any, common: argparse.ArgumentParser) -> None:
+    """Add the command to a parser's subcommands."""
+    entry = commands.add_parser(
+        "tune",
+        parents=[common],
+        help=(
+            "find the batch and the switches that suit a preset here, and write them as a preset "
+            "of its own"
+        ),
+    )
+    entry.add_argument("preset", metavar="PRESET", help="a name, or a YAML file (docs/presets.md)")
+    entry.add_argument(
+        "settings", nargs="*", metavar="NAME=VALUE", help="what is set on top of it in each trial"
+    )
+    entry.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the preset that is written (default PRESET-tuned.yaml)",
+    )
+    entry.add_argument(
+        "--evidence",
+        type=Path,
+        metavar="FILE",
+        help=(
+            "a line for each trial (default: the preset's file with .jsonl); what is in it is not "
+            "tried again"
+        ),
+    )
+    entry.add_argument(
+        "--try",
+        dest="tried",
+        metavar="LIST",
+        help=f"of {','.join(candidates.ALL)} (default: those that mean something here)",
+    )
+    entry.add_argument(
+        "--trials",
+        type=option_types.positive,
+        default=TRIALS,
+        metavar="N",
+        help=f"of other batches and of switches, at the most (default {TRIALS})",
+    )
+    entry.add_argument("--steps", type=option_types.positive, help=f"of a trial (default {STEPS})")
+    entry.add_argument(
+        "--repeats",
+        type=option_types.positive,
+        help=f"of the preset as it is, by which noise is known (default {REPEATS})",
+    )
+    entry.add_argument(
+        "--seconds",
+        type=option_types.positive,
+        default=SECONDS,
+        help=f"after which a trial is ended (default {SECONDS})",
+    )
+    entry.add_argument(
+        "--gpus",
+        type=option_types.positive,
+        metavar="N",
+        help="devices of a trial (default: all that are here); with --card, of a node",
+    )
+    entry.add_argument(
+        "--card",
+        metavar="CARD",
+        help="plan for this card instead, which need not be here: a100, h100, h200, gh200, b200",
+    )
+    entry.add_argument(
+        "--nodes", type=option_types.positive, metavar="N", help="with --card: default the preset's"
+    )
+    entry.set_defaults(flags_first=True)
+
+
+def _tune(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    from rosetta.core import run_folders  # noqa: PLC0415 (each command loads what it needs)
+    from rosetta.core.secret_variables import Mask  # noqa: PLC0415
+    from rosetta.presets import (  # noqa: PLC0415
+        describe,
+        layers,
+        preset_files,
+    )
+    from rosetta.tune import evidence, planned_trial, preset_output, search, trial  # noqa: PLC0415  # noqa: PLC0415
+
+    settings = _settings(args.settings)
+    here = _planned(args, settings) if args.card else _here(args, settings)
+    resolved = describe.resolved(
+        args.preset,
+        accelerator=here.accelerator,
+        settings=settings,
+        nodes=args.nodes or (None if args.card else 1),
+        gpus_per_node=here.gpus,
+        environment=os.environ,
+    )
+    run = describe.run(resolved)
+    count, batch = run.nodes * run.gpus_per_node, run.batch.get("per_gpu")
+    names = candidates.off(
+        candidates.usual(run, planned=bool(args.card), on_cpu=here.on_cpu)
+        if args.tried is None
+        else candidates.asked(args.tried, planned=bool(args.card)),
+        resolved,
+    )
+    output, file = _files(args)
+    mask, logs, say = Mask({**os.environ, **settings}), file.with_suffix(".logs"), _say(args.json)
+    make: planned_trial.Plans | trial.Trials
+    if args.card:
+        planned_trial.words(run, args.card)
+        make = planned_trial.Plans(
+            args.preset,
+            args.card.lower(),
+            settings,
+            nodes=args.nodes,
+            gpus=args.gpus,
+            seconds=args.seconds,
+            logs=logs,
+        )
+    else:
+        make = trial.Trials(
+            args.preset,
+            here.accelerator,
+            run.gpus_per_node,
+            settings,
+            steps=args.steps or STEPS,
+            seconds=args.seconds,
+            logs=logs,
+        )
+    kept = evidence.Evidence(
+        file,
+        {
+            "preset": args.preset,
+            "settings": mask.variables(settings),
+            "card": here.card,
+            "devices": count,
+            "nodes": run.nodes,
+            "steps": None if args.card else args.steps or STEPS,
+            "planned": bool(args.card),
+            "versions": {each: version for each in PACKAGES if (version := layers.installed(each))},
+            "values": mask.variables(
+                {path: str(each.value) for path, each in sorted(resolved.values.items())}
+            ),
+        },
+    )
+    seeking = search.Search(
+        _measured(kept, make, say),
+        1 if args.card else args.repeats or REPEATS,
+        most=args.trials,
+        comes_to=lambda choice: _comes_to(make, choice),
+        say=say,
+    )
+    best = seeking.run(
+        batch if isinstance(batch, int) else None,
+        [(each, candidates.part(each)) for each in names if each != candidates.BATCH],
+        grow=candidates.BATCH in names,
+    )
+    why = f"{'planned for' if args.card else 'measured on'} {count} x {here.card}"
+    about = f"{args.preset} {why}" + (
+        f" with {shlex.join(map(mask.word, args.settings))}" if args.settings else ""
+    )
+    about += ", not measured" if args.card else f": {best.rate / best.before:.3f} times its rate"
+    extends = (
+        args.preset if args.preset in preset_files.presets() else str(Path(args.preset).absolute())
+    )
+    run_folders.write(
+        output,
+        preset_output.text(
+            preset_output.preset(
+                best,
+                extends=extends,
+                accelerator=here.accelerator,
+                about=about,
+                why=why,
+                planned=bool(args.card),
+            ),
+            file.name,
+        ),
+    )
+    result = {
+        "preset": str(output),
+        "evidence": str(file),
+        "kept": dict(best.kept),
+        "before": best.before,
+        "rate": best.rate,
+        "noise": best.noise,
+        "settings": best.choice.settings(),
+    }
+    told = [
+        f"{each}: it fits" if args.card and each.startswith("batch ") else f"{each}: {gain:+.1%}"
+        for each, gain in best.kept
+    ] or ["nothing gains more than the noise: the preset stays as it is"]
+    return result, "\n".join([about, *told, f"written: {output}; each trial: {file}"])
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Where trials are made, or planned for: the cards' short name for presets and their full name,
+    and how many of a node (None: the preset's).
+    """
+
+    accelerator: str | None
+    card: str
+    gpus: int | None
+    on_cpu: bool = False
+
+
+def _planned(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
+    from rosetta.core import gpu_data_sheets  # noqa: PLC0415
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.plan import t5x_step  # noqa: PLC0415
+    from rosetta.presets import user_settings  # noqa: PLC0415
+
+    if settings.get(user_settings.BASE) or os.environ.get(user_settings.BASE):
+        raise UserError(
+            "a plan has the flags of the model's preset below all others",
+            user_settings.BASE,
+            "unset it, and give what is to differ: XLA_FLAGS, or xla_...=VALUE words",
+        )
+    if args.steps or args.repeats:
+        raise UserError(
+            "a plan is of one step, and always the same",
+            "--steps" if args.steps else "--repeats",
+            "leave it out with --card",
+        )
+    found = gpu_data_sheets.named(args.card)
+    t5x_step.require_plugin()
+    return _Where(args.card.lower(), found.name, args.gpus)
+
+
+def _here(args: argparse.Namespace, settings: Mapping[str, str]) -> _Where:
+    from rosetta.core import gpu_query  # noqa: PLC0415
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.launch import devices  # noqa: PLC0415
+    from rosetta.presets import (  # noqa: PLC0415
+        layers,
+        user_settings,
+    )
+
+    if args.nodes:
+        raise UserError(
+            "a trial is made on this machine",
+            f"--nodes {args.nodes}",
+            "leave it out, or plan: --card CARD",
+        )
+    found = gpu_query.cards()
+    on_cpu = user_settings.on_cpu(settings, os.environ)
+    if not on_cpu:
+        gpu_query.platform(found)  # refuses what would be the CPU unasked
+    gpus = args.gpus or devices.devices(found, os.environ, on_cpu=on_cpu)
+    return (
+        _Where(None, "CPU", gpus, on_cpu=True)
+        if on_cpu
+        else _Where(layers.accelerator(found), found[0].name if found else "GPU", gpus)
+    )
+
+
+def _files(args: argparse.Namespace) -> tuple[Path, Path]:
+    """Return the paths of the preset and the evidence; UserError if they cannot be written."""
+    from rosetta.core import run_folders  # noqa: PLC0415
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+
+    output = args.output or Path(f"{Path(args.preset).stem}-tuned.yaml")
+    for option, path in (("--output", output), ("--evidence", args.evidence)):
+        if path is not None and not path.name:
+            raise UserError("not a file's name", f"{option} {path}", "name a file, new or old")
+    file = args.evidence or output.with_suffix(".jsonl")
+    if output.resolve() == Path(args.preset).resolve() or output.resolve() == file.resolve():
+        raise UserError(
+            "it would be written over what it is made from",
+            f"--output {output}",
+            "name another file",
+        )
+    for each in (output, file):
+        run_folders.writable(str(each.resolve().parent))
+        if each.exists() and not each.is_file():
+            raise UserError("it is no file", str(each), "name another")
+    return output, file
+
+
+def _measured(
+    kept: Any, make: Callable[[Choice, int], Outcome], say: Callable[[str], None]
+) -> Callable[[Choice, int], Outcome]:
+    """Trials that are looked up in the evidence, and made where they are not in it."""
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.tune.search import Outcome  # noqa: PLC0415
+
+    def measure(choice: Choice, repeat: int) -> Outcome:
+        known = kept.known(choice, repeat)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        settings = " ".join(f"{name}={value}" for name, value in choice.settings().items())
+        again = f", again ({repeat + 1})" if repeat else ""
+        say(f"trying {settings or 'the preset as it is'}{again}")
+        try:
+            outcome = make(choice, repeat)
+        except UserError as error:  # of this choice: what it starts from can be described
+            outcome = Outcome("refused", reason=str(error))
+        kept.add(choice, repeat, outcome)
+        return outcome
+
+    return measure
+
+
+def _comes_to(make: Any, choice: Choice) -> object:
+    """Return what a choice comes to; an invalid one is unlike all others, and its trial says
+    why.
+    """
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.tune import trial_identity  # noqa: PLC0415
+
+    try:
+        return trial_identity.comes_to(make.describe(choice))
+    except UserError:
+        return choice
+
+
+def _say(quiet: bool) -> Callable[[str], None]:
+    return (
+        (lambda _: None)
+        if quiet
+        else lambda line: print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    )
+
+
+def _settings(words: Sequence[str]) -> dict[str, str]:
+    from rosetta.core.errors import UserError  # noqa: PLC0415
+    from rosetta.presets import (  # noqa: PLC0415
+        layers,
+        user_settings,
+    )
+
+    found = user_settings.settings(words, "rosetta tune")
+    if layers.WITH in found:
+        raise UserError(
+            "switches are what is tried", layers.WITH, "set them in the preset: switches: [...]"
+        )
+    return found
+
+
+RUN = {"tune": _tune}

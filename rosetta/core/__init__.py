@@ -1,0 +1,1 @@
+"""What every part of rosetta uses: errors, values, GPUs, files, processes. Nothing here needs JAX."""

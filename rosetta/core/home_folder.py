@@ -1,0 +1,111 @@
+"""Where rosetta writes for the user: `$ROSETTA_HOME`, else `$HOME/.rosetta`, else a folder in /tmp
+that no one else can enter.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLACES = ("/var/tmp", "/dev/shm")  # noqa: S108 (after /tmp: a read-only root may leave only these)
+
+
+def folder() -> Path:
+    """Return the folder, made with mode 0700 if it was not there; UserError where none can be
+    had.
+    """
+    if asked := os.environ.get("ROSETTA_HOME"):
+        return _own(Path(asked).absolute(), "set ROSETTA_HOME to a folder of yours, or unset it")
+    if usable(os.environ):
+        try:
+            return _own(Path(os.environ["HOME"]) / ".rosetta", "")
+        except UserError:
+            pass  # its quota is used up, say, or .rosetta is another's
+    return _apart()
+
+
+def usable(environment: Mapping[str, str]) -> bool:
+    """Is `HOME` there, more than the root of the file system, and writable for us?"""
+    home = environment.get("HOME") or "/"
+    return os.path.isabs(home) and Path(home) != Path("/") and os.access(home, os.W_OK | os.X_OK)
+
+
+def variables() -> dict[str, str]:
+    """Return what a child has to be given beyond our environment: a home where there is none, a
+    name where the user has none.
+    """
+    found = {}
+    if not usable(os.environ):
+        place = str(folder())
+        found["ROSETTA_HOME"] = place
+        if (os.environ.get("HOME") or "/") == "/" or not os.access(os.environ["HOME"], os.X_OK):
+            found["HOME"] = place
+        else:
+            found["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME") or f"{place}/cache"
+            found["MPLCONFIGDIR"] = os.environ.get("MPLCONFIGDIR") or f"{place}/matplotlib"
+    if not any(os.environ.get(name) for name in ("LOGNAME", "USER")) and not _named():
+        found["LOGNAME"] = found["USER"] = f"uid{os.getuid()}"
+    return found
+
+
+def _named() -> bool:
+    import pwd  # noqa: PLC0415 (not on every system that the login-node wheel meets)
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
+
+
+def _own(path: Path, do: str) -> Path:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = os.lstat(path)
+    except OSError as error:
+        raise UserError(f"cannot be made: {error.strerror}", str(path), do) from None
+    if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
+        raise UserError("is no folder that can be written", str(path), do)
+    if path.name == ".rosetta" and state.st_uid != os.getuid():
+        raise UserError("belongs to another user", str(path), do)
+    return path
+
+
+@cache
+def _apart() -> Path:
+    """Return a folder of our own in /tmp; the sticky bit of /tmp keeps others from replacing it.
+
+    Where the name is taken by anything else, it is a new one that nobody can guess.
+    """
+    for place in (Path(os.environ.get("TMPDIR") or "/tmp"), *map(Path, _PLACES)):  # noqa: S108
+        path = place / f"rosetta-{os.getuid()}"
+        try:
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                state = os.lstat(path)
+                ours = (
+                    stat.S_ISDIR(state.st_mode)
+                    and state.st_uid == os.getuid()
+                    and os.stat(place).st_mode & stat.S_ISVTX
+                )
+                if not ours:
+                    return Path(tempfile.mkdtemp(prefix="rosetta-", dir=place))
+                path.chmod(0o700)
+            return path
+        except OSError:
+            continue
+    raise UserError(
+        "nothing can be written: neither HOME nor /tmp",
+        "ROSETTA_HOME",
+        "start the container with --tmpfs /tmp, or set it to a mounted folder",
+    )

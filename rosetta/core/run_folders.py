@@ -1,0 +1,95 @@
+"""Folders of runs: where they read and write, on this machine or in an object store, and the
+checkpoints in them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+from rosetta.core.errors import UserError
+from rosetta.data import checks
+
+_NUMBERED = re.compile(r"checkpoint_(\d+)")
+
+
+def absolute(folder: str) -> str:
+    """Return a folder's absolute name; an address such as gs://bucket/folder stays what it is."""
+    return folder if re.match(r"[a-z0-9]+://", folder) else str(Path(folder).resolve())
+
+
+def writable(folder: str) -> None:
+    """UserError where a folder cannot be written to or made. Makes nothing."""
+    if "://" in folder:
+        checks.remote_path(folder)
+    else:
+        checks.writable(folder)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file in a folder that need not be there yet, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        whole.write_text(text, encoding="utf-8")
+        whole.replace(path)
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def path(name: str) -> Any:
+    """Return a path that can be read and written: of this machine, or through TensorFlow in an
+    object store.
+    """
+    if "://" not in name:
+        return Path(name)
+    return importlib.import_module("etils.epath").Path(name)  # object stores, through TensorFlow
+
+
+def split(checkpoint: str) -> tuple[str, str]:
+    """Return the folder of a checkpoint, and its name in it."""
+    folder, _, name = checkpoint.rstrip("/").rpartition("/")
+    return folder or ".", name
+
+
+def exists(checkpoint: str) -> bool:
+    """Return whether there is such a folder."""
+    return bool(path(checkpoint).is_dir())
+
+
+def step_of(checkpoint: str) -> int | None:
+    """Return the step in a checkpoint_N's name, None for another name."""
+    found = _NUMBERED.fullmatch(split(checkpoint)[1])
+    return int(found[1]) if found else None
+
+
+def steps(folder: str) -> list[int]:
+    """Return the steps of the whole checkpoints in a folder, smallest first."""
+    if not exists(folder):
+        return []
+    return sorted(
+        step for step in (step_of(each.name) for each in path(folder).iterdir()) if step is not None
+    )
+
+
+def check_last_step(setting: str, end: int, step: int, folder: str) -> tuple[str, ...]:
+    """Check that a run ends no earlier than the checkpoint it resumes; return a line if no step is
+    left.
+
+    Args:
+      setting: what says when the run ends, as NAME=VALUE.
+      end: the step at which the run ends.
+      step: of the newest checkpoint in the run's folder.
+      folder: the name of the folder's variable.
+
+    Raises:
+      UserError: the checkpoint is past the end.
+    """
+    what = f"{folder} is at step {step} already"
+    if end < step:
+        name = setting.partition("=")[0]
+        raise UserError(what, setting, f"give a larger {name}, or name another folder")
+    return (f"{setting}: {what}: no step is left to train",) if end == step else ()

@@ -1,0 +1,56 @@
+"""Is Transformer Engine here?
+
+Answered from lock.json and the packages' metadata: nothing of it is imported, so no driver is
+needed.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from rosetta.core import lock_record
+from rosetta.core.errors import UserError
+
+PACKAGE = "transformer-engine-jax"
+ON, OFF = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+def version() -> str | None:
+    """Return the version that is installed, None where there is none."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def reason() -> str | None:
+    """Return why there is none; None where there is one."""
+    if version() is not None:
+        return None
+    known = lock_record.read() if lock_record.path().exists() else {}
+    if known.get("transformer_engine"):
+        return "lock.json lists it, but it is not installed any more"
+    return str(
+        known.get("transformer_engine_reason") or "not asked for when this environment was built"
+    )
+
+
+def require() -> str:
+    """Return its version; UserError with the reason where there is none."""
+    found = version()
+    if found is None:
+        raise UserError(
+            f"not in this environment: {reason()}",
+            "Transformer Engine",
+            "set ENABLE_TE=0, or use an image that has it",
+        )
+    return found
+
+
+def asked() -> bool:
+    """Return whether ENABLE_TE asks for it; UserError for a value that is neither yes nor no."""
+    value = os.environ.get("ENABLE_TE", "").strip().lower()
+    if value not in ON + OFF:
+        raise UserError(f"is {os.environ['ENABLE_TE']!r}", "ENABLE_TE", "give 0 or 1")
+    return value in ON

@@ -1,0 +1,145 @@
+"""A SentencePiece vocabulary of one's own, with T5's special ids and sentinels."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+from rosetta.data import documents, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rosetta.data.spec import Part
+
+LONGEST = 4192  # SentencePiece leaves out longer sentences: documents are cut to pieces
+
+
+def sentences(parts: tuple[Part, ...], field: str, limit: int) -> Iterator[str]:
+    """Yield pieces of documents no longer than SentencePiece takes, from all sources in turn by
+    rate, `limit` in all.
+    """
+    readers = [documents.documents(part.spec, field) for part in parts]
+    drawn = [0.0] * len(parts)
+    count = 0
+    while readers and count < limit:
+        number = min(range(len(readers)), key=lambda which: drawn[which] / parts[which].rate)
+        text = next(readers[number], None)
+        if text is None:
+            drawn[number] = float("inf")
+            if min(drawn) == float("inf"):
+                return
+            continue
+        for place in range(0, len(text), LONGEST // 4):  # letters of up to four bytes
+            yield text[place : place + LONGEST // 4]
+            count += 1
+        drawn[number] += len(text)
+
+
+def train(
+    parts: tuple[Part, ...],
+    out: str,
+    *,
+    size: int,
+    extra_ids: int = vocabulary.EXTRA_IDS,
+    model_type: str = "unigram",
+    field: str = "text",
+    limit: int = 10_000_000,
+    coverage: float = 0.9995,
+    byte_fallback: bool = True,
+) -> vocabulary.Vocabulary:
+    """Train a vocabulary and write it to `out`; return it.
+
+    Args:
+      parts: where the text comes from, and how much of each.
+      out: the model file; must not exist.
+      size: ids in all, the three specials, the sentinels and 256 bytes of byte_fallback included.
+      extra_ids: sentinels, which stand in the file as its last pieces, spelt as T5 spells them.
+      model_type: "unigram" or "bpe".
+      field: where JSON lines and Example records have their text.
+      limit: pieces of documents to learn from, at most.
+      coverage: share of the letters that get an id of their own; the rest are bytes, or unknown
+        without byte_fallback.
+      byte_fallback: whether letters without an id are written as bytes.
+
+    Raises:
+      UserError: the file exists or cannot be written, the text is too little for the size.
+    """
+    if not out.endswith(".model"):
+        raise UserError("the vocabulary's file has to end in .model", out, f"write {out}.model")
+    if os.path.exists(out):
+        raise UserError("the file exists already", out, "name another, or remove it yourself")
+    folder = os.path.dirname(os.path.abspath(out))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UserError("the folder is not there or cannot be written", folder, "make it first")
+    least = 3 + extra_ids + (256 if byte_fallback else 0) + 1
+    if size <= least:
+        raise UserError(
+            f"a size of {size} leaves no room beside {least - 1} specials, sentinels and bytes",
+            "--size",
+            f"give more than {least}",
+        )
+    if not 0.98 <= coverage <= 1:
+        raise UserError(
+            f"a coverage of {coverage}",
+            "--coverage",
+            "give a share from 0.98 to 1, which SentencePiece takes",
+        )
+    try:
+        import sentencepiece  # type: ignore[import-not-found]  # noqa: PLC0415
+    except ImportError:
+        raise UserError(
+            "the sentencepiece package is not installed",
+            "rosetta vocab train",
+            "use an environment baked for t5x",
+        ) from None
+    body = io.BytesIO()
+    sizes = {"input_sentence_size": 0, "max_sentence_length": LONGEST}
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences(parts, field, limit),
+            model_writer=body,
+            vocab_size=size - extra_ids,
+            model_type=model_type,
+            character_coverage=coverage,
+            byte_fallback=byte_fallback,
+            pad_id=vocabulary.PAD,
+            eos_id=vocabulary.EOS,
+            unk_id=vocabulary.UNK,
+            bos_id=-1,
+            num_threads=len(os.sched_getaffinity(0)),
+            minloglevel=2,
+            **sizes,
+        )
+    except RuntimeError as error:
+        most = re.search(r"value <= (\d+)", str(error))
+        if not most:
+            said = (str(error).strip() or type(error).__name__).splitlines()[0][-160:]
+            raise UserError(
+                f"SentencePiece refuses: {said}",
+                "rosetta vocab train",
+                "give other text, another --size or another --coverage",
+            ) from None
+        raise UserError(
+            f"the text is too little for {size} ids",
+            "--size",
+            f"give more text, or at most {int(most[1]) + extra_ids}",
+        ) from None
+    model = body.getvalue() + vocabulary.sentinel_pieces(extra_ids)
+    part = f"{out}.{os.getpid()}.part"
+    try:
+        with open(part, "wb") as file:
+            file.write(model)
+        os.replace(part, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+    made = vocabulary.named(out)
+    if made.size != size or made.sentinels != extra_ids:
+        print(f"rosetta: {out}: {made.size} ids, {made.sentinels} sentinels", file=sys.stderr)
+    return made

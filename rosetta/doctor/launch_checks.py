@@ -1,0 +1,100 @@
+"""What every launch asks: does this machine stand in the way?
+
+It costs some hundredths of a second, and JAX is not imported for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rosetta import doctor
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import on
+from rosetta.doctor.finding import BLOCKER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.gpu_query import Card
+
+OFF = "ROSETTA_DOCTOR"
+# What a run surely dies of. Other blockers are only said: in some place or other, a run gets by
+# with them.
+STOPS = (
+    "driver-too-old",
+    "libcuda-missing",
+    "card-too-old",
+    "jax-incomplete",
+    "jax-older-than-jaxlib",
+    "plugin-version",
+    "plugin-incomplete",
+    "no-plugin",
+    "gpus-for-processes",
+    "memory-fraction",
+)
+# What launchers look into themselves, and word by the run that is asked for.
+LOOKED_INTO = (
+    "no-driver",
+    "fp8-without-hardware",
+    "te-missing",
+    "te-without-hardware",
+    "xla-flag-gone",
+    "xla-flags-quote",
+    "not-writable",
+    "folder-missing",
+    "disk-tight",
+    "visible-devices",
+)
+ON_CPU = (
+    "jax-incomplete",
+    "jax-older-than-jaxlib",
+    "disk-full",
+)  # the blockers that are no matter of GPUs
+_OF_OURS = (
+    "jax",
+    "no-plugin",
+    "plugin",
+    "two-plugins",
+    "package",
+    "not-as-locked",
+    "locked",
+    "te-",
+)  # how findings about this Python's packages begin
+
+
+def off(environment: Mapping[str, str]) -> bool:
+    """Is the machine not to be looked at? UserError where ROSETTA_DOCTOR is neither on nor off."""
+    return not on(environment, OFF, default=True)
+
+
+def check(environment: Mapping[str, str], cards: Sequence[Card], platforms: str) -> tuple[str, ...]:
+    """Return what is to be said of the machine before a run, by the first of its processes; nothing
+    with ROSETTA_DOCTOR=0.
+
+    Args:
+      environment: the run's.
+      cards: those that the launcher has found.
+      platforms: JAX_PLATFORMS of the run.
+
+    Raises:
+      UserError: a run here dies of it.
+    """
+    if off(environment):
+        return ()
+    on_cpu = platforms.split(",", maxsplit=1)[0] == "cpu"
+    found = [
+        each
+        for each in doctor.quick(
+            {**environment, "JAX_PLATFORMS": platforms}, [] if on_cpu else cards
+        )
+        if each.id not in LOOKED_INTO
+    ]
+    if on_cpu:
+        found = [each for each in found if each.level != BLOCKER or each.id in ON_CPU]
+    if environment.get("PYTHON"):  # its packages are not those that are imported here
+        found = [each for each in found if not each.id.startswith(_OF_OURS)]
+    stop = next((each for each in found if each.level == BLOCKER and each.id in STOPS), None)
+    if stop:
+        raise UserError(stop.what, stop.where, f"{stop.do}; {OFF}=0 starts it all the same")
+    first = environment.get("SLURM_PROCID", "0") == "0"
+    return tuple(map(str, found)) if first else ()

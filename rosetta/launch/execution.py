@@ -1,0 +1,270 @@
+"""From a command line that was checked to its process, in place of ours or before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rosetta.core import exit_status, home_folder, kill_notice, parent_death, secrets
+from rosetta.core.errors import UserError
+from rosetta.core.secret_variables import Mask
+from rosetta.health import progress
+from rosetta.launch import process_binding
+from rosetta.launch.rendering import Rendering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+DRY_RUN = "--dry-run"
+CACHE = (
+    "JAX_COMPILATION_CACHE_DIR",
+    "JAX_ENABLE_COMPILATION_CACHE",
+)  # set, empty included, they are the user's own choice
+# What of the environment is decided on the way from settings to command line, none of which is a
+# secret.
+DECIDED = (
+    "XLA_FLAGS",
+    "JAX_PLATFORMS",
+    "PYTHONPATH",
+    "CUDA_VISIBLE_DEVICES",
+    CACHE[0],
+    "JAX_LOCAL_DEVICE_IDS",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "JAX_ENABLE_PGLE",
+    "JAX_COMPILATION_CACHE_EXPECT_PGLE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "TFDS_DATA_DIR",
+    "VOCAB_PATH",
+    "DATA",
+    "EVAL_DATA",
+    "ENABLE_TE",
+    "ENABLE_FP8",
+)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is executed, where its output goes (None: where ours does), what is said before, what is
+    done last, before we are it, and why it cannot start here.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    log: Path | None
+    lines: tuple[str, ...]
+    begin: Callable[[], object] | None = None
+    refused: UserError | None = None
+
+
+def asked(
+    *checks: Callable[[], tuple[str, ...]], refused: UserError | None = None
+) -> tuple[tuple[str, ...], UserError | None]:
+    """Return what checks of this machine say, and the first refusal, which is a line, too: a dry
+    run may be on another machine than the run.
+
+    Args:
+      checks: each returns lines, or raises a refusal.
+      refused: a refusal that is known before.
+    """
+    lines: tuple[str, ...] = (str(refused),) if refused else ()
+    for check in checks:
+        try:
+            lines += check()
+        except UserError as error:
+            lines, refused = (*lines, str(error)), refused or error
+    return lines, refused
+
+
+def python(environment: Mapping[str, str]) -> str:
+    """Return the interpreter that runs what is started: PYTHON, else ours.
+
+    Raises:
+      UserError: PYTHON names no program.
+    """
+    found = environment.get("PYTHON") or sys.executable
+    if not shutil.which(found, path=environment.get("PATH")):
+        raise UserError(
+            "it is no program",
+            f"PYTHON={found}",
+            "name the Python of a baked environment, or unset it",
+        )
+    return found
+
+
+def compiled(environment: Mapping[str, str], processes: int) -> dict[str, str]:
+    """Return the variable that makes JAX keep what is compiled for the next start; nothing where
+    the user has chosen, or nothing can be kept.
+
+    Not with several processes: one that finds its program would not take part in the tuning that
+    the others, which do not, share out among all.
+    """
+    ours = environment.get("ROSETTA_HOME") or (
+        f"{environment['HOME']}/.rosetta" if home_folder.usable(environment) else None
+    )
+    return (
+        {CACHE[0]: f"{ours}/compiled"}
+        if ours and processes == 1 and not any(name in environment for name in CACHE)
+        else {}
+    )
+
+
+def execute(wanted: Command) -> NoReturn:
+    """Become the trainer, so that its exit status and the signals sent to it are its own.
+
+    Progress stays on our stderr; its log goes to the file.
+    """
+    if wanted.refused:
+        raise wanted.refused
+    env = dict(wanted.env)
+    mask = Mask(env)
+    command = "+ " + shlex.join(mask.word(word) for word in wanted.argv)
+    for line in filter(None, [*wanted.lines, process_binding.apply(env)]):
+        print(f"rosetta: {mask.word(line)}", file=sys.stderr)
+    print(command, file=sys.stderr, flush=True)
+    if wanted.log:
+        wanted.log.parent.mkdir(parents=True, exist_ok=True)
+        terminal = os.dup(2)
+        os.set_inheritable(terminal, True)
+        env[progress.FD] = str(terminal)
+        log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        print(command, file=sys.stderr, flush=True)
+    if wanted.begin:
+        wanted.begin()
+    os.execvpe(wanted.argv[0], wanted.argv, env)  # noqa: S606
+
+
+def one_after_the_other(wanted: Sequence[Command]) -> NoReturn:
+    """Run these in order, and become the last. One that fails ends it, with its status.
+
+    Signals that end us go to what runs then, and what runs ends with us.
+    """
+    *first, last = wanted
+    if wanted[0].refused:
+        raise wanted[0].refused
+    for each in first:
+        if code := _child(each):
+            sys.exit(code)
+    execute(last)
+
+
+def _child(wanted: Command) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kills = kill_notice.count_oom_kills()
+    ours, child = os.getpid(), os.fork()
+    if child == 0:
+        try:
+            parent_death.to(ours)
+            execute(wanted)
+        except OSError as error:
+            print(f"rosetta: {error.filename}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(exit_status.USER)
+    before = {
+        number: signal.signal(number, lambda given, _: os.kill(child, given)) for number in _SIGNALS
+    }
+    try:
+        _, ended = os.waitpid(child, 0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    code = os.waitstatus_to_exitcode(ended)
+    code = code if code >= 0 else 128 - code
+    if line := kill_notice.describe_kill("the trainer", code, kills):
+        print(f"rosetta: {line}", file=sys.stderr, flush=True)
+    return code
+
+
+def script(
+    name: str,
+    words: Sequence[str],
+    command: Callable[[list[str]], list[Command]],
+    docs: str,
+    *,
+    passed_on: bool = False,
+) -> int:
+    """Run a script with its words; --dry-run among them, it only says what it would run.
+
+    Args:
+      name: without suffix.
+      words: as typed.
+      command: makes of the positionals what is run, in order.
+      docs: the page that has words and variables, for the error.
+      passed_on: whether words may be options of what is started; otherwise they are refused.
+
+    Returns an exit status where nothing was started.
+    """
+    with secrets.redacted_output(words):
+        return _script(name, words, command, docs, passed_on=passed_on)
+
+
+def _script(
+    name: str,
+    words: Sequence[str],
+    command: Callable[[list[str]], list[Command]],
+    docs: str,
+    *,
+    passed_on: bool,
+) -> int:
+    try:
+        unknown = {word for word in words if word.startswith("--")} - {DRY_RUN}
+        if unknown and not passed_on:
+            raise UserError(
+                f"there is no {min(unknown)}",
+                f"{name}.sh",
+                f"its one option is {DRY_RUN}; {docs} of rosetta has the words and variables",
+            )
+        wanted = command([word for word in words if word != DRY_RUN])
+        if DRY_RUN not in words:
+            one_after_the_other(wanted)
+        found = [shown(each) for each in wanted]
+        exit_status.say(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+    except ModuleNotFoundError as error:
+        print(
+            (
+                f"{name}.sh: {sys.executable}: it has no {error.name}; put a baked environment's "
+                "bin first on PATH, or name its Python: PYTHON=FILE"
+            ),
+            file=sys.stderr,
+        )
+        return exit_status.USER
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (whatever it is, it ends in one line and a status of its own)
+        code, failure = exit_status.failure(error, "settings")
+        print(f"{name}.sh: {failure}", file=sys.stderr)
+        return code
+    return exit_status.FINE
+
+
+def shown(wanted: Command) -> dict[str, Any]:
+    """Return a command as JSON: what of the environment was decided here, and not the rest of it,
+    which may hold secrets.
+    """
+    found = {
+        "argv": wanted.argv,
+        "env": {name: wanted.env[name] for name in DECIDED if name in wanted.env},
+        "log": str(wanted.log) if wanted.log else None,
+        "said": list(wanted.lines),
+    }
+    masked: dict[str, Any] = Mask(wanted.env).document(found)
+    return masked
+
+
+def text(wanted: Command) -> str:
+    """Return a command as a dry run says it: what is said before it, then it and its environment as
+    a shell would be told; see shown.
+    """
+    found = shown(wanted)
+    return "\n".join([*found["said"], Rendering(found["argv"], found["env"]).text()])

@@ -1,0 +1,255 @@
+"""From a script's settings to Paxml: every check that needs no JAX, Paxml's command line, and then
+its process in place of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core import gpu_query, xla_flags
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import on
+from rosetta.doctor import launch_checks as machine
+from rosetta.health import run_lock
+from rosetta.launch import devices, execution, nsight_systems
+from rosetta.launch.execution import Command
+from rosetta.pax.run import parameter_count, preflight, settings
+from rosetta.presets import pax_flags, pax_switches
+from rosetta.selftest.pax import cache_works
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.pax.run.settings import Settings
+    from rosetta.presets.launch_flags import Used
+    from rosetta.presets.pax_switches import Choice
+
+LOGS = {"run_pile_singlenode": "pile_output.log", "run_lambada_singlenode": "lambada_output.log"}
+
+
+def commands(script: str, words: Sequence[str], environment: Mapping[str, str]) -> list[Command]:
+    """Return what a script runs, one after the other: training, evaluation, or both.
+
+    Args:
+      script: its name without suffix.
+      words: its positionals.
+      environment: the variables.
+
+    Raises:
+      UserError: anything that can be known to be wrong before JAX starts.
+    """
+    found = gpu_query.cards()
+    platforms, no_gpu = gpu_query.platform_or_refusal(found)
+    on_cpu = platforms.split(",")[0] == "cpu"
+    given = settings.read(
+        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+    )
+    experiment = preflight.experiment(given.config)
+    preflight.hyper(given.config, given.hyper)
+    env, notes = _devices(given, found, environment, on_cpu=on_cpu)
+    flags = pax_flags.used(given, env, found, None, on_cpu=on_cpu).flags
+    chosen = pax_switches.choose(given, found, flags, on_cpu=on_cpu)
+    used = pax_flags.used(given, env, found, chosen, on_cpu=on_cpu)
+    xla_flags.require_known(used.typed, execution.python(env))
+    vocab, more = preflight.vocabulary(given)
+    data = preflight.data(given)
+    reads = preflight.of_script(given)
+    made = _environment(env, given, chosen, used)
+    made |= {"VOCAB_PATH": vocab} if vocab else {}
+    made |= {**data, "JAX_PLATFORMS": platforms}
+    bare = given.llama and "restore" not in reads
+    hyper = {**given.hyper, **chosen.hyper}
+    preflight.check_sizes(given, hyper)
+    preflight.check_files(given, hyper)
+    preflight.rows(given, hyper)
+    saves = (
+        given.script != "run_lambada_singlenode"
+        and not (given.llama and on(given.variables, "EVAL_ONLY"))
+        and parameter_count.NO_CHECKPOINTS not in given.words
+    )
+    folder = f"{given.log_dir}/{_job(given, hyper)}" if given.llama else given.log_dir
+    more = (*more, *(preflight.check_last_step(given, hyper, folder) if saves else ()))
+    said, refused = execution.asked(
+        lambda: run_lock.check(folder, "LOG_DIR") if saves and given.processes == 1 else (),
+        lambda: machine.check(env, found, platforms),
+        lambda: (
+            parameter_count.room(given.config, folder, hyper)
+            if saves and not machine.off(env)
+            else ()
+        ),
+        refused=no_gpu,
+    )
+    lines = (
+        _summary(given),
+        *said,
+        *used.lines,
+        *chosen.notes,
+        *notes,
+        *more,
+        *(["training starts from nothing: CHECKPOINT_RESTORE_PATH is not set"] if bare else []),
+    )
+    start = [
+        execution.python(made),
+        "-u",
+        "-P",
+        "-m",
+        "rosetta.pax.train",
+        f"--fdl_config={experiment}",
+    ]
+    start += [f"--tfds_data_dir={data['TFDS_DATA_DIR']}"] if "TFDS_DATA_DIR" in data else []
+    start += ["--eval_on_test"] if _evaluates_while_training(given, hyper) else []
+    start += (
+        ["--multiprocess_gpu"] if given.processes > 1 else []
+    )  # no address: JAX finds the coordinator by Slurm's own variables
+    return [
+        Command(argv, made, log, () if index else lines, refused=None if index else refused)
+        for index, (argv, log) in enumerate(_runs(given, start, hyper, reads))
+    ]
+
+
+def _evaluates_while_training(given: Settings, hyper: Mapping[str, str]) -> bool:
+    """Return whether a training run has evaluation data that Paxml is to be asked to read.
+
+    Paxml evaluates every `eval_interval_steps` and after the last step, and only with this option.
+    LLaMA's script evaluates by a program of its own.
+    """
+    asked = bool(given.variables.get("EVAL_DATA")) or hyper.get("EVAL_DATA", "None") != "None"
+    is_set = any(
+        word.lstrip("-").startswith(("eval_on_test", "noeval_on_test")) for word in given.words
+    )
+    return asked and not given.llama and not given.evaluates_only and not is_set
+
+
+def _runs(
+    given: Settings, start: list[str], hyper: Mapping[str, str], reads: Mapping[str, object]
+) -> list[tuple[list[str], Path | None]]:
+    """Command lines and where each one's output goes; None: to where ours does."""
+
+    def argv(job: str, mode: str, values: Mapping[str, object], *more: str) -> list[str]:
+        words = [*start, f"--job_log_dir={job}", f"--mode={mode}", "--alsologtostderr", *more]
+        words += [f"--fdl.{name}={value}" for name, value in values.items()] + list(given.words)
+        if not on(given.variables, "WITH_NSYS"):
+            return words
+        output = (
+            f"{job}/nsys_{given.variables.get('SLURM_JOB_ID') or os.getpid()}_"
+            f"{given.variables.get('SLURM_PROCID', '0')}"
+        )
+        return nsight_systems.command(
+            words, output, marked=bool(given.variables.get("PROFILE_STEPS")) and mode == "train"
+        )
+
+    # Evaluation ends with this checkpoint, rather than wait for the training run's next one.
+    last = {} if reads.get("step") is None else {"MAX_STEPS": reads["step"]}
+    if given.script == "run_lambada_singlenode":
+        return [(argv(given.log_dir, "eval", {**hyper, **last}), _log(given, LOGS[given.script]))]
+    if not given.llama:
+        log = _log(given, LOGS[given.script]) if given.script in LOGS else None
+        return [(argv(given.log_dir, "train", hyper), log)]
+    name = _job(given, hyper)
+    job, log = f"{given.log_dir}/{name}", _log(given, f"logs/{name}.txt")
+    restore = reads.get("restore")
+    if on(given.variables, "EVAL_ONLY"):
+        if not restore:
+            raise UserError(
+                "it is not given",
+                "CHECKPOINT_RESTORE_PATH",
+                (
+                    "name the folder that holds checkpoints/checkpoint_N to evaluate, or set "
+                    "EVAL_ONLY=0"
+                ),
+            )
+        return [(argv(job, "eval", {**hyper, **last}, f"--evaluate_from={restore}"), log)]
+    trained = {**hyper, "CHECKPOINT_RESTORE_PATH": json.dumps(restore)} if restore else hyper
+    return [(argv(job, "train", trained), log), (argv(job, "eval", hyper), log)]
+
+
+def _job(given: Settings, hyper: Mapping[str, str]) -> str:
+    """Return the name of a LLaMA run's folder."""
+    return (
+        f"llama-{given.config}-mbs-{hyper['PERCORE_BATCH_SIZE']}"
+        f"-te-{given.variables.get('ENABLE_TE') or 0}-lora-{int(given.lora)}"
+    )
+
+
+def _log(given: Settings, name: str) -> Path | None:
+    """Where a run's output goes; to where ours does in an object store, and for all but the first
+    of several processes, whose logs Slurm keeps.
+    """
+    return None if "://" in given.log_dir or given.processes > 1 else Path(given.log_dir, name)
+
+
+def _summary(given: Settings) -> str:
+    processes = (
+        f" in {given.processes} processes on {given.nodes} node(s)" if given.processes > 1 else ""
+    )
+    return (
+        f"{given.config} on {given.gpus} device(s){processes}; checkpoints and logs in "
+        f"{given.log_dir}"
+    )
+
+
+def _devices(
+    given: Settings, found: list[gpu_query.Card], environment: Mapping[str, str], *, on_cpu: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment in which each process has its devices."""
+    if given.processes == 1:
+        return devices.share(given, found, environment, on_cpu=on_cpu)
+    if given.gpus_per_process == 1:
+        return dict(environment), ()
+    if on_cpu:
+        there = devices.devices(found, environment, on_cpu=True)
+        if there != given.gpus_per_process:
+            raise UserError(
+                f"XLA_FLAGS makes {there} CPU device(s) in each process",
+                f"NUM_GPUS={given.gpus_per_process}",
+                "make both the same",
+            )
+        return dict(environment), ()
+    if len(found) < given.gpus_per_process:
+        raise UserError(
+            f"{len(found)} GPU(s) are visible",
+            f"NUM_GPUS={given.gpus_per_process}",
+            f"give at most {len(found)}",
+        )
+    # JAX takes one GPU a process under Slurm, unless it is told.
+    return {
+        **environment,
+        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(given.gpus_per_process))),
+    }, ()
+
+
+def _environment(
+    env: Mapping[str, str], given: Settings, chosen: Choice, used: Used
+) -> dict[str, str]:
+    known = {**env, **used.env}
+    known.pop("BASE_XLA_FLAGS", None)
+    return {
+        **known,
+        **_compiled(known, given),
+        **chosen.env,
+        "XLA_FLAGS": xla_flags.joined(used.flags),
+    }
+
+
+def _compiled(env: Mapping[str, str], given: Settings) -> dict[str, str]:
+    """Where what is compiled is kept, if the JAX that runs it can use it again."""
+    try:
+        return execution.compiled(env, given.processes) if cache_works(version("jax")) else {}
+    except PackageNotFoundError:
+        return {}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script: its name, then its words, see rosetta.launch.execution.script."""
+    script, *words = argv
+    return execution.script(
+        script,
+        words,
+        lambda given: commands(script, given, os.environ),
+        "docs/pax-scripts.md",
+        passed_on=True,
+    )

@@ -1,0 +1,139 @@
+"""What a run goes without where it is started elsewhere: folders that no mount brings, cards, and
+what presets have for one. Said before it starts.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+from rosetta.data import spec
+from rosetta.launch import rendering
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rosetta.core.run_description import Run
+
+OUTPUT = {"t5x": "MODEL_DIR", "pax": "LOG_DIR"}
+LEFT_TO_SITES = (
+    "pyxis",
+    "apptainer",
+)  # containers that mount what their site says, besides what they are told
+CONTAINERS = ("docker", *LEFT_TO_SITES, "jobset")
+_DATA, _VOCABULARIES = ("DATA", "EVAL_DATA"), ("VOCAB", "VOCAB_PATH")
+_FOLDERS = ("TFDS_DATA_DIR", "INITIAL_CHECKPOINT_PATH", "CHECKPOINT_RESTORE_PATH")
+_OF_FILES = ("text", "jsonl", "tfrecord", "cache")
+_PLATFORMS = "JAX_PLATFORMS"
+
+
+def platform(run: Run, on: str, around: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line on JAX_PLATFORMS=cpu of our environment: that it is left behind, or goes along
+    to where it may not be meant.
+
+    Args:
+      run: as described.
+      on: the place.
+      around: our environment.
+    """
+    where = run.origin.get(f"settings.{_PLATFORMS}")
+    if rendering.on_cpu(run) and where == _PLATFORMS and on != "local":
+        return (
+            (
+                f"{_PLATFORMS}={run.env[_PLATFORMS]} of the environment goes along: there, too, "
+                "the run is ON THE CPU and asks for no GPU; give --accelerator CARD, or unset it"
+            ),
+        )
+    if run.env.get(_PLATFORMS) == "" and around.get(_PLATFORMS, "").split(",")[0] == "cpu":
+        return (
+            (
+                f"{_PLATFORMS}={around[_PLATFORMS]} of the environment is not taken along: the "
+                "run is for a card"
+            ),
+        )
+    return ()
+
+
+def no_card(run: Run, fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a line where nobody named the card of a run; fields: what presets set for cards."""
+    if rendering.on_cpu(run):
+        return ()
+    return (
+        (
+            "no card is given: the run goes without what presets have for one "
+            f"({', '.join(fields)}); give --accelerator CARD, or name it in the site's file"
+        ),
+    )
+
+
+def folders(run: Run, on: str) -> tuple[str, ...]:
+    """Return lines on what a run reads and writes that no mount brings into its container. Nothing
+    is known of what an entry other than ours does.
+
+    Args:
+      run: as described, its mounts among it.
+      on: the place.
+
+    Raises:
+      UserError: what it writes would be lost with the container.
+    """
+    if on not in CONTAINERS or run.entry[:2] != ("rosetta", run.framework):
+        return ()
+    lines = tuple[str, ...]()
+    name = OUTPUT[run.framework]
+    folder = (
+        run.env.get(name)
+        or (run.env.get("T5X_WORKSPACE_DIR") if run.framework == "t5x" else "")
+        or ""
+    )
+    if not _brought(folder, run):
+        where, lost = (
+            (f"{name}={folder}", "no mount covers it")
+            if folder
+            else (name, "it is not given, and no mount covers its default")
+        )
+        do = (
+            f"give --mount OUTSIDE:{folder}, or a folder below a mount"
+            if folder.startswith("/")
+            else f"give {name}=/FOLDER, and --mount OUTSIDE:/FOLDER"
+        )
+        if on not in LEFT_TO_SITES:
+            raise UserError(f"{lost}: it would be lost with the container", where, do)
+        lines = (
+            f"{where}: {lost}: unless the site mounts it, it is lost with the container; {do}",
+        )
+    missing = [
+        f"{path} ({variable})" for variable, path in _read(run.env) if not _brought(path, run)
+    ]
+    if missing:
+        lines += (
+            (
+                f"{', '.join(missing)}: no mount covers it: in the container it is what the image "
+                "has there; give --mount OUTSIDE:INSIDE"
+            ),
+        )
+    return lines
+
+
+def _read(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variable and path of each file or folder that a run reads."""
+    for name in _DATA:
+        for part in spec.parts(env[name]) if env.get(name) else ():
+            if part.spec.kind in _OF_FILES:
+                yield from ((name, path) for path in part.spec.value.split(","))
+    yield from (
+        (name, env[name])
+        for name in _VOCABULARIES
+        if env.get(name) and env[name] != "byte" and not env[name].startswith("ids:")
+    )
+    yield from ((name, env[name]) for name in _FOLDERS if env.get(name))
+
+
+def _brought(path: str, run: Run) -> bool:
+    """Whether a path is below a mount, or in an object store."""
+    whole = posixpath.normpath(path)
+    return "://" in path or any(
+        whole == inside or whole.startswith(f"{inside.rstrip('/')}/")
+        for inside in (posixpath.normpath(each) for _, each in run.mounts)
+    )

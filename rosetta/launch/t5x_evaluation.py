@@ -1,0 +1,96 @@
+"""Evaluating a checkpoint and inferring from one: from the settings to the program, with every
+check that needs no JAX.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core import gpu_query
+from rosetta.core.errors import UserError
+from rosetta.core.run_folders import absolute, writable
+from rosetta.core.value_parsing import one_of, positive
+from rosetta.health.settings import check_process_variables
+from rosetta.launch import devices as seen
+from rosetta.launch import t5x_trainer
+from rosetta.launch.execution import Command
+from rosetta.presets import t5x_switches
+from rosetta.t5x.run import gin_files, gin_text, preflight, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OUTPUTS = {"eval": "EVAL_OUTPUT_DIR", "infer": "INFER_OUTPUT_DIR"}
+
+
+def command(what: str, environment: Mapping[str, str]) -> Command:
+    """Return what evaluates a checkpoint on a task, or infers from it.
+
+    Args:
+      what: "eval" or "infer".
+      environment: CHECKPOINT_PATH, FT_TASK, OUTPUT_DIR; T5_FAMILY=t5_1_1, T5_SIZE=large, PREC,
+        BSIZE (32), TP_SIZE, DATA, VOCAB, EXTRA_IDS, NUM_DECODES, ENC_SL, DEC_SL, ROSETTA_GIN, and
+        the switches.
+
+    Raises:
+      UserError: anything that can be known to be wrong before JAX starts.
+    """
+    for name in ("CHECKPOINT_PATH", "OUTPUT_DIR"):
+        if not environment.get(name):
+            raise UserError("it is not set", name, f"give {name}=FOLDER")
+    check_process_variables(environment)
+    task = one_of("FT_TASK", environment.get("FT_TASK", ""), settings.TASKS)
+    size = environment.get("T5_SIZE") or "large"
+    model = gin_files.model(environment.get("T5_FAMILY") or "t5_1_1", size)
+    found = gpu_query.cards()
+    platforms, no_gpu = gpu_query.platform_or_refusal(found)
+    on_cpu = platforms.split(",")[0] == "cpu"
+    chosen = t5x_switches.choose(environment, found, on_cpu=on_cpu)
+    batch, ways = (
+        positive(name, environment.get(name) or usual)
+        for name, usual in (("BSIZE", "32"), ("TP_SIZE", "1"))
+    )
+    devices = seen.devices(found, environment, on_cpu=on_cpu) if found or on_cpu else None
+    if devices:
+        settings.arithmetic(devices, ways)
+        groups = devices // ways
+        if batch % groups:
+            raise UserError(
+                f"it does not divide over {groups} groups of {ways} device(s)",
+                f"BSIZE={batch}",
+                f"give a multiple of {groups}",
+            )
+    bindings: dict[str, object] = {
+        **chosen.reading(),
+        "BATCH_SIZE": batch,
+        "NUM_PARTITIONS": ways,
+        "CHECKPOINT_PATH": preflight.checkpoint(environment["CHECKPOINT_PATH"], "CHECKPOINT_PATH"),
+        OUTPUTS[what]: absolute(environment["OUTPUT_DIR"]),
+        **{name: environment[name] for name in ("DATA", "VOCAB") if environment.get(name)},
+        **settings.read_extra_ids(environment),
+    }
+    if environment.get("DATA"):
+        bindings["EVAL_DATA"] = environment.get("EVAL_DATA") or environment["DATA"]
+    if environment.get("NUM_DECODES"):
+        bindings["NUM_DECODES"] = positive("NUM_DECODES", environment["NUM_DECODES"])
+    own = gin_files.own(environment)
+    names = [model, *(f"{gin_files.GIN}/runs/{name}.gin" for name in (what, f"task_{task}"))]
+    bound = gin_text.read(
+        [*(gin_files.HOME / name for name in names), *own], (gin_files.HOME, Path.cwd())
+    )
+    bindings |= t5x_trainer.lengths(settings.lengths(environment), bound)
+    bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
+    preflight.split(bound, ways, devices, size=size)
+    scores = what == "infer" and gin_text.value(bound, "MODE") == "score"
+    preflight.data(bound, environment, answered=what == "eval" or scores)
+    writable(str(bindings[OUTPUTS[what]]))
+    argv = t5x_trainer.trainer(environment, [*names, *map(str, own)], bindings, program=what)
+    used = t5x_trainer.of_preset(environment, size, chosen, found, on_cpu=on_cpu)
+    return Command(
+        argv,
+        t5x_trainer.surroundings(environment, used, platforms),
+        None,
+        (*([str(no_gpu)] if no_gpu else []), *used.lines, *chosen.notes),
+        refused=no_gpu,
+    )

@@ -1,0 +1,364 @@
+"""From a script's settings to the trainer: every check that needs no JAX, the trainer's command
+line, and then its process in place of ours.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core import gpu_query, xla_flags
+from rosetta.core.errors import UserError
+from rosetta.core.run_folders import absolute, step_of, steps, writable
+from rosetta.core.value_parsing import on, positive
+from rosetta.doctor import launch_checks as machine
+from rosetta.health import run_lock
+from rosetta.launch import devices, execution, nsight_systems
+from rosetta.presets import launch_flags, t5x_switches
+from rosetta.t5x import warmup
+from rosetta.t5x.run import folders, gin_files, gin_text, parameter_count, preflight, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.presets.launch_flags import Used
+    from rosetta.presets.t5x_switches import Switches
+    from rosetta.t5x.run.settings import Settings
+
+BENCHMARK_STEPS = 500
+
+
+def tree(environment: Mapping[str, str], here: str) -> Path:
+    """Return the tree to train from: T5X_DIR where it is set, else the one the script lies in."""
+    found = Path(environment.get("T5X_DIR") or here).resolve()
+    if not (found / "t5x" / "train.py").is_file():
+        raise UserError(
+            "it holds no t5x/train.py",
+            f"T5X_DIR={found}",
+            "name the folder that has the package t5x in it, or unset T5X_DIR",
+        )
+    return found
+
+
+def command(
+    script: str, words: Sequence[str], environment: Mapping[str, str], here: str
+) -> execution.Command:
+    """Return what a script runs.
+
+    Args:
+      script: its name without suffix.
+      words: its positionals.
+      environment: the variables.
+      here: the tree that the script lies in.
+
+    Raises:
+      UserError: anything that can be known to be wrong before JAX starts.
+    """
+    root = tree(environment, here)
+    found = gpu_query.cards()
+    platforms, no_gpu = gpu_query.platform_or_refusal(found)
+    on_cpu = platforms.split(",")[0] == "cpu"
+    given = settings.read(
+        script, words, environment, devices.devices(found, environment, on_cpu=on_cpu)
+    )
+    variables = given.variables
+    files = [
+        root
+        / gin_files.example(
+            root, given.size, f"{given.task}_finetune_adam" if given.finetune else "pile_pretrain"
+        ),
+        *gin_files.own(variables),
+    ]
+    chosen = t5x_switches.choose(variables, found, on_cpu=on_cpu)
+    env, notes = devices.share(given, found, environment, on_cpu=on_cpu)
+    bound = gin_text.read(files, (root, gin_files.HOME, Path.cwd()))
+    bindings = {**sizes(given, bound), **_macros(given, bound), **chosen.training()}
+    benchmark = on(variables, "BENCHMARK_MODE")
+    model_dir, start = given.model_dir, None
+    if given.finetune:
+        stamp = environment.get("SLURM_JOB_ID") or dt.datetime.now().astimezone().strftime(
+            "%F_%H-%M-%S"
+        )
+        model_dir, start = folders.finetuning(model_dir, given.task, variables, stamp)
+        bindings["INITIAL_CHECKPOINT_PATH"] = start
+    if asked := variables.get("INITIAL_CHECKPOINT_PATH"):
+        bindings["INITIAL_CHECKPOINT_PATH"] = preflight.checkpoint(asked, "INITIAL_CHECKPOINT_PATH")
+    data, more = _data(given, benchmark, bound)
+    bindings |= {**data, **_length(given, benchmark, model_dir, start), "MODEL_DIR": model_dir}
+    if on(variables, "CHECKPOINT_DISABLE"):
+        bindings["utils.CheckpointConfig.save"] = None
+    bound |= {name: gin_text.literal(value) for name, value in bindings.items()}
+    preflight.check(given, bound, environment)
+    writable(model_dir)
+    begun = step_of(str(bindings.get("INITIAL_CHECKPOINT_PATH") or "")) or 0
+    own = [] if "://" in model_dir else steps(model_dir)
+    folder = "FT_DIR" if given.finetune else "MODEL_DIR"
+    if own:
+        newest = f"{model_dir}/checkpoint_{own[-1]}"
+        preflight.goes_on(newest, start or "", bound)
+        more = (
+            *more,
+            *preflight.describe_precision_change(newest, bound),
+            *preflight.check_last_step(bound, begun, own[-1], folder),
+        )
+    log = None
+    if given.log_dir:
+        writable(absolute(given.log_dir))
+        log = Path(given.log_dir) / (
+            f"{'ft_' if given.finetune else ''}{given.size}_gpu_{given.gpus}"
+            f"_{chosen.precision}_gbs_{given.batch}.log"
+        )
+    argv = trainer(environment, [str(file.absolute()) for file in files], bindings, root=root)
+    if given.processes > 1:
+        # No address: JAX finds the coordinator from Slurm's own variables, which name the right
+        # host.
+        argv.append("--multiprocess_gpu")
+    if on(variables, "WITH_NSYS"):
+        profile = (
+            f"{environment.get('T5X_WORKSPACE_DIR') or os.getcwd()}/nsys_"
+            f"{environment.get('SLURM_JOB_ID') or os.getpid()}_"
+            f"{environment.get('SLURM_PROCID', '0')}"
+        )
+        argv = nsight_systems.command(argv, profile, marked=bool(variables.get("PROFILE_STEPS")))
+    used = of_preset(env, given.size, chosen, found, on_cpu=on_cpu, devices=given.gpus)
+    said, refused = execution.asked(
+        lambda: run_lock.check(model_dir, "MODEL_DIR") if given.processes == 1 else (),
+        lambda: machine.check(env, found, platforms),
+        lambda: (
+            () if machine.off(env) else parameter_count.room(bound, model_dir, own, begun, folder)
+        ),
+        refused=no_gpu,
+    )
+    lines = (
+        _summary(given, model_dir, log),
+        *(() if benchmark else _warmup(bound, model_dir)),
+        *said,
+        *used.lines,
+        *chosen.notes,
+        *notes,
+        *more,
+    )
+    path = env.get("PYTHONPATH")
+    env = {
+        **surroundings(env, used, platforms, given.processes),
+        "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else str(root),
+    }
+    return execution.Command(
+        argv,
+        env,
+        log,
+        lines,
+        functools.partial(folders.keep_start, model_dir, start) if start else None,
+        refused,
+    )
+
+
+def _summary(given: Settings, model_dir: str, log: Path | None) -> str:
+    processes = f" in {given.processes} processes" if given.processes > 1 else ""
+    parts = (
+        f"global batch {given.batch} on {given.gpus} device(s){processes}, "
+        f"{given.tensor_parallel}-way tensor parallel, {given.microbatches} microbatch(es)"
+    )
+    if given.finetune:
+        parts = f"finetuning on {given.task}, {parts}"
+    return f"{parts}; checkpoints in {model_dir}" + (f", log in {log}" if log else "")
+
+
+def trainer(
+    environment: Mapping[str, str],
+    files: Sequence[str],
+    bindings: Mapping[str, object],
+    *,
+    root: Path | None = None,
+    program: str = "train",
+) -> list[str]:
+    """Return a program's command line: train, eval or infer.
+
+    Raises:
+      UserError: PYTHON names no program.
+    """
+    argv = [execution.python(environment), "-u", "-P", "-m", "rosetta.t5x.train", program]
+    argv += [f"--gin_search_paths={root}"] if root else []
+    argv += [f"--gin_file={file}" for file in files]
+    argv.append(f"--tfds_data_dir={preflight.datasets(environment)}")
+    return argv + [f"--gin.{name}={gin_text.literal(value)}" for name, value in bindings.items()]
+
+
+def sizes(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+    """Return the bindings for batch, lengths and layout."""
+    bindings: dict[str, object] = {
+        "BATCH_SIZE": given.batch,
+        "EVAL_BATCH_SIZE": given.batch,
+        "trainer.Trainer.num_microbatches": given.microbatches,
+        "NUM_PARTITIONS": given.tensor_parallel,
+    }
+    return {**bindings, **lengths(given.lengths, bound)}
+
+
+def _macros(given: Settings, bound: dict[str, str]) -> dict[str, object]:
+    """The bindings for macros that are given as variables; gin takes those that nothing reads,
+    too.
+    """
+    for name, value in given.macros.items():
+        if name not in bound:
+            raise UserError(
+                "its gin files have no such macro",
+                f"{name}={value}",
+                "leave it out, and set what they have in a file of your own: ROSETTA_GIN=FILE",
+            )
+    return dict(given.macros)
+
+
+def _warmup(bound: dict[str, str], model_dir: str) -> tuple[str, ...]:
+    """A line on the learning rate's warm-up where it is a default, or longer than the run."""
+    names = ("WARMUP_STEPS", "SCHEDULE_STEPS", "utils.create_learning_rate_scheduler.factors")
+    steps, total, factors = (gin_text.value(bound, name) for name in names)
+    if factors != "linear_decay" or not isinstance(total, int):
+        return ()
+    if "://" in model_dir and not isinstance(steps, int):
+        return ()  # object stores are not asked before the trainer starts
+    if bound.get("WARMUP_STEPS", "").startswith("@warmup.default_steps"):
+        steps = warmup.default_steps(total, model_dir)
+        if steps < min(total, warmup.LONGEST):
+            return (
+                (
+                    f"the learning rate rises over the first {steps:,} of {total:,} steps: "
+                    "WARMUP_STEPS"
+                ),
+            )
+    if not isinstance(steps, int) or total >= steps:
+        return ()
+    return (
+        (
+            f"the learning rate still rises when the run ends, after {total:,} steps: "
+            f"WARMUP_STEPS is {steps:,}"
+        ),
+    )
+
+
+def lengths(given: Mapping[str, int], bound: dict[str, str]) -> dict[str, object]:
+    """Return the binding for the lengths that are given, the others staying the gin files'."""
+    usual = gin_text.value(bound, "TASK_FEATURE_LENGTHS")
+    return (
+        {"TASK_FEATURE_LENGTHS": {**(usual if isinstance(usual, dict) else {}), **given}}
+        if given
+        else {}
+    )
+
+
+def _data(
+    given: Settings, benchmark: bool, bound: dict[str, str]
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The bindings for data and vocabulary, and what to say of them; what is not set stays the gin
+    file's.
+    """
+    chosen: dict[str, object] = {
+        name: given.variables[name]
+        for name in ("DATA", "EVAL_DATA", "VOCAB", "TEXT_FIELD")
+        if given.variables.get(name)
+    }
+    chosen |= settings.read_extra_ids(given.variables)
+    if benchmark and "DATA" not in chosen:
+        rows = gin_text.value(bound, "network.T5Config.vocab_size")
+        chosen = {
+            "VOCAB": f"ids:{rows if isinstance(rows, int) else 32128}",
+            **chosen,
+            "DATA": "synthetic",
+        }
+    if not given.finetune or "DATA" not in chosen or "EVAL_DATA" in chosen:
+        return chosen, ()
+    # The gin file's own evaluation data would be another data set than the one that is trained on.
+    chosen |= {
+        "EVAL_DATA": None,
+        "train.train_eval_dataset_cfg": None,
+        "train.infer_eval_dataset_cfg": None,
+    }
+    return chosen, () if benchmark else ("no evaluation: DATA is set and EVAL_DATA is not",)
+
+
+def _length(
+    given: Settings, benchmark: bool, model_dir: str, start: str | None
+) -> dict[str, object]:
+    """The bindings for how long to train: TRAIN_STEPS says the step to end at, FT_STEPS counts from
+    the restored one.
+    """
+    if benchmark and "://" not in model_dir and folders.newest(model_dir):
+        raise UserError(
+            "BENCHMARK_MODE=1 starts anew, but it holds checkpoints",
+            f"MODEL_DIR={model_dir}",
+            f"name another {'FT_DIR' if given.finetune else 'MODEL_DIR'}",
+        )
+    if not start:
+        steps = given.steps or (BENCHMARK_STEPS if benchmark else None)
+        return (
+            {}
+            if steps is None
+            else {"TRAIN_STEPS": steps, **({"STATS_PERIOD": min(100, steps)} if benchmark else {})}
+        )
+    more = BENCHMARK_STEPS if benchmark else None
+    if given.variables.get("FT_STEPS"):
+        more = positive("FT_STEPS", given.variables["FT_STEPS"])
+    elif given.steps:
+        known = re.search(r"checkpoint_(\d+)/?$", start)
+        if not known or given.steps <= int(known[1]):
+            raise UserError(
+                f"finetuning starts from {start}",
+                f"TRAIN_STEPS={given.steps}",
+                "give the number of steps to add: FT_STEPS=N",
+            )
+        more = given.steps - int(known[1])
+    return (
+        {}
+        if more is None
+        else {"FT_STEPS": more, **({"STATS_PERIOD": min(100, more)} if benchmark else {})}
+    )
+
+
+def of_preset(
+    environment: Mapping[str, str],
+    size: str,
+    chosen: Switches,
+    found: Sequence[gpu_query.Card],
+    *,
+    on_cpu: bool,
+    devices: int = 1,
+) -> Used:
+    """Return the flags and variables of a size's preset, see presets.use.
+
+    UserError where XLA does not take a flag of the user's.
+    """
+    precision = t5x_switches.PRECISIONS[chosen.fp8] if chosen.precision != "float32" else "fp32"
+    used = launch_flags.use(
+        "t5x", size, environment, found, on_cpu=on_cpu, precision=precision, devices=devices
+    )
+    xla_flags.require_known(used.typed, execution.python(environment))
+    return used
+
+
+def surroundings(
+    environment: Mapping[str, str], used: Used, platforms: str, processes: int = 1
+) -> dict[str, str]:
+    """Return a program's environment, with what a preset gives it, on these of JAX's platforms; see
+    run.compiled.
+    """
+    known = {**environment, **used.env}
+    known.pop("BASE_XLA_FLAGS", None)
+    return {
+        **known,
+        **execution.compiled(known, processes),
+        "TFDS_DATA_DIR": preflight.datasets(environment),
+        "XLA_FLAGS": xla_flags.joined(used.flags),
+        "JAX_PLATFORMS": platforms,
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script: its name, the tree it lies in, then its words, see run.script."""
+    script, here, *words = argv
+    return execution.script(
+        script, words, lambda given: [command(script, given, os.environ, here)], "docs/t5x.md"
+    )

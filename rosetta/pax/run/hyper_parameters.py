@@ -1,0 +1,171 @@
+"""Experiments' hyper-parameters as text: what their classes state, read off our own files in
+milliseconds, where importing them takes seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.pax.run import fiddle_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+HERE = Path(__file__).parents[1]
+MODULES = ("configs", "gpt", "glam", "llama", "experiment", "switches", "data")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A hyper-parameter: its value as Python text, and the file and line that state it, as
+    "rosetta/pax/gpt.py:22".
+    """
+
+    text: str
+    place: str
+
+
+@dataclass(frozen=True)
+class _Class:
+    bases: tuple[str, ...]
+    stated: Mapping[str, Stated]
+
+
+@functools.lru_cache(maxsize=1)
+def _classes() -> dict[str, _Class]:
+    """All classes of the modules by "module.name"; another name of an experiment is a class of
+    nothing but that experiment.
+    """
+    found: dict[str, _Class] = {}
+    for module in MODULES:
+        body = ast.parse((HERE / f"{module}.py").read_text(encoding="utf-8")).body
+        constants = {name: value for node in body for name, value in _assigned(node)}
+        # What a bare name means there: a class of this module, or of the one that it is imported
+        # from.
+        known = {
+            each.name: f"{(node.module or '').rpartition('.')[2]}.{each.name}"
+            for node in body
+            if isinstance(node, ast.ImportFrom)
+            for each in node.names
+        }
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                bases = tuple(known.get(text, text) for text in map(ast.unparse, node.bases))
+                found[f"{module}.{node.name}"] = _Class(
+                    bases, dict(_stated(node, f"rosetta/pax/{module}.py", constants))
+                )
+                known[node.name] = f"{module}.{node.name}"
+        found.update(
+            {
+                f"{module}.{name}": _Class((known[value.id],), {})
+                for name, value in constants.items()
+                if isinstance(value, ast.Name) and value.id in known
+            }
+        )
+    return found
+
+
+def _target(node: ast.stmt) -> str:
+    target = (
+        node.targets[0]
+        if isinstance(node, ast.Assign)
+        else node.target
+        if isinstance(node, ast.AnnAssign)
+        else None
+    )
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if (
+        (name := _target(node))
+        and isinstance(node, (ast.Assign, ast.AnnAssign))
+        and node.value is not None
+    ):
+        yield name, node.value
+
+
+def _stated(
+    node: ast.ClassDef, file: str, constants: Mapping[str, ast.expr]
+) -> Iterator[tuple[str, Stated]]:
+    for each in node.body:
+        for name, value in _assigned(each):
+            if name.isupper() and name != "DIFFERENCES":
+                shown = constants.get(value.id, value) if isinstance(value, ast.Name) else value
+                yield name, Stated(ast.unparse(shown), f"{file}:{each.lineno}")
+
+
+def names() -> list[str]:
+    """Return every hyper-parameter that some experiment states, but for those of Paxml's own base
+    classes alone.
+    """
+    return sorted({name for each in _classes().values() for name in each.stated})
+
+
+def of_class(path: Path, name: str) -> set[str]:
+    """Return the hyper-parameters that a class of a Python file states itself, with or without a
+    value.
+    """
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {
+        found
+        for node in body
+        if isinstance(node, ast.ClassDef) and node.name == name
+        for each in node.body
+        if (found := _target(each)).isupper()
+    }
+
+
+def read(config: str) -> dict[str, Stated]:
+    """Return an experiment's hyper-parameters by name; empty for one that is none of ours.
+
+    Values of Paxml's own base classes are left out.
+    """
+    found: dict[str, Stated] = {}
+    for name in reversed(_order(f"{MODULES[0]}.{config}")):
+        found.update(_classes()[name].stated)
+    return found
+
+
+def known(config: str, hyper: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of an experiment's hyper-parameters: those given as --fdl has them, else
+    those that its classes state, see read and value.
+    """
+    stated = read(config)
+    return {
+        **{name: value(stated, name) for name in stated},
+        **{name: fiddle_arguments.value(text) for name, text in hyper.items()},
+    }
+
+
+def _order(name: str) -> list[str]:
+    """Ours of the classes in Python's order of resolution
+    (https://www.python.org/download/releases/2.3/mro/), the experiment's own first.
+    """
+    known = _classes()
+    if name not in known:
+        return []
+    chains = [_order(base) for base in known[name].bases]
+    left = [*chains, [each for each in known[name].bases if each in known]]
+    found = [name]
+    while any(left):
+        left = [each for each in left if each]
+        first = next(each[0] for each in left if not any(each[0] in other[1:] for other in left))
+        found.append(first)
+        left = [[each for each in chain if each != first] for chain in left]
+    return found
+
+
+def value(read: Mapping[str, Stated], name: str) -> object | None:
+    """Return a hyper-parameter's value, None for what is not stated, or is no literal."""
+    if name not in read:
+        return None
+    try:
+        found: object = ast.literal_eval(read[name].text)
+    except (ValueError, SyntaxError):
+        return None
+    return found

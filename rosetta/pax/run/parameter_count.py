@@ -1,0 +1,87 @@
+"""How many parameters an experiment has, by the hyper-parameters that it states: enough to know a
+checkpoint's size before JAX is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rosetta.core import disk_space, run_folders
+from rosetta.pax.run import hyper_parameters, preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NO_CHECKPOINTS = "--enable_checkpoint_saving=False"  # a word of Paxml's program
+# Of Paxml's base class, which ours state only where they are others.
+_EVERY, _KEEP = 5000, 10
+
+
+def kernels(known: Mapping[str, object]) -> int | None:
+    """Return the parameters of the embedding and of all matrix products of these hyper-parameters;
+    None where one is not known.
+
+    With d = MODEL_DIMS, w = DIMS_PER_HEAD x (NUM_HEADS + NUM_KV_HEADS), f = HIDDEN_DIMS, k kernels
+    into and out of an MLP, E experts in every second of L layers: V d + L 2 d w + (L - M) k d f + M
+    E k d f. Norms, biases, positions, routers and a softmax of its own are left out.
+    """
+    d, hidden, layers, heads, vocabulary = (
+        known.get(name)
+        for name in ("MODEL_DIMS", "HIDDEN_DIMS", "NUM_LAYERS", "NUM_HEADS", "VOCAB_SIZE")
+    )
+    if not (
+        isinstance(d, int)
+        and isinstance(hidden, int)
+        and isinstance(layers, int)
+        and isinstance(heads, int)
+        and isinstance(vocabulary, int)
+    ):
+        return None
+    head, shared, experts = (
+        known.get("DIMS_PER_HEAD"),
+        known.get("NUM_KV_HEADS") if known.get("USE_MQA") else None,
+        known.get("NUM_EXPERTS"),
+    )
+    wide = (head if isinstance(head, int) else d // heads) * (
+        heads + (shared if isinstance(shared, int) else heads)
+    )
+    sparse = layers // 2 if isinstance(experts, int) else 0
+    feed = (3 if known.get("USE_GATED_ACTIVATION") or sparse else 2) * d * hidden
+    return (
+        vocabulary * d
+        + layers * 2 * d * wide
+        + (layers - sparse) * feed
+        + (sparse * experts * 2 * d * hidden if isinstance(experts, int) else 0)
+    )
+
+
+def room(config: str, folder: str, hyper: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a line where the checkpoints of a training run do not all fit, see space.check;
+    nothing for experiments that are not ours.
+
+    Args:
+      config: the experiment.
+      folder: of the run.
+      hyper: its hyper-parameters as --fdl has them.
+
+    Raises:
+      UserError: there is no room for one.
+    """
+    known = hyper_parameters.known(config, hyper)
+    count, end = kernels(known), known.get("MAX_STEPS")
+    if count is None or not isinstance(end, int):
+        return ()
+    every, keep = (
+        value if isinstance(value := known.get(name, usual), int) and value > 0 else None
+        for name, usual in (("CHECKPOINT_EVERY_N_STEPS", _EVERY), ("CHECKPOINT_MAX_TO_KEEP", _KEEP))
+    )
+    own = [] if "://" in folder else run_folders.steps(f"{folder}/{preflight.CHECKPOINTS}")
+    left = end - max(own, default=0)
+    saves = -(-left // every) + (not own) if every and left > 0 else 0  # the first step's, too
+    moments = 0 if known.get("USE_LORA") else disk_space.ADAM
+    return disk_space.check(
+        folder,
+        count * (1 + moments) * disk_space.FLOAT,
+        disk_space.at_once(saves, keep, len(own)),
+        "LOG_DIR",
+    )

@@ -1,0 +1,270 @@
+"""Paxml's real train step of an experiment, compiled for a described card on a described cluster,
+without a GPU and without making a parameter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core.errors import UserError
+from rosetta.plan import hlo_text, report, t5x_step, traffic
+from rosetta.presets import launch_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A compiled step, and what is needed to read it.
+
+    Attributes:
+      compiled: the step.
+      per_node: GPUs of a node.
+      parameters: what they look like on a device, see `sizes`.
+    """
+
+    compiled: t5x_step.Compiled
+    per_node: int
+    parameters: frozenset[traffic.Dimensions]
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures, per device and step: rosetta.plan.report's, and `traffic`."""
+        return {
+            **report.report(self.compiled),
+            "traffic": traffic.report(
+                hlo_text.parse(self.compiled.text), self.per_node, self.parameters
+            ),
+        }
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return a report's figures for people."""
+    moved = found["traffic"]
+    flows = [traffic.Flow(**each) for each in moved["flows"]]
+    loops = [traffic.Loop(**each) for each in moved["loops"]]
+    return f"{report.table(found)}\n{traffic.table(flows, loops)}"
+
+
+def prepare(config: str, card: str, hyper: Mapping[str, object]) -> None:
+    """Set up JAX for compiling an experiment for a card that is not here; to be called before JAX
+    is imported.
+
+    XLA gets the flags that the scripts give it for this experiment with these hyper-parameters; see
+    target.without_a_card.
+
+    Raises:
+      UserError: this environment has no CUDA plugin, or no Pax.
+    """
+    t5x_step.without_a_card(
+        launch_flags.options(
+            "pax", config, precision="fp8-xla" if hyper.get("USE_FP8") else "bf16", accelerator=card
+        )
+    )
+    if not all(importlib.util.find_spec(name) for name in ("paxml", "praxis")):
+        raise UserError(
+            "this environment has no Pax",
+            "paxml",
+            "use an environment or image of the pax distribution",
+        )
+
+
+def named(config: str, hyper: Mapping[str, object]) -> Any:
+    """Return an instance of an experiment with hyper-parameters set.
+
+    Args:
+      config: one of rosetta.pax.configs, or MODULE.CLASS.
+      hyper: name -> value.
+
+    Raises:
+      UserError: there is none of this name.
+    """
+    from rosetta.pax.run import preflight  # noqa: PLC0415
+
+    module, _, name = preflight.experiment(config).rpartition(".")
+    try:
+        made = getattr(importlib.import_module(module), name)()
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise UserError(
+            f"it cannot be had: {error}",
+            config,
+            "name an experiment of rosetta.pax.configs, or MODULE.CLASS of your own",
+        ) from None
+    for key, value in hyper.items():
+        setattr(made, key, value)
+    return made
+
+
+def plan(experiment: Any, *, card: str, nodes: int, per_node: int) -> Planned:
+    """Compile the train step of an experiment as paxml.main would run it.
+
+    Args:
+      experiment: an instance of an experiment class, its hyper-parameters set.
+      card: by its short name.
+      nodes: of the cluster.
+      per_node: GPUs of one.
+
+    Raises:
+      UserError: the experiment's hyper-parameters are wrong, or not for this cluster.
+    """
+    started = time.monotonic()
+    lowered, parameters = lower(experiment, t5x_step.devices(card, nodes, per_node))
+    return Planned(t5x_step.compile_step(lowered, started), per_node, parameters)
+
+
+def lower(experiment: Any, cluster: Sequence[Any]) -> tuple[Any, frozenset[traffic.Dimensions]]:
+    """Trace an experiment's train step, jitted by paxml's partitioner, for devices that need not
+    exist.
+
+    The state is laid out as the partitioner says, and of batch and state there are shapes only.
+
+    Returns:
+      JAX's lowered computation, and `sizes` of the parameters.
+
+    Raises:
+      UserError: the experiment's hyper-parameters are wrong, or not for so many devices.
+    """
+    import jax  # noqa: PLC0415
+    from jax.sharding import NamedSharding, PartitionSpec  # noqa: PLC0415
+    from paxml import partitioning, trainer_lib  # noqa: PLC0415
+    from praxis import pax_fiddle  # noqa: PLC0415
+
+    from rosetta.pax.run import experiment_checks  # noqa: PLC0415
+
+    experiment_checks.check(experiment, len(cluster))
+    with jax.default_device(jax.devices("cpu")[0]):
+        described = experiment.task()
+        task = pax_fiddle.instantiate(described)
+        layout = partitioning.PjitPartitioner(
+            init_is_eval=False,
+            reshard_inputs=True,
+            task=task,
+            device_mesh=mesh(described.model, cluster),
+        )
+        batch = batch_shapes(experiment, len(cluster))
+        layout.setup(task, jax.random.PRNGKey(0), batch)
+        state = layout.get_train_state_metadata()
+        step, split = layout.partition(trainer_lib.train_step_single_learner, batch, is_eval=False)
+
+        def placed(shape: Any, spec: Any) -> Any:
+            return jax.ShapeDtypeStruct(
+                shape.shape, shape.dtype, sharding=NamedSharding(layout.global_mesh, spec)
+            )
+
+        def place(shapes: Any, specs: Any) -> Any:
+            return jax.tree.map(
+                lambda spec, shape: placed(shape, spec),
+                specs,
+                shapes,
+                is_leaf=lambda each: isinstance(each, PartitionSpec),
+            )
+
+        rows = trainer_lib.BaseStepFnStaticArgs(
+            unpadded_global_batch_size=experiment_checks.batch(
+                experiment.PERCORE_BATCH_SIZE, len(cluster)
+            )
+        )
+        key = placed(jax.eval_shape(lambda: jax.random.PRNGKey(0)), PartitionSpec())
+        lowered = step.lower(
+            place(state.padded_global_shapes, state.partition_specs), key, place(batch, split), rows
+        )
+        return lowered, sizes(
+            state.padded_global_shapes.mdl_vars,
+            state.partition_specs.mdl_vars,
+            dict(layout.global_mesh.shape),
+        )
+
+
+def devices(experiment: Any) -> int:
+    """Return how many GPUs an experiment's meshes have."""
+    return int(math.prod(experiment.ICI_MESH_SHAPE) * math.prod(experiment.DCN_MESH_SHAPE or (1,)))
+
+
+def mesh(model: Any, cluster: Sequence[Any]) -> Any:
+    """Return the devices as paxml lays them out on a cluster, where a node is a slice: axes within
+    nodes first, those across them around.
+    """
+    from jax.experimental import mesh_utils  # noqa: PLC0415
+
+    within, across = (
+        list(model.ici_mesh_shape),
+        list(model.dcn_mesh_shape or [1] * len(model.ici_mesh_shape)),
+    )
+    if max(across) > 1:
+        # Described devices say that they are one slice; their processes are the nodes.
+        return mesh_utils.create_hybrid_device_mesh(
+            within, across, devices=cluster, process_is_granule=True
+        )
+    return mesh_utils.create_device_mesh(within, devices=cluster)
+
+
+def batch_shapes(experiment: Any, count: int) -> Any:
+    """Return the shapes of the global batch of a causal language model on so many devices, a
+    NestedMap; no data is read, and no vocabulary.
+    """
+    from rosetta.pax import inputs  # noqa: PLC0415
+    from rosetta.pax.run import experiment_checks  # noqa: PLC0415
+
+    rows = experiment_checks.batch(experiment.PERCORE_BATCH_SIZE, count)
+    return inputs.Shapes(
+        objective=getattr(experiment, "objective", "lm"),
+        seq_len=experiment.MAX_SEQ_LEN,
+        batch_size=-(-rows // count) * count,
+    ).get_input_specs()
+
+
+def sizes(shapes: Any, specs: Any, axes: dict[str, int]) -> frozenset[traffic.Dimensions]:
+    """Return the dimensions that parameters have on a device: as they are kept, and gathered over
+    any of the axes that split them.
+
+    Parameters of layers that repeat lie in a stack, whose first dimension is the layers; a loop
+    takes one of them, which counts too, as do neighbouring dimensions that are multiplied as one,
+    and those that are padded for a product (rosetta.pax.softmax).
+
+    Args:
+      shapes: of the parameters, a tree.
+      specs: their PartitionSpecs, a tree alike.
+      axes: of the mesh, name -> size.
+    """
+    import jax  # noqa: PLC0415
+
+    from rosetta.pax import softmax  # noqa: PLC0415
+
+    found = set[traffic.Dimensions]()
+    for shape, spec in zip(
+        jax.tree.leaves(shapes),
+        jax.tree.leaves(specs, is_leaf=lambda each: isinstance(each, jax.sharding.PartitionSpec)),
+        strict=True,
+    ):
+        whole = shape.shape
+        splits = [
+            () if part is None else (part,) if isinstance(part, str) else tuple(part)
+            for part in (*spec, *[None] * (len(whole) - len(spec)))
+        ]
+        kept = [
+            {
+                each // math.prod(chosen)
+                for each in (size, softmax.padded(size))
+                for chosen in itertools.product(*((1, axes[axis]) for axis in split))
+            }
+            for size, split in zip(whole, splits, strict=True)
+        ]
+        for dimensions in itertools.product(*kept):
+            for start in range(min(len(dimensions), 2)):
+                found |= {traffic.dimensions(each) for each in _merged(dimensions[start:])}
+    return frozenset(found)
+
+
+def _merged(dimensions: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the dimensions with neighbours multiplied, in all ways."""
+    for cuts in itertools.product((False, True), repeat=len(dimensions) - 1):
+        merged = [dimensions[0]]
+        for cut, size in zip(cuts, dimensions[1:], strict=True):
+            merged[len(merged) if cut else -1 :] = [size] if cut else [merged[-1] * size]
+        yield merged

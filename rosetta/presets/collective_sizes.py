@@ -1,0 +1,121 @@
+"""Up to how many bytes XLA combines collectives, from the bytes of a model's own layers.
+
+A combiner joins neighbours of a kind until their outputs together are larger than a threshold. One
+layer's worth is the point of it: its arrays go in one call, and the call runs while another layer
+computes. For a layer of P parameters, with gradients in float32 and kernels that are gathered in
+bfloat16:
+
+  all-reduce      4 P / tensor          gradients of a layer, whole on each device
+  all-gather      2 P / tensor          kernels of a layer, as they come out
+  reduce-scatter  4 P / tensor / fsdp   gradients of a layer, a device's share
+
+P is that of the largest layer; what is small in it (norms, biases, a router) is left out. Of a
+layer of experts the experts are, too: they stay on the devices that they are routed to, and are not
+reduced over them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.presets.layers import Settings
+
+GRADIENT, GATHERED = 4, 2  # bytes of a parameter's gradient, and of what is gathered of it
+PLACE = "combine: layers"
+
+
+def thresholds(parameters: int, tensor: int, fsdp: int) -> dict[str, int]:
+    """Return the options of XLA for a layer of so many parameters, each of them split `tensor`
+    ways, and kept in `fsdp` parts; bytes.
+    """
+    part = parameters // tensor
+    return {
+        "xla_gpu_all_reduce_combine_threshold_bytes": GRADIENT * part,
+        "xla_gpu_all_gather_combine_threshold_bytes": GATHERED * part,
+        "xla_gpu_reduce_scatter_combine_threshold_bytes": GRADIENT * part // fsdp,
+    }
+
+
+def of(found: Settings, model: str, mesh: Mapping[str, list[int]], devices: int) -> dict[str, int]:
+    """Return the options of XLA for a run of a model.
+
+    Args:
+      found: the run's values.
+      model: T5_SIZE, or an experiment.
+      mesh: of Pax, "ici" and "dcn".
+      devices: GPUs of the run.
+
+    Raises:
+      UserError: the model's sizes, or its mesh, are not known here.
+    """
+    if found.framework == "t5x":
+        from rosetta.core.value_parsing import on, positive  # noqa: PLC0415
+
+        settings = {
+            name: value for name in ("TP_SIZE", "FSDP") if (value := found.get(f"settings.{name}"))
+        }
+        tensor = positive("TP_SIZE", settings.get("TP_SIZE", "1"))
+        return thresholds(_t5(model), tensor, devices // tensor if on(settings, "FSDP") else 1)
+    if missing := [name for name in ("ici", "dcn") if name not in mesh]:
+        raise UserError(
+            f"how a layer is split is not known: there is no mesh.{missing[0]}",
+            PLACE,
+            "name it, or leave out `combine: layers`",
+        )
+    fsdp, tensor = (mesh["ici"][axis] * mesh["dcn"][axis] for axis in (1, 2))
+    return thresholds(_pax(model, found.group("fdl")), tensor, fsdp)
+
+
+def _t5(size: str) -> int:
+    """Parameters of a decoder's layer: four products of attention, twice, and three of a gated
+    feed-forward part.
+    """
+    from rosetta.t5x.run import gin_files, gin_text  # noqa: PLC0415 (each framework's side loads its own)
+
+    bound = gin_text.read([gin_files.HOME / gin_files.model("t5_1_1", size)], [gin_files.HOME])
+    embedding, heads, width, hidden = (
+        _number(gin_text.value(bound, f"network.T5Config.{name}"), name, size)
+        for name in ("emb_dim", "num_heads", "head_dim", "mlp_dim")
+    )
+    return 8 * embedding * heads * width + 3 * embedding * hidden
+
+
+def _pax(config: str, fdl: Mapping[str, Any]) -> int:
+    """Parameters of a layer: queries and output by heads, keys and values by theirs, and two
+    products of a feed-forward part, three of a gated one.
+    """
+    from rosetta.pax.run import hyper_parameters  # noqa: PLC0415
+
+    stated = hyper_parameters.read(config.rpartition(".")[2])
+
+    def known(name: str) -> object:
+        return fdl.get(name, hyper_parameters.value(stated, name))
+
+    dims, heads, hidden = (
+        _number(known(name), name, config) for name in ("MODEL_DIMS", "NUM_HEADS", "HIDDEN_DIMS")
+    )
+    width = known("DIMS_PER_HEAD") or dims // heads
+    shared = known("NUM_KV_HEADS") or heads
+    gated = bool(known("USE_GATED_ACTIVATION")) or known("NUM_EXPERTS") is not None  # GLaM's are
+    return (
+        dims
+        * _number(width, "DIMS_PER_HEAD", config)
+        * 2
+        * (heads + _number(shared, "NUM_KV_HEADS", config))
+        + (3 if gated else 2) * dims * hidden
+    )
+
+
+def _number(value: object, name: str, model: str) -> int:
+    if not isinstance(value, int):
+        raise UserError(
+            f"the size of {model}'s layers is not known: it states no {name}",
+            PLACE,
+            "set the thresholds themselves (xla_gpu_all_reduce_combine_threshold_bytes, ...)",
+        )
+    return value

@@ -1,0 +1,172 @@
+"""What a launcher takes of a preset: flags of XLA and variables, for a model on the cards at
+hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
+from rosetta.presets import describe, layers, preset_files, user_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.gpu_query import Card
+    from rosetta.presets.layers import Settings
+
+_HOST = "xla_force_host_platform_device_count"
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a run gets.
+
+    Attributes:
+      flags: of XLA, those of the user last.
+      typed: of them, those of the user.
+      env: variables to set; those that are set are not among them.
+      lines: what to say: each of the user's flags that is another today, and each that a precision
+        does not go with.
+    """
+
+    flags: tuple[str, ...]
+    typed: tuple[str, ...]
+    env: Mapping[str, str]
+    lines: tuple[str, ...]
+
+
+def of_model(framework: str, model: str) -> str:
+    """Return the preset for a model: T5_SIZE, or an experiment; where there is none, what all of
+    its framework share.
+    """
+    last = model.rpartition(".")[2]
+    known = preset_files.presets()
+    if framework == "t5x":
+        return f"t5x-{model}" if f"t5x-{model}" in known else framework
+    return next((name for name, each in known.items() if last in each.configs), framework)
+
+
+def options(
+    framework: str, model: str, *, precision: str, accelerator: str | None
+) -> dict[str, Any]:
+    """Return the options of XLA of a model's own preset, flag without dashes -> value: what a run
+    gets that nobody has set anything for.
+
+    Raises:
+      UserError: presets know no such card.
+    """
+    return layers.resolve(
+        of_model(framework, model),
+        accelerator=accelerator,
+        environment={},
+        typed={},
+        site=preset_files.Layer("site", {}),
+        precision=precision,
+    ).group("xla_flags")
+
+
+def values(
+    framework: str,
+    model: str,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    precision: str,
+    mesh: Mapping[str, list[int]] | None = None,
+    devices: int = 1,
+) -> Settings:
+    """Return the values of the preset that ROSETTA_PRESET names, else of the model's own; see use.
+
+    Raises:
+      UserError: there is none of this name, it is another framework's, or a file is wrong.
+    """
+    name = environment.get(user_settings.PRESET) or of_model(framework, model)
+    chosen = user_settings.environment(framework, {layers.WITH: environment.get(layers.WITH, "")})
+    found = layers.resolve(
+        name,
+        accelerator=layers.accelerator(cards),
+        environment=chosen,
+        typed={},
+        site=preset_files.site(environment),
+        precision=precision,
+    )
+    if found.framework != framework:
+        raise UserError(
+            f"it is one of {found.framework}",
+            f"{user_settings.PRESET}={name}",
+            f"name one of {framework}, or unset it",
+        )
+    return describe.combined(found, model, mesh or {}, devices)
+
+
+def use(
+    framework: str,
+    model: str,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    on_cpu: bool,
+    precision: str,
+    mesh: Mapping[str, list[int]] | None = None,
+    devices: int = 1,
+) -> Used:
+    """Return what a run gets: the preset's flags, in whose place BASE_XLA_FLAGS stands, then those
+    of XLA_FLAGS, all as the jaxlib at hand takes them.
+
+    Args:
+      framework: t5x or pax.
+      model: T5_SIZE, or an experiment.
+      environment: the run's; ROSETTA_PRESET=given says that flags and variables stand in it
+        already.
+      cards: at hand.
+      on_cpu: whether it runs on the CPU, which has no use for variables of CUDA's libraries.
+      precision: what it computes in, one of schema.PRECISIONS.
+      mesh: of Pax, "ici" and "dcn", where thresholds are to derive from layers.
+      devices: GPUs of the run.
+
+    Raises:
+      UserError: see values; or a quote in a variable is not closed.
+    """
+    version = xla_flags.jaxlib()
+    own, said = xla_flags.today(environment.get("XLA_FLAGS", ""), version)
+    if environment.get(user_settings.PRESET) == user_settings.GIVEN:
+        return Used(tuple(own), tuple(own), {}, said)
+    found = values(
+        framework, model, environment, cards, precision=precision, mesh=mesh, devices=devices
+    )
+    base, _ = xla_flags.today(
+        xla_flags.joined(xla_flags.written(found.group("xla_flags"))), version
+    )
+    typed, before = tuple[str, ...](own), tuple[str, ...]()
+    if environment.get(user_settings.BASE):
+        base, before = xla_flags.today(environment[user_settings.BASE], version, user_settings.BASE)
+        typed = (*base, *own)
+    flags = (*base, *own)
+    env = {
+        name: value
+        for name, value in found.group("env").items()
+        if name not in environment and (not on_cpu or name.startswith("JAX_"))
+    }
+    return Used(
+        flags,
+        tuple(each for each in typed if _HOST not in each),
+        env,
+        (*before, *said, *found.left_out, *_against(precision, flags, version)),
+    )
+
+
+def _against(precision: str, flags: Sequence[str], version: str | None) -> list[str]:
+    """A line for each flag that goes against what a precision needs."""
+    wanted = preset_files.named("precisions")[precision].values
+    lines = list[str]()
+    for path, each in wanted.items():
+        name = path.partition(".")[2]
+        today, _ = xla_flags.today(xla_flags.joined(xla_flags.written({name: each.value})), version)
+        written, _, needed = today[0].removeprefix("--").partition("=")
+        there = xla_flags.value(flags, written)
+        if there is not None and there.lower() != needed:
+            lines.append(f"--{written}={there} goes against {precision}: {each.why}")
+    return lines

@@ -1,0 +1,86 @@
+"""Which flags of XLA and variables a run of Pax has: those of its experiment's preset, on the cards
+at hand, in the precision that was chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.pax.run import fiddle_arguments, hyper_parameters
+from rosetta.presets import launch_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.gpu_query import Card
+    from rosetta.pax.run.settings import Settings
+    from rosetta.presets.launch_flags import Used
+    from rosetta.presets.pax_switches import Choice
+
+_SMALL = re.compile(r"126M(?!64E)")
+
+
+def used(
+    given: Settings,
+    environment: Mapping[str, str],
+    cards: Sequence[Card],
+    chosen: Choice | None,
+    *,
+    on_cpu: bool,
+) -> Used:
+    """Return what a run gets of its preset, see presets.use.
+
+    Args:
+      given: the run.
+      environment: in which each process has its devices.
+      cards: that this process sees.
+      chosen: what the switches came to; None: not known yet, it is as in bfloat16.
+      on_cpu: whether it runs on the CPU.
+
+    Raises:
+      UserError: there is no such preset, or a file is wrong.
+    """
+    precision = "bf16" if chosen is None else _precision(given, chosen)
+    return launch_flags.use(
+        "pax",
+        given.config,
+        environment,
+        cards,
+        on_cpu=on_cpu,
+        precision=precision,
+        mesh=_mesh(given),
+        devices=given.gpus,
+    )
+
+
+def _precision(given: Settings, chosen: Choice) -> str:
+    if "True" in (given.hyper.get("USE_FP8"), chosen.hyper.get("USE_FP8")):
+        return "fp8-xla"
+    return (
+        "fp8-te"
+        if chosen.env.get("ENABLE_FP8") == "1"
+        else "fp32"
+        if given.precision == "float32"
+        else "bf16"
+    )
+
+
+def _mesh(given: Settings) -> dict[str, list[int]]:
+    """Return the run's meshes, or its experiment's; an unknown mesh has one device."""
+    stated = hyper_parameters.read(given.config)
+
+    def shape(name: str) -> list[int]:
+        found: Any = (
+            fiddle_arguments.value(given.hyper[name])
+            if name in given.hyper
+            else hyper_parameters.value(stated, name)
+        )
+        return list(found) if found else [1, 1, 1]
+
+    return {"ici": shape("ICI_MESH_SHAPE"), "dcn": shape("DCN_MESH_SHAPE")}
+
+
+def small(config: str) -> bool:
+    """Is it the 126M model, which was seen to diverge with fused attention?"""
+    return bool(_SMALL.search(config))

@@ -1,0 +1,167 @@
+"""What the switches come to for a run on the cards at hand: what was asked for, else what is best
+of what can be had, and a line for each choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rosetta.core import gpu_query, transformer_engine, xla_flags
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import on, one_of
+from rosetta.pax.run import experiment_checks, fiddle_arguments
+from rosetta.presets import pax_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.gpu_query import Card
+    from rosetta.pax.run.settings import Settings
+
+_FMHA = "xla_gpu_enable_cudnn_fmha"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run's switches become: variables and hyper-parameters (name -> literal) to set, and
+    what to say of them.
+    """
+
+    env: Mapping[str, str]
+    hyper: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def choose(given: Settings, cards: Sequence[Card], flags: Sequence[str], *, on_cpu: bool) -> Choice:
+    """Decide Transformer Engine, FP8 and attention.
+
+    ENABLE_TE is on where nothing is said, the environment has it and the cards are Ampere or newer;
+    not for LLaMA, whose script says 0. ENABLE_FP8 is off; with Transformer Engine off it means
+    XLA's own FP8, which is USE_FP8. Attention is fused where every card can, but for the 126M
+    model.
+
+    Args:
+      given: the run.
+      cards: that this process sees.
+      flags: of XLA, the user's among them: --xla_gpu_enable_cudnn_fmha=false means no fused
+        attention.
+      on_cpu: whether it runs on the CPU.
+
+    Raises:
+      UserError: something was asked for that this machine or environment cannot do, or that
+        excludes something else asked for.
+    """
+    notes = list[str]()
+    native = given.hyper.get("USE_FP8") == "True"
+    with_te = _te(given, cards, on_cpu=on_cpu, native=native, notes=notes)
+    asked = on(given.variables, "ENABLE_FP8")
+    if asked and not with_te and not native:
+        notes.append("FP8 is XLA's own (USE_FP8), as Transformer Engine is off")
+    if native or asked:
+        _able(given, cards, on_cpu=on_cpu, native=native, notes=notes)
+    env = {"ENABLE_TE": str(int(with_te)), "ENABLE_FP8": str(int(asked and with_te))}
+    if (
+        with_te and given.llama
+    ):  # the script's own values: they leave room for communication beside layer norms
+        env |= {
+            name: given.variables.get(name) or "4"
+            for name in ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
+        }
+    hyper = {"USE_FP8": "True"} if asked and not with_te else {}
+    return Choice(
+        env,
+        {**hyper, **_attention(given, cards, flags, on_cpu=on_cpu, with_te=with_te, notes=notes)},
+        tuple(notes),
+    )
+
+
+def _te(
+    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+) -> bool:
+    if given.variables.get("ENABLE_TE"):
+        asked = on(given.variables, "ENABLE_TE")
+        if asked and native:
+            raise UserError(
+                "XLA's own FP8 needs Transformer Engine off",
+                "--fdl.USE_FP8=True",
+                "set ENABLE_TE=0, or ENABLE_FP8=1 for Transformer Engine's",
+            )
+        if asked:
+            transformer_engine.require()
+            if on_cpu:
+                raise UserError("it needs an NVIDIA card", "Transformer Engine", "set ENABLE_TE=0")
+        return asked
+    able = (
+        not on_cpu
+        and transformer_engine.version() is not None
+        and bool(cards)
+        and all(each.capability >= gpu_query.CUDNN for each in cards)
+    )
+    if not able or native or given.llama:
+        return False
+    notes.append("Transformer Engine is on (ENABLE_TE=0 turns it off)")
+    return True
+
+
+def _able(
+    given: Settings, cards: Sequence[Card], *, on_cpu: bool, native: bool, notes: list[str]
+) -> None:
+    lacking = [each.name for each in cards if each.capability < gpu_query.FP8]
+    where = "--fdl.USE_FP8=True" if native else "ENABLE_FP8=1"
+    if lacking and not on_cpu:
+        raise UserError(
+            f"{lacking[0]} has no FP8",
+            where,
+            "leave it out; FP8 needs an Ada, Hopper or newer card",
+        )
+    if given.precision and given.precision != "bfloat16":
+        raise UserError(
+            "with FP8 all else is in bfloat16",
+            f"PREC={given.precision}",
+            f"set PREC=bfloat16, or leave out {where}",
+        )
+    if on_cpu:
+        notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
+
+
+def _attention(
+    given: Settings,
+    cards: Sequence[Card],
+    flags: Sequence[str],
+    *,
+    on_cpu: bool,
+    with_te: bool,
+    notes: list[str],
+) -> dict[str, str]:
+    """ATTENTION as a hyper-parameter; nothing where the experiment's own, XLA's, is what there
+    is.
+    """
+    if "ATTENTION" in given.hyper:
+        return {}
+    if asked := given.variables.get("ATTENTION"):
+        return {
+            "ATTENTION": fiddle_arguments.literal(
+                one_of("ATTENTION", asked, experiment_checks.ATTENTION)
+            )
+        }
+    refused = xla_flags.value(flags, _FMHA) == "false" or (
+        with_te and given.variables.get("NVTE_FUSED_ATTN") == "0"
+    )
+    able = (
+        not on_cpu
+        and given.precision != "float32"
+        and bool(cards)
+        and all(each.capability >= gpu_query.CUDNN for each in cards)
+    )
+    if not able or "USE_CUDNN_FLASH_ATTENTION" in given.hyper:
+        return {}
+    if refused:
+        return {"ATTENTION": '"xla"'}
+    if pax_flags.small(given.config):
+        notes.append(
+            "attention is XLA's: the 126M model was seen to diverge with a fused one "
+            "(ATTENTION=cudnn sets it)"
+        )
+        return {"ATTENTION": '"xla"'}
+    return {"ATTENTION": '"te"' if with_te else '"cudnn"'}

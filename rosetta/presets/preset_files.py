@@ -1,0 +1,209 @@
+"""The files that presets stand in: those beside this one, those of users, and the one of a site."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core import bounded_read, strict_yaml
+from rosetta.core.errors import UserError
+from rosetta.presets import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rosetta.core.strict_yaml import Document
+    from rosetta.presets.schema import Value
+
+HERE = Path(__file__).parent
+_OF_A_PRESET = ("about", "extends", "configs", "accelerators")
+_OF_A_CARD = ("match", "capability", "like")
+_SITE = ("accelerators",)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one place sets; `cards` is what it sets for a card, by its short name.
+
+    The rest is of presets: configs are experiments of Pax.
+    """
+
+    name: str
+    values: Mapping[str, Value]
+    cards: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    about: str = ""
+    extends: str = ""
+    configs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A card: a word of its name, the compute capability it stands for, the card it starts from
+    ("": none), and what it sets.
+    """
+
+    match: str
+    capability: str
+    like: str
+    values: Mapping[str, Value]
+
+
+def document(path: Path, where: str) -> Document:
+    """Return a file; UserError where it cannot be read or is no plain YAML."""
+    try:
+        text = bounded_read.read_text(path, where)
+    except OSError as error:
+        raise UserError(
+            f"it cannot be read: {error.strerror}", where, "name a file of presets"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError("it is no text in UTF-8", where, "write it in UTF-8") from None
+    return strict_yaml.load(text, where)
+
+
+@functools.cache
+def _shipped(name: str) -> Document:
+    return document(HERE / name, f"presets/{name}")
+
+
+@functools.cache
+def common() -> Layer:
+    """Return what every preset starts from."""
+    return Layer("common", schema.values(_shipped("common.yaml"), ()))
+
+
+@functools.cache
+def accelerators() -> dict[str, Accelerator]:
+    """Return the cards, by short name."""
+    found = _shipped("accelerators.yaml")
+    return {
+        name: Accelerator(
+            body.get("match", ""),
+            body.get("capability", ""),
+            body.get("like", ""),
+            schema.values(found, (name,), _OF_A_CARD),
+        )
+        for name, body in found.data.items()
+    }
+
+
+@functools.cache
+def named(name: str) -> dict[str, Layer]:
+    """Return precisions or switches, by name."""
+    found = _shipped(f"{name}.yaml")
+    return {
+        each: Layer(each, schema.values(found, (each,), ("about",)), about=body.get("about", ""))
+        for each, body in found.data.items()
+    }
+
+
+@functools.cache
+def presets() -> dict[str, Layer]:
+    """Return all presets that are shipped, by name; a framework's own, which its others extend, has
+    its name.
+    """
+    return {
+        name: _preset(_shipped(f"{framework}.yaml"), (name,), name)
+        for framework in schema.FRAMEWORKS
+        for name in _shipped(f"{framework}.yaml").data
+    }
+
+
+def _preset(found: Document, at: tuple[str, ...], name: str) -> Layer:
+    values = schema.values(found, at, _OF_A_PRESET)
+    body = found.data
+    for key in at:
+        body = body[key]
+    for key in ("about", "extends"):
+        if not isinstance(body.get(key, ""), str):
+            raise found.error(f"it is {body[key]!r}", (*at, key), "give a text")
+    configs = body.get("configs", [])
+    if not isinstance(configs, list) or not all(isinstance(each, str) for each in configs):
+        raise found.error(f"it is {configs!r}", (*at, "configs"), "give a list of experiments")
+    return Layer(
+        name,
+        values,
+        _cards(found, at, body.get("accelerators", {})),
+        body.get("about", ""),
+        body.get("extends", ""),
+        tuple(configs),
+    )
+
+
+def _cards(found: Document, at: tuple[str, ...], body: object) -> dict[str, Mapping[str, Value]]:
+    if not isinstance(body, dict):
+        raise found.error(
+            "it is no mapping", (*at, "accelerators"), "write accelerators: {h100: ...}"
+        )
+    for name in body:
+        if name not in accelerators():
+            raise found.error(
+                "there is no such card",
+                (*at, "accelerators", name),
+                f"choose of {', '.join(accelerators())}",
+            )
+    return {name: schema.values(found, (*at, "accelerators", name)) for name in body}
+
+
+def chain(name: str) -> list[Layer]:
+    """Return a preset by name, or by the path of a file, after those that it extends.
+
+    Raises:
+      UserError: there is none, a file is wrong, or what it extends comes back to it.
+    """
+    found: list[Layer] = []
+    wanted, asked_by = name, "preset"
+    while wanted or not found:
+        layer = _one(wanted, asked_by)
+        if any(each.name == layer.name for each in found):
+            raise UserError(
+                "what it extends comes back to it",
+                layer.name,
+                "let it extend one of those that are shipped",
+            )
+        found.insert(0, layer)
+        wanted, asked_by = layer.extends, layer.name
+    if found[0].name not in schema.FRAMEWORKS:
+        raise UserError(
+            "it extends nothing", found[0].name, f"write extends: NAME, of {', '.join(presets())}"
+        )
+    return found
+
+
+def _one(name: str, asked_by: str) -> Layer:
+    if name in presets():
+        return presets()[name]
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        path = Path(name).absolute()
+        return _preset(document(path, name), (), str(path))
+    near = difflib.get_close_matches(name, presets(), 1)
+    raise UserError(
+        f"there is no preset {name!r}",
+        asked_by,
+        (f"did you mean {near[0]}? " if near else "")
+        + f"It may be a file, or one of: {', '.join(presets())}",
+    )
+
+
+def site(environment: Mapping[str, str]) -> Layer:
+    """Return what the site sets: the file that ROSETTA_SITE names, else ~/.config/rosetta/site.yaml
+    where there is one; ROSETTA_SITE empty: nothing.
+
+    Raises:
+      UserError: it is wrong, or ROSETTA_SITE names no file.
+    """
+    given = environment.get("ROSETTA_SITE")
+    home = environment.get("XDG_CONFIG_HOME") or (
+        f"{environment['HOME']}/.config" if environment.get("HOME") else ""
+    )
+    path = Path(given) if given else Path(home, "rosetta", "site.yaml")
+    if given == "" or (given is None and (not home or not path.is_file())):
+        return Layer("site", {})
+    found = document(path, str(path))
+    if found.data is None:
+        return Layer("site", {})
+    values = schema.values(found, (), _SITE)
+    return Layer("site", values, _cards(found, (), found.data.get("accelerators", {})))

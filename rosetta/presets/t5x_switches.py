@@ -1,0 +1,191 @@
+"""The switches that people set by variables or positionals, what they default to on the card at
+hand, and the gin bindings they become.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import gpu_query, transformer_engine
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import on, one_of
+from rosetta.presets import launch_flags
+from rosetta.t5x.run.model_config import ATTENTION, REMAT, T5Config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rosetta.core.gpu_query import Card
+
+REDUCED_IN = ("bfloat16", "float32")
+NETWORK = ("fp8", "fuse_qkv", "transpose_batch_sequence", "attention", "remat", "scan_layers")
+PRECISIONS = {
+    "xla": "fp8-xla",
+    "te": "fp8-te",
+    "off": "bf16",
+}  # T5Config.fp8 -> what presets call it
+
+
+@dataclass(frozen=True)
+class Switches:
+    """How a model is computed; see T5Config, PjitPartitioner for fsdp, Trainer for gradient_dtype.
+
+    Attributes:
+      precision: of activations: FP8 is rounded from bfloat16.
+      notes: what was decided instead of the documented default, and why.
+    """
+
+    precision: str
+    fp8: str
+    fuse_qkv: bool
+    transpose_batch_sequence: bool
+    attention: str
+    remat: str
+    scan_layers: bool
+    fsdp: bool
+    pack: bool
+    gradient_dtype: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def reading(self) -> dict[str, object]:
+        """Return what evaluation and inference take of them, as gin bindings."""
+        return {
+            "network.T5Config.dtype": self.precision,
+            **{f"network.T5Config.{name}": getattr(self, name) for name in NETWORK},
+        }
+
+    def training(self) -> dict[str, object]:
+        """Return them as gin bindings."""
+        reduced = (
+            {"trainer.Trainer.gradient_dtype": self.gradient_dtype} if self.gradient_dtype else {}
+        )
+        return {
+            **self.reading(),
+            "partitioning.PjitPartitioner.fsdp": self.fsdp,
+            "PACK": self.pack,
+            **reduced,
+        }
+
+
+def xla_options(fp8: str, size: str, accelerator: str | None) -> dict[str, Any]:
+    """Return the options of XLA that a model of a size with this T5Config.fp8 runs with on a card;
+    see presets.use.options.
+    """
+    return launch_flags.options("t5x", size, precision=PRECISIONS[fp8], accelerator=accelerator)
+
+
+def choose(given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool) -> Switches:
+    """Decide all switches from what was given, by the names of the variables (empty: not given),
+    and from the cards.
+
+    ENABLE_FP8, TRANSPOSE_BS and FUSE_QKV are on and PACK is off where nothing is said, as
+    documented; FP8 only where every card has it and no other precision was asked for. The attention
+    is cuDNN's where every card has it.
+
+    Raises:
+      UserError: a value is none, or something was asked for that this machine or environment cannot
+        do.
+    """
+    notes = list[str]()
+    precision = one_of("PREC", given.get("PREC") or "bfloat16", ("bfloat16", "float32", "float16"))
+    with_te = on(given, "ENABLE_TE")
+    fp8 = _fp8(given, cards, on_cpu=on_cpu, precision=precision, notes=notes)
+    if fp8 and precision != "bfloat16":
+        notes.append(
+            f"with FP8 all else is in bfloat16, not in {precision} (ENABLE_FP8=0 leaves it)"
+        )
+        precision = "bfloat16"
+    attention = _attention(given, cards, on_cpu=on_cpu, precision=precision, with_te=with_te)
+    if with_te or attention == "te":
+        transformer_engine.require()
+        if on_cpu:
+            raise UserError(
+                "it needs an NVIDIA card",
+                "Transformer Engine",
+                "set ENABLE_TE=0, and ATTENTION to another than te",
+            )
+    chosen = Switches(
+        precision=precision,
+        fp8=("te" if with_te else "xla") if fp8 else "off",
+        fuse_qkv=on(given, "FUSE_QKV", default=True),
+        transpose_batch_sequence=on(given, "TRANSPOSE_BS", default=True),
+        attention=attention,
+        remat=one_of("REMAT", given.get("REMAT") or "none", REMAT),
+        scan_layers=on(given, "SCAN_LAYERS"),
+        fsdp=on(given, "FSDP"),
+        pack=on(given, "PACK"),
+        gradient_dtype=one_of("GRADIENT_DTYPE", given["GRADIENT_DTYPE"], REDUCED_IN)
+        if given.get("GRADIENT_DTYPE")
+        else None,
+        notes=tuple(notes),
+    )
+    T5Config(
+        vocab_size=1, **{name: getattr(chosen, name) for name in NETWORK}
+    )  # refuses what cannot be combined
+    return chosen
+
+
+def _fp8(
+    given: Mapping[str, str],
+    cards: Sequence[Card],
+    *,
+    on_cpu: bool,
+    precision: str,
+    notes: list[str],
+) -> bool:
+    lacking = [each.name for each in cards if each.capability < gpu_query.FP8]
+    able = not on_cpu and bool(cards) and not lacking
+    where = (
+        "the CPU"
+        if on_cpu
+        else lacking[0]
+        if lacking
+        else "a card that cannot be asked (no nvidia-smi)"
+    )
+    if given.get("ENABLE_FP8"):
+        asked = on(given, "ENABLE_FP8")
+        if asked and cards and not able and not on_cpu:
+            raise UserError(
+                f"{where} has no FP8",
+                f"ENABLE_FP8={given['ENABLE_FP8']}",
+                "set ENABLE_FP8=0; FP8 needs an Ada, Hopper or newer card",
+            )
+        if asked and on_cpu:
+            notes.append("FP8 is computed as on a card, but slowly: the CPU has none")
+        return asked
+    if not able:
+        can = "computes it slowly" if on_cpu else "has none" if cards else "may have none"
+        notes.append(
+            f"FP8 is off: {where} {can}"
+            + ("" if cards and not on_cpu else " (ENABLE_FP8=1 turns it on)")
+        )
+    elif precision != "bfloat16":
+        notes.append(f"FP8 is off: PREC={precision} was asked for (ENABLE_FP8=1 turns it on)")
+        return False
+    return able
+
+
+def _attention(
+    given: Mapping[str, str], cards: Sequence[Card], *, on_cpu: bool, precision: str, with_te: bool
+) -> str:
+    lacking = [each.name for each in cards if each.capability < gpu_query.CUDNN]
+    able = not on_cpu and precision != "float32" and bool(cards) and not lacking
+    asked = given.get("ATTENTION")
+    if not asked:
+        return "te" if with_te else "cudnn" if able else "xla"
+    one_of("ATTENTION", asked, ATTENTION)
+    if asked == "cudnn" and not able and (cards or on_cpu):
+        why = (
+            "the CPU has none"
+            if on_cpu
+            else "it is for bfloat16 and float16"
+            if precision == "float32"
+            else f"{lacking[0]} has none"
+        )
+        raise UserError(
+            f"cuDNN's attention cannot run here: {why}",
+            "ATTENTION=cudnn",
+            "set ATTENTION=xla, or leave it out",
+        )
+    return asked

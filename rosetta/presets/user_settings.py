@@ -1,0 +1,233 @@
+"""What the environment and the command line set of a preset's fields: variables that people know,
+and NAME=VALUE words.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import xla_flags
+from rosetta.core.errors import UserError
+from rosetta.presets import schema
+from rosetta.presets.layers import WITH
+from rosetta.presets.schema import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+TYPED = "command line"
+PRESET = "ROSETTA_PRESET"
+PLATFORMS = "JAX_PLATFORMS"
+BASE = "BASE_XLA_FLAGS"  # in the place of the preset's flags
+GIVEN = "given"  # as the preset's name: flags and variables stand in the environment already
+# Variables of the scripts that are fields of a preset, by framework.
+FIELDS = {
+    "t5x": {"BSIZE_PER_GPU": "batch.per_gpu", "NUM_MICROBATCHES": "batch.microbatches"},
+    "pax": {
+        "PERCORE_BATCH_SIZE": "batch.per_gpu",
+        "NUM_MICROBATCHES": "batch.microbatches",
+        "ICI_MESH_SHAPE": "mesh.ici",
+        "DCN_MESH_SHAPE": "mesh.dcn",
+    },
+}
+# Those of programs below ours: what begins so is passed on, but for what is of one machine or one
+# process.
+_PASSED = re.compile(
+    r"(NCCL|JAX|XLA|NVTE|CUDA|CUDNN|CUBLAS|UCX|FI|OMP|WANDB|HF|ROSETTA|TENSORSTORE)_[A-Z0-9_]+|TF_CPP_MIN_LOG_LEVEL|TF_FORCE_UNIFIED_MEMORY|GOOGLE_APPLICATION_CREDENTIALS"
+)
+_NOT_PASSED = (
+    "ROSETTA_SITE",
+    "ROSETTA_CACHE",
+    "ROSETTA_HOME",
+    PRESET,
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_LOCAL_DEVICE_IDS",
+    "JAX_COORDINATOR_ADDRESS",
+    "JAX_COORDINATOR_PORT",
+    "JAX_PROCESS_ID",
+    "JAX_NUM_PROCESSES",
+    "NUM_GPUS",
+)
+
+
+def variables(framework: str) -> tuple[str, ...]:
+    """Return the variables that a framework's scripts read."""
+    if framework == "t5x":
+        from rosetta.commands import t5x  # noqa: PLC0415 (each framework's side loads its own)
+
+        return tuple(dict.fromkeys(t5x.VARIABLES["finetune"]))
+    from rosetta.pax.run import settings  # noqa: PLC0415
+
+    return settings.VARIABLES
+
+
+def on_cpu(words: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Return whether a run is to do without cards, as JAX_PLATFORMS of the command line says, or
+    else of the environment.
+    """
+    return words.get(PLATFORMS, environment.get(PLATFORMS, "")).split(",")[0] == "cpu"
+
+
+def with_card(
+    words: Mapping[str, str], environment: Mapping[str, str], accelerator: str | None
+) -> dict[str, str]:
+    """Return words that go over JAX_PLATFORMS=cpu of the environment where a card is named.
+
+    Args:
+      words: name -> value of the command line.
+      environment: variables.
+      accelerator: of --accelerator, None where it is not given.
+
+    Raises:
+      UserError: the command line names a card and the CPU.
+    """
+    if accelerator is None or not on_cpu(words, environment):
+        return dict(words)
+    if PLATFORMS in words:
+        raise UserError(
+            f"it is a run on the CPU, and --accelerator {accelerator} is a card",
+            f"{PLATFORMS}={words[PLATFORMS]}",
+            "leave one of them out",
+        )
+    return {**words, PLATFORMS: ""}
+
+
+def settings(words: Iterable[str], where: str) -> dict[str, str]:
+    """Return name -> value of NAME=VALUE words.
+
+    UserError for one that is none; where: the command.
+    """
+    found = {}
+    for word in words:
+        name, equals, found[name] = word.partition("=")
+        if not equals:
+            raise UserError(
+                f"{word!r} is no setting",
+                where,
+                "write NAME=VALUE, as in T5_SIZE=small, after the preset's name",
+            )
+    return found
+
+
+def flags(environment: Mapping[str, str], origin: str = "") -> dict[str, Value]:
+    """Return what BASE_XLA_FLAGS and XLA_FLAGS set, the latter over the former.
+
+    UserError where a quote is not closed.
+    """
+    found: dict[str, Value] = {}
+    for variable in (BASE, "XLA_FLAGS"):
+        for flag in xla_flags.split(environment.get(variable, "")):
+            name, equals, value = flag.lstrip("-").partition("=")
+            found[f"xla_flags.{name}"] = Value(value if equals else True, origin or variable)
+    return found
+
+
+def environment(framework: str, given: Mapping[str, str]) -> dict[str, Value]:
+    """Return field -> what the variables of an environment set; an empty one sets nothing.
+
+    Raises:
+      UserError: a value is none of its field's.
+    """
+    found = flags(given)
+    known = variables(framework)
+    for name, value in given.items():
+        if name not in _NOT_PASSED and (
+            (name in known and value) or (name not in known and _PASSED.fullmatch(name))
+        ):
+            found.update(_variable(framework, name, value, name))
+    return found
+
+
+def typed(framework: str, words: Mapping[str, str], sets: Iterable[str]) -> dict[str, Value]:
+    """Return field -> what NAME=VALUE words set: variables of the scripts, flags of XLA, fdl.NAME,
+    and fields of presets.
+
+    Args:
+      framework: t5x or pax.
+      words: name -> value.
+      sets: names of variables that the preset sets.
+
+    Raises:
+      UserError: there is no such name, or a value is none of its field's.
+    """
+    found = flags(words, TYPED)
+    for name, value in words.items():
+        if name in ("XLA_FLAGS", BASE):
+            continue
+        if name == "NUM_GPUS":
+            raise UserError(
+                "it follows from nodes, and GPUs of a node",
+                f"NUM_GPUS={value}",
+                "give --nodes and --gpus-per-node",
+            )
+        if name.startswith("xla_") and schema.known(f"xla_flags.{name}"):
+            found[f"xla_flags.{name}"] = Value(value, TYPED)
+        elif (
+            schema.known(name)
+            and not name.startswith(("env.", "settings.", "xla_flags."))
+            and (framework == "pax" or not name.startswith("fdl."))
+        ):
+            found[name] = _field(name, value, TYPED, name)
+        elif (
+            name in variables(framework) or name == WITH or _PASSED.fullmatch(name) or name in sets
+        ):
+            found.update(_variable(framework, name, value, TYPED))
+        else:
+            known = [*variables(framework), *schema.FIELDS, *sets, WITH]
+            near = difflib.get_close_matches(name, known, 1)
+            do = (
+                f"did you mean {near[0]}?"
+                if near
+                else (
+                    "it takes variables of the scripts, flags (xla_...), "
+                    f"{', '.join(each for each in schema.FIELDS if each != 'runs')}"
+                )
+            )
+            raise UserError(f"there is no setting {name!r}", TYPED, do)
+    return found
+
+
+def _variable(framework: str, name: str, value: str, origin: str) -> dict[str, Value]:
+    if name in ("XLA_FLAGS", BASE):
+        return {}
+    if name == WITH:
+        return {
+            "switches": Value(
+                [each.strip() for each in value.split(",") if each.strip()],
+                WITH if origin == name else origin,
+            )
+        }
+    if name in FIELDS[framework]:
+        path = FIELDS[framework][name]
+        return {path: _field(path, value, origin, name)}
+    group = "settings" if name in variables(framework) else "env"
+    return {f"{group}.{name}": Value(value, origin)}
+
+
+def _field(path: str, text: str, origin: str, name: str) -> Value:
+    """A value of a field, from text. A batch may be a fraction, which stays text."""
+    value: Any = text
+    if path == "switches":
+        value = [each for each in text.split(",") if each]
+    elif path.startswith(("fdl.", "mesh.", "batch.")) or path in (
+        "nodes",
+        "gpus_per_node",
+        "mounts",
+    ):
+        try:
+            value = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, TypeError):
+            value = text
+        value = (
+            text
+            if isinstance(value, float) and path.startswith("batch.")
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+        )
+    if advice := schema.wrong(path, value):
+        raise UserError(f"it is {text!r}", name, advice)
+    return Value(value, origin)

@@ -1,0 +1,302 @@
+"""The gin configuration of a run: parsed with every error in one line, and nothing in it ignored in
+silence.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gin
+
+from rosetta.core import run_folders
+from rosetta.core.errors import UserError
+from rosetta.health import system_errors
+from rosetta.t5x.run import gin_files, gin_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    # Gin's table of bindings: (scope, name of a configurable) -> parameter -> value.
+    Table = Mapping[tuple[str, str], Mapping[str, Any]]
+
+# What gin, and what it calls, raise over a configuration that is wrong. RuntimeError is not here:
+# JAX raises it for what no configuration can mend.
+ERRORS = (OSError, ValueError, LookupError, NameError, AttributeError, ImportError, TypeError)
+_PATHS = (
+    "MODEL_DIR",
+    "INITIAL_CHECKPOINT_PATH",
+    "CHECKPOINT_PATH",
+    "EVAL_OUTPUT_DIR",
+    "INFER_OUTPUT_DIR",
+)
+_COUNTS = ("TRAIN_STEPS", "FT_STEPS")  # numbers that the files leave to the user
+_REQUIRED = re.compile(r"Required bindings for `(.+?)` not provided in config: (.+)")
+_UNSET = re.compile(r"(.*?)(?:/macro\.value)? set to `%gin\.REQUIRED`")
+_NO_MACRO = re.compile(r"No bindings specified for '(.+?)/gin\.macro'")
+_PERIODS = re.compile(r"Checkpoint period \((\d+)\), eval period \((\d+)\)")
+_BEHIND = re.compile(r"Unexpected total_steps \((\d+)\) < checkpoint step\s+\((\d+)\)")
+_IN_FILE = re.compile(r'In file "(.+?)", line (\d+)')
+_IN_BINDINGS = re.compile(r"In bindings string line \d+\n\s*(\S+)\s*=\s*(.*)")
+_CALLED = re.compile(r"In call to configurable '(.+?)'")
+_MEND = "mend the gin file or the --gin.NAME=VALUE word"
+
+
+def install() -> None:
+    """Let gin's own entry, which T5X's programs call, parse as `parse_files_and_bindings` does."""
+    gin.parse_config_files_and_bindings = parse_files_and_bindings
+
+
+# T5X calls gin's entry, which `install` replaces: this one has to stay at hand.
+_parse = gin.parse_config_files_and_bindings
+
+
+def parse_files_and_bindings(
+    config_files: Sequence[str] | None,
+    bindings: Sequence[str] | None,
+    finalize_config: bool = True,
+    skip_unknown: bool | Sequence[str] = False,
+    print_includes_and_imports: bool = False,
+) -> Any:
+    """Parse gin files and then bindings into gin's table. The arguments are those of gin's own
+    function.
+
+    A relative path of a run's folders counts from the current folder, as it does in the scripts.
+
+    Raises:
+      UserError: a file or a binding is wrong, or a macro is set that nothing reads.
+    """
+    try:
+        included = _parse(config_files, None, False, skip_unknown, print_includes_and_imports)
+        # Gin has no public way to list its table.
+        values = {name: _value(name) for name in _macros(gin.config._CONFIG)}  # noqa: SLF001
+        gin.parse_config(bindings or [], skip_unknown)
+        _refuse_other_types(values, bindings or [])
+        _make_paths_absolute()
+        _report_unread(config_files or [], bindings or [], set(values))
+        if finalize_config:
+            gin.finalize()
+    except UserError:
+        raise
+    except (*ERRORS, SyntaxError, RuntimeError) as error:
+        raise explain(error) from error
+    return included
+
+
+def is_configuration_error(error: Exception) -> bool:
+    """Return whether an error that was raised before the first step comes from the configuration.
+
+    Args:
+      error: as raised. What gin's calls raise has the calls named in its text. A full disk or a
+        missing permission is no matter of gin.
+    """
+    if system_errors.explain(error) is not None:
+        return False
+    text = str(error)
+    if isinstance(error, RuntimeError):
+        return bool(_REQUIRED.search(text) or _UNSET.search(text))
+    return isinstance(error, ERRORS) and bool(_CALLED.search(text))
+
+
+def explain(error: Exception) -> UserError:
+    """Return the one line that stands for what gin raised, or what it raised while it built a run.
+
+    Args:
+      error: as raised. Gin adds lines to its text that say in which file or call it happened.
+    """
+    if isinstance(error, SyntaxError):
+        return _explain_syntax(error)
+    if system_error := system_errors.explain(error):
+        return system_error
+    text = str(error) or type(error).__name__
+    place = _place(text)
+    if unset := _UNSET.search(text):
+        return UserError(
+            f"{unset[1].strip()} is not set", place, f"set it: --gin.{unset[1].strip()}=VALUE"
+        )
+    if macro := _NO_MACRO.search(text):
+        known = _macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
+        return UserError(
+            f"%{macro[1]} is read, and nothing sets it", place, _suggest(macro[1], known) or _MEND
+        )
+    if required := _REQUIRED.search(text):
+        return UserError(f"{required[1]} needs {required[2]}", place, _MEND)
+    if periods := _PERIODS.search(text):
+        what = f"SAVE_PERIOD is {periods[1]} and EVAL_PERIOD {periods[2]}"
+        return UserError(what, place, "make one of them a multiple of the other")
+    if behind := _BEHIND.search(text):
+        what = f"its checkpoint is at step {behind[2]} already"
+        return UserError(
+            what, f"TRAIN_STEPS={behind[1]}", "give a larger TRAIN_STEPS, or name another folder"
+        )
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if isinstance(error, KeyError) and first in ("'inputs'", "'targets'"):
+        what = f"there is no length for {first}"
+        do = "give all, as in {'inputs': 512, 'targets': 128}"
+        return UserError(what, "TASK_FEATURE_LENGTHS", do)
+    if isinstance(error, KeyError):
+        first = f"there is no {first}"
+    return UserError(first.rstrip("."), place, _MEND)
+
+
+def _explain_syntax(error: SyntaxError) -> UserError:
+    """Return the line for a text that gin cannot parse; most often a string has no quotes."""
+    line = (error.text or "").strip()
+    name, _, value = (part.strip() for part in line.partition("="))
+    in_file = error.filename and not error.filename.startswith("<")
+    if not value:
+        where = f"{error.filename}:{error.lineno}" if in_file else "gin"
+        return UserError(f"not valid gin: {line!r}", where, "write NAME = VALUE, one on a line")
+    do = f"a string needs quotes: {name} = '{value}'"
+    if not in_file:
+        do = f"a string needs quotes, also from the shell: '--gin.{name}=\"{value}\"'"
+    where = f"{error.filename}:{error.lineno}" if in_file else f"--gin.{name}={value}"
+    return UserError(f"not a valid value: {value}", where, do)
+
+
+def _place(text: str) -> str:
+    """Return where gin says that an error happened: a file and line, a word, or a configurable."""
+    if in_file := _IN_FILE.search(text):
+        return f"{in_file[1]}:{in_file[2]}"
+    if in_bindings := _IN_BINDINGS.search(text):
+        return f"--gin.{in_bindings[1]}={in_bindings[2]}"
+    if called := _CALLED.search(text):
+        return f"gin configuration of {called[1]!r}"
+    return "gin configuration"
+
+
+def _macros(table: Table) -> set[str]:
+    """Return the macros that gin's table has."""
+    return {scope for scope, selector in table if selector == "gin.macro"}
+
+
+def _value(name: str) -> Any:
+    """Return what gin's table binds a macro to, None for nothing."""
+    return gin.config._CONFIG.get((name, "gin.macro"), {}).get("value")  # noqa: SLF001 (see above)
+
+
+def _refuse_other_types(before: Mapping[str, Any], bindings: Sequence[str]) -> None:
+    """Refuse a text for a macro that is a number, and a number for one that is a text.
+
+    Args:
+      before: the macros' values in the files.
+      bindings: lines "NAME = VALUE" of the command line.
+
+    Raises:
+      UserError: a word changes the type.
+    """
+    for line in bindings:
+        name = line.partition("=")[0].strip()
+        old, new = 0 if name in _COUNTS else before.get(name), _value(name)
+        for number, text, kind in ((old, new, "a number"), (new, old, "a string in quotes")):
+            if isinstance(number, (int, float)) and isinstance(text, str):
+                example = "" if name in _COUNTS else f", as {old!r}"
+                raise UserError(f"not {kind}: {new!r}", f"--gin.{name}", f"give {kind}{example}")
+
+
+def _references(value: Any) -> set[str]:
+    """Return the macros that a value names, directly."""
+    references = gin.config.iterate_references(value)
+    keys = (reference.config_key for reference in references)
+    return {scope for scope, selector in keys if selector == "gin.macro"}
+
+
+def read_macros(table: Table) -> set[str]:
+    """Return the macros that some parameter of a configurable reads, through other macros too."""
+    waiting: set[str] = set()
+    for (_, selector), values in table.items():
+        if selector != "gin.macro":
+            waiting |= _references(dict(values))
+    read: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        read.add(name)
+        waiting |= _references(table.get((name, "gin.macro"), {})) - read
+    return read
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean NAME?", or nothing where no known name is near."""
+    near = difflib.get_close_matches(name, sorted(known), 1, 0.8)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _report_unread(files: Sequence[str], bindings: Sequence[str], known: set[str]) -> None:
+    """Refuse a macro that nothing reads where it looks misspelt, and otherwise say that it has no
+    effect.
+
+    Args:
+      files: the gin files of the run.
+      bindings: lines "NAME = VALUE" of the command line.
+      known: the macros that the files bind.
+
+    Raises:
+      UserError: a word sets a macro that no file has, or a user's file one that is nearly another's
+        name.
+    """
+    read = read_macros(gin.config._CONFIG)  # noqa: SLF001 (see above)
+    words = {line.partition("=")[0].strip(): line for line in bindings}
+    for name, line in words.items():
+        if name in read or "." in name or "/" in name:
+            continue
+        place = "--gin." + re.sub(r"\s*=\s*", "=", line.strip(), count=1)
+        if name not in known:
+            do = (
+                _suggest(name, read)
+                or "leave it out, or name a macro of the files (docs/t5x-configs.md)"
+            )
+            raise UserError(f"no gin file reads the macro {name}", place, do)
+        _say(f"{place} has no effect: nothing in this run reads {name}")
+    for name, place in _macros_of_users_files(files).items():
+        if name in read or name in words:
+            continue
+        if suggestion := _suggest(name, read):
+            raise UserError(f"no gin file reads the macro {name}", place, suggestion)
+        _say(f"{place}: {name} has no effect: nothing in this run reads it")
+
+
+def _macros_of_users_files(files: Sequence[str]) -> dict[str, str]:
+    """Return the macros that files other than shipped ones bind, each with its file and line."""
+    shipped = (str(gin_files.HOME.resolve()), *map(os.path.realpath, sys.path[1:]))
+    roots = [Path(folder) for folder in (*gin.config._LOCATION_PREFIXES, *sys.path)]  # noqa: SLF001 (see above)
+    paths = [Path(file) for file in files if Path(file).is_file()]
+    own = [
+        path
+        for path in paths
+        if not str(path.resolve()).startswith(
+            tuple(f"{folder}/" for folder in shipped if folder != os.getcwd())
+        )
+    ]
+    macros = {}
+    for name, (_, place) in gin_text.placed(own, roots).items():
+        inside = (
+            any(place.startswith(f"{folder}/") for folder in shipped) or "rosetta/t5x/gin/" in place
+        )
+        if "." not in name and "/" not in name and not inside:
+            macros[name] = place
+    return macros
+
+
+def _make_paths_absolute() -> None:
+    """Make a run's folders absolute: Orbax refuses others, and a run may change its folder."""
+    for name in _PATHS:
+        value = _value(name)
+        if (
+            isinstance(value, str)
+            and value
+            and run_folders.absolute(value) != value
+            and not Path(value).is_absolute()
+        ):
+            gin.bind_parameter(f"{name}/gin.macro.value", run_folders.absolute(value))
+            _say(f"{name}={value} counts from the current folder: {run_folders.absolute(value)}")
+
+
+@functools.cache
+def _say(line: str) -> None:
+    """Print a line once."""
+    print(f"rosetta: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,251 @@
+"""What a checkpoint says of itself: rosetta.json, beside it when it is saved and inside it once it
+is whole.
+
+Upstream's checkpoints hold arrays only. Some of what they were trained with decides how they must
+be read: whether attention's logits were divided, the batch that the loss belongs to, the
+vocabulary. Public weights have no record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+from typing import Any
+
+from rosetta.core import disk_space, run_folders
+from rosetta.core.errors import UserError
+from rosetta.data import checks
+from rosetta.health.checkpoint_reports import NoRoomError
+
+FILE = "rosetta.json"
+FOLDER = "rosetta"  # in the folder of the checkpoints
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a checkpoint was trained with.
+
+    Attributes:
+      step: the step it was saved at.
+      scale_attn_logits: whether attention's logits are divided by the root of the head's size.
+      batch_size: sequences of a batch in pretraining: finetuning hands it on as it found it.
+      targets_length: tokens of a target in pretraining, likewise.
+      vocabulary: what changes with anything that changes an id; "" where it is not known.
+      data: what rosetta.t5x.dataset.state gave, for the run to go on by; None for data of others.
+      run: name of the run that saved it, which is the same for all its checkpoints.
+      config: every field of the network's configuration, as text.
+      versions: package -> version.
+      start: the checkpoint_N that the run finetunes; "" in pretraining.
+      warmup_steps: over which the learning rate rises in pretraining; None where it is not known.
+    """
+
+    step: int
+    scale_attn_logits: bool
+    batch_size: int | None = None
+    targets_length: int | None = None
+    vocabulary: str = ""
+    data: dict[str, Any] | None = None
+    run: str = ""
+    config: dict[str, str] = dataclasses.field(default_factory=dict)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    start: str = ""
+    warmup_steps: int | None = None
+
+
+def read(checkpoint: str) -> Record | None:
+    """Return what a checkpoint_N says of itself; None where it says nothing.
+
+    Raises:
+      UserError: what it says cannot be understood.
+    """
+    folder, name = run_folders.split(checkpoint)
+    for place in (f"{folder}/{name}/{FILE}", f"{folder}/{FOLDER}/{name}.json"):
+        path = run_folders.path(place)
+        if not path.exists():
+            continue
+        try:
+            found = json.loads(path.read_text())
+            if found.pop("schema") != SCHEMA:
+                raise UserError(
+                    "it was written by a newer release",
+                    place,
+                    (
+                        "use that release, or remove the file and set "
+                        "network.T5Config.scale_attn_logits"
+                    ),
+                )
+            return Record(**found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            do = "restore the file, or remove it and set network.T5Config.scale_attn_logits"
+            beside = f"{folder}/{FOLDER}/{name}.json"
+            if place != beside and run_folders.path(beside).exists():
+                do = f"copy {beside} over it, a copy of it"
+            raise UserError(f"it cannot be read ({type(error).__name__})", place, do) from None
+    return None
+
+
+def write(folder: str, record: Record) -> None:
+    """Put a record beside the checkpoint that is being saved in `folder`, whole or not at all."""
+    beside = run_folders.path(f"{folder}/{FOLDER}")
+    beside.mkdir(parents=True, exist_ok=True)
+    _replace(
+        beside / f"checkpoint_{record.step}.json",
+        json.dumps({"schema": SCHEMA, **dataclasses.asdict(record)}, indent=1),
+    )
+
+
+def _replace(path: Any, text: str) -> None:
+    whole = path.with_name(path.name + ".tmp")
+    try:
+        whole.write_text(text)
+        whole.replace(path)
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def put_inside(folder: str, step: int, checkpoint: str) -> None:
+    """Put the record of a step's checkpoint into the folder it is being written to, before it
+    counts as whole.
+
+    Args:
+      folder: of the checkpoints; `write` has put the record there.
+      step: the checkpoint's.
+      checkpoint: where its files are now. Orbax gives it its name afterwards.
+    """
+    beside = run_folders.path(f"{folder}/{FOLDER}/checkpoint_{step}.json")
+    if beside.exists():
+        _replace(run_folders.path(f"{checkpoint}/{FILE}"), beside.read_text())
+
+
+def is_orbax(checkpoint: str) -> bool:
+    """Return whether a checkpoint_N is in Orbax's format, as ours are.
+
+    Public weights are in T5X's older one.
+    """
+    marks = ("_CHECKPOINT_METADATA", "state/_METADATA", "_METADATA")
+    return any(run_folders.path(f"{checkpoint}/{mark}").exists() for mark in marks)
+
+
+def require(checkpoint: str, setting: str) -> Record | None:
+    """Return a checkpoint's record, None for public weights.
+
+    Args:
+      checkpoint: a checkpoint_N.
+      setting: what has to be known of it, for the error.
+
+    Raises:
+      UserError: it has no record and is not in the format of public weights: nothing says what it
+        was trained with.
+    """
+    found = read(checkpoint)
+    if found is None and is_orbax(checkpoint):
+        known = {
+            "schema": SCHEMA,
+            "step": run_folders.step_of(checkpoint),
+            "scale_attn_logits": True,
+            "batch_size": 128,
+            "targets_length": 114,
+        }
+        do = (
+            f"copy {FILE} from the folder of the run that wrote it, or write one with the values "
+            f"it was trained with: {json.dumps(known)}"
+        )
+        raise UserError(
+            f"{FILE} is missing, and {setting} can't be known without it", checkpoint, do
+        )
+    return found
+
+
+def stamp(folder: str, *, idle: bool = False) -> None:
+    """Put each record inside its checkpoint, so that a copy of that alone takes it along; forget
+    those whose checkpoint is gone.
+
+    Args:
+      folder: of the checkpoints.
+      idle: nothing is being saved in it. Else a record later than all checkpoints may be that of
+        one which is.
+    """
+    beside = run_folders.path(f"{folder}/{FOLDER}")
+    if not beside.is_dir():
+        return
+    there = run_folders.steps(folder)
+    for path in sorted(beside.iterdir(), key=str):
+        step = (
+            run_folders.step_of(path.name.removesuffix(".json"))
+            if path.name.endswith(".json")
+            else None
+        )
+        if step is None:
+            continue
+        if step in there:
+            inside = run_folders.path(f"{folder}/checkpoint_{step}/{FILE}")
+            if not inside.exists():
+                _replace(inside, path.read_text())
+        elif idle or (there and step < there[-1]):
+            path.unlink()
+
+
+def run(folder: str) -> str:
+    """Return the name of the run that saves in `folder`, given to it when it is first asked for."""
+    path = run_folders.path(f"{folder}/{FOLDER}/run")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, uuid.uuid4().hex)
+    return str(path.read_text())
+
+
+def was_begun_here(folder: str) -> bool:
+    """Return whether a run of ours has saved in a folder."""
+    return bool(run_folders.path(f"{folder}/{FOLDER}/run").exists())
+
+
+def made_here(folder: str, step: int) -> bool:
+    """Return whether the run that saves in `folder` made this checkpoint: not one without a record,
+    nor one copied from another run.
+    """
+    name = run_folders.path(f"{folder}/{FOLDER}/run")
+    found = read(f"{folder}/checkpoint_{step}")
+    return found is not None and bool(found.run) and name.exists() and found.run == name.read_text()
+
+
+def make(folder: str) -> None:
+    """Make a folder, and those above it, where it is missing."""
+    run_folders.path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def require_folder(folder: str) -> None:
+    """UserError where checkpoints cannot be saved in a folder: its path is relative, or it cannot
+    be written to or made.
+    """
+    if "://" in folder:
+        return
+    if not os.path.isabs(folder):
+        raise UserError(
+            "the path is relative, which Orbax does not save under",
+            folder,
+            f"give it whole: {os.path.abspath(folder)}",
+        )
+    checks.writable(folder)
+
+
+def require_room(folder: str, needed: int) -> None:
+    """NoRoomError where the next checkpoint of `needed` bytes does not fit.
+
+    Object stores are not asked.
+    """
+    if "://" in folder:
+        return
+    existing = os.path.abspath(folder)
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise NoRoomError(
+            f"a checkpoint takes {disk_space.shown(needed)}, and {disk_space.shown(free)} are free",
+            folder,
+            "make room, or name another MODEL_DIR",
+        )

@@ -1,0 +1,66 @@
+"""Which gin files a run is made of: ours by family and size, those of the old scripts in a tree,
+and one of the user's own.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOME = Path(__file__).parents[3]  # the folder that our files' names count from
+GIN = "rosetta/t5x/gin"
+EXAMPLES = "t5x/contrib/gpu/t5/t5_1_1/examples"
+
+
+def model(family: str, size: str, where: str = "T5_FAMILY, T5_SIZE") -> str:
+    """Return the file of a model, relative to HOME.
+
+    Args:
+      family: t5_1_1, mt5, ...
+      size: small, base, ...
+      where: what names them, for the error.
+
+    Raises:
+      UserError: there is none; it says which there are.
+    """
+    # A family has a tiny model; the folders that models are made of have none, but for the sizes.
+    known = sorted(
+        f"{path.parent.name}/{path.stem}"
+        for path in (HOME / GIN).glob("*/*.gin")
+        if path.parent.name != "sizes" and (path.parent / "tiny.gin").is_file()
+    )
+    if f"{family}/{size}" not in known:
+        raise UserError(f"there is no {family}/{size}", where, f"choose one of: {' '.join(known)}")
+    return f"{GIN}/{family}/{size}.gin"
+
+
+def example(root: Path, size: str, suffix: str) -> str:
+    """Return the gin file of a size and run of the scripts, relative to the tree."""
+    name = f"{EXAMPLES}/{size}_{suffix}.gin"
+    if not re.fullmatch(r"[A-Za-z0-9_]+", size) or not (root / name).is_file():
+        known = sorted(
+            path.name.removesuffix(f"_{suffix}.gin")
+            for path in (root / EXAMPLES).glob(f"*_{suffix}.gin")
+        )
+        raise UserError(
+            f"there is no model size {size!r} for {suffix}",
+            "T5_SIZE",
+            f"choose one of: {' '.join(known)}",
+        )
+    return name
+
+
+def own(variables: Mapping[str, str]) -> list[Path]:
+    """Return the file that ROSETTA_GIN names, absolute, if it is set; UserError where it is no
+    file.
+    """
+    path = variables.get("ROSETTA_GIN")
+    if path and not Path(path).is_file():
+        raise UserError("it is no file", f"ROSETTA_GIN={path}", "name a gin file, or unset it")
+    return [Path(path).absolute()] if path else []

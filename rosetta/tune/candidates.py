@@ -1,0 +1,95 @@
+"""What is tried: the batch, and switches of presets that mean something for a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rosetta.core.errors import UserError
+from rosetta.core.value_parsing import on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rosetta.core.run_description import Run
+    from rosetta.presets.layers import Settings
+    from rosetta.tune.search import Choice
+
+BATCH, COMBINE = "batch", "combine"
+# Each is tried by itself, in this order. A profile (pgle) takes longer than a trial.
+LAUNCHES = ("command-buffers", "no-command-buffers", "user-buffers")  # which a plan does not see
+LOOPS = ("pipelined-collectives", "double-buffering")
+SPLIT = "windowed-einsum"
+ALL = (BATCH, *LAUNCHES, *LOOPS, SPLIT, COMBINE)
+
+
+def usual(run: Run, *, planned: bool, on_cpu: bool) -> list[str]:
+    """Return what is tried of a run where nothing else is asked for: the switches are of cards, and
+    most of them of what goes between cards.
+    """
+    names = [BATCH]
+    if on_cpu:
+        return names
+    names += [] if planned else LAUNCHES[:2]
+    if run.nodes * run.gpus_per_node > 1:
+        names += [
+            *([] if planned else LAUNCHES[2:]),
+            *(LOOPS if _loops(run) else ()),
+            *([SPLIT] if _split(run) else []),
+            COMBINE,
+        ]
+    return names
+
+
+def asked(text: str, *, planned: bool) -> list[str]:
+    """Return what a list with commas names.
+
+    UserError for what cannot be tried, or not be planned.
+    """
+    names = [each.strip() for each in text.split(",")]
+    for each in names:
+        if each not in ALL:
+            raise UserError(f"{each!r} cannot be tried", "--try", f"choose of {', '.join(ALL)}")
+        if planned and each in LAUNCHES:
+            raise UserError(
+                f"a plan does not see what {each} gains",
+                "--try",
+                "try it on the card itself, without --card",
+            )
+    return names
+
+
+def off(names: Iterable[str], resolved: Settings) -> list[str]:
+    """Return those that are not on already, each once."""
+    there = {
+        *(resolved.get("switches") or ()),
+        *((COMBINE,) if resolved.get("combine") == "layers" else ()),
+    }
+    return [each for each in dict.fromkeys(names) if each not in there]
+
+
+def part(name: str) -> Choice:
+    """Return what a switch adds to a choice."""
+    from rosetta.tune.search import Choice  # noqa: PLC0415 (the command line's help does without)
+
+    return Choice(fields=((COMBINE, "layers"),)) if name == COMBINE else Choice(switches=(name,))
+
+
+def _loops(run: Run) -> bool:
+    """Has the step a loop with collectives in it: over layers, or microbatches?
+
+    Paxml's layers are one.
+    """
+    return (
+        run.framework == "pax"
+        or on(run.env, "SCAN_LAYERS")
+        or run.batch.get("microbatches", 1) != 1
+    )
+
+
+def _split(run: Run) -> bool:
+    """Do several devices share a product?"""
+    return (
+        any(shape[-1] > 1 for shape in run.mesh.values())
+        if run.framework == "pax"
+        else run.env.get("TP_SIZE", "1") not in ("", "1")
+    )

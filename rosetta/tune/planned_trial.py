@@ -1,0 +1,237 @@
+"""A trial without the card: `rosetta plan` says whether a step fits, and how much of its
+communication is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from rosetta.core import gpu_data_sheets, xla_flags
+from rosetta.core.errors import UserError
+from rosetta.core.gpu_query import Card
+from rosetta.core.value_parsing import on
+from rosetta.presets import describe
+from rosetta.tune import trial_process
+from rosetta.tune.search import MEMORY, OK, Choice, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rosetta.core.run_description import Run
+
+DATA = (
+    "DATA",
+    "EVAL_DATA",
+    "VOCAB",
+    "VOCAB_PATH",
+    "TFDS_DATA_DIR",
+)  # which some of Pax's experiments look at before they are compiled
+# Of T5X's settings, those that change a step and that `rosetta plan` has no word for.
+NOT_PLANNED = ("PACK", "GRADIENT_DTYPE", "ROSETTA_GIN", "FT_TASK")
+
+
+class Plans:
+    """Plans of a preset for a card.
+
+    The rate has no unit: it is the batch, less the share of what is communicated that nothing
+    hides. So a larger batch that fits is better, and so is a switch that hides more.
+
+    Args:
+      preset: its name or file; card: short name; nodes, gpus: of a node, None: the preset's.
+      settings: NAME -> VALUE of the command line.
+      seconds: after which a plan is ended.
+      logs: folder that what is said meanwhile is kept in.
+    """
+
+    def __init__(
+        self,
+        preset: str,
+        card: str,
+        settings: Mapping[str, str],
+        *,
+        nodes: int | None,
+        gpus: int | None,
+        seconds: float,
+        logs: Path,
+    ) -> None:
+        self.preset, self.card, self.settings, self.nodes, self.gpus = (
+            preset,
+            card,
+            settings,
+            nodes,
+            gpus,
+        )
+        self._processes = trial_process.Processes(logs, seconds)
+
+    def describe(self, choice: Choice) -> Run:
+        """Return the run of a choice. UserError where preset or settings are wrong."""
+        settings = {**self.settings, **choice.settings()}
+        return describe.describe(
+            self.preset,
+            accelerator=self.card,
+            settings=settings,
+            nodes=self.nodes,
+            gpus_per_node=self.gpus,
+            environment=os.environ,
+        )
+
+    def __call__(self, choice: Choice, _: int) -> Outcome:
+        """Plan a choice. UserError where preset or settings are wrong, or cannot be planned."""
+        run = self.describe(choice)
+        argv = [sys.executable, "-P", "-m", "rosetta", "plan", *words(run, self.card), "--json"]
+        flags = {name: value for name, value in run.xla_flags.items() if value is not None}
+        with tempfile.TemporaryFile() as out:
+            data = {name: run.env[name] for name in DATA if name in run.env}
+            status, log = self._processes.run(
+                argv,
+                {**os.environ, **data, "XLA_FLAGS": xla_flags.joined(xla_flags.written(flags))},
+                out,
+            )
+            out.seek(0)
+            said = out.read()
+        more: dict[str, Any] = {"command": argv, "xla_flags": flags, "log": str(log)}
+        if status is None:
+            return Outcome("too long", reason="it was ended: see --seconds", more=more)
+        try:
+            answer = json.loads(said)
+        except ValueError:
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+            return Outcome(
+                "failed",
+                reason=f"rosetta plan ended with status {status}",
+                more={**more, "end": last},
+            )
+        if not answer["ok"]:
+            error = answer["error"]
+            return Outcome(
+                "refused" if status == 2 else "failed",
+                reason=f"{error['where']}: {error['what']}; {error['do']}",
+                more=more,
+            )
+        return judged(answer["result"], run, self.card, more)
+
+
+def judged(result: Mapping[str, Any], run: Run, card: str, more: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a plan's figures: whether its peak fits into JAX's share of the card's
+    memory, and the rate.
+    """
+    peak = result["memory"]["peak"]
+    room = gpu_data_sheets.named(card).memory * float(
+        run.env.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75")
+    )
+    moved = sum(each["bytes"] for each in result["collectives"])
+    waited = moved - sum(each["bytes_behind"] for each in result["collectives"])
+    found = {
+        **more,
+        "peak_bytes": peak,
+        "room_bytes": int(room),
+        "communicated_bytes": moved,
+        "waited_for_bytes": waited,
+        **{name: result.get(name) for name in ("kernels", "bytes", "gemm_flops")},
+        "seconds": result.get("compile", {}).get("seconds"),
+    }
+    if peak > room:
+        return Outcome(
+            MEMORY, reason=f"it takes {peak / 1e9:.1f} GB of {room / 1e9:.1f}", more=found
+        )
+    return Outcome(
+        OK,
+        float(run.batch.get("per_gpu", 1)) * (1 - (waited / moved if moved else 0.0) / 2),
+        more=found,
+    )
+
+
+def words(run: Run, card: str) -> list[str]:
+    """Return the words of `rosetta plan` for a run: its step as the run's own launcher would have
+    it on that card.
+
+    Raises:
+      UserError: the step has something that is not planned.
+    """
+    described = gpu_data_sheets.named(card)
+    here = [Card(described.name, (described.major, described.minor))]
+    gpus = [
+        "--card",
+        card,
+        "--gpus",
+        str(run.nodes * run.gpus_per_node),
+        "--gpus-per-node",
+        str(run.gpus_per_node),
+    ]
+    return _t5x(run, here, gpus) if run.framework == "t5x" else _pax(run, here, gpus)
+
+
+def _t5x(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+    from rosetta.presets import t5x_switches  # noqa: PLC0415 (each framework's side loads its own)
+
+    for name in NOT_PLANNED:
+        value = run.env.get(name, "")
+        if value and (name != "PACK" or on(run.env, name)):
+            raise UserError(
+                "no plan is made with it",
+                f"{name}={value}",
+                "unset it, or tune on the card itself, without --card",
+            )
+    chosen = t5x_switches.choose(run.env, here, on_cpu=False)
+    batch = {name: str(value) for name, value in run.batch.items()}
+    options = {
+        "--batch-per-gpu": batch.get("per_gpu"),
+        "--microbatches": batch.get("microbatches"),
+        "--tp": run.env.get("TP_SIZE"),
+        "--inputs": run.env.get("ENC_SL"),
+        "--targets": run.env.get("DEC_SL"),
+    }
+    given = [word for option, value in options.items() if value for word in (option, value)]
+    fields = {name.rpartition(".")[2]: value for name, value in chosen.reading().items()}
+    words = [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in fields.items()
+    ]
+    return [
+        "t5x",
+        "--size",
+        run.model,
+        *gpus,
+        *given,
+        *(["--fsdp"] if chosen.fsdp else []),
+        "--with",
+        *words,
+    ]
+
+
+def _pax(run: Run, here: list[Card], gpus: list[str]) -> list[str]:
+    from rosetta.commands import pax  # noqa: PLC0415
+    from rosetta.pax.run import settings  # noqa: PLC0415
+    from rosetta.presets import pax_switches  # noqa: PLC0415
+
+    # Without Transformer Engine, unless it is asked for: then that is said to be missing, where it
+    # is.
+    environment = {
+        **run.env,
+        "ENABLE_TE": run.env.get("ENABLE_TE") or "0",
+        "SLURM_NTASKS": str(run.processes),
+        "SLURM_JOB_NUM_NODES": str(run.nodes),
+    }
+    given = settings.read(pax.SCRIPTS[run.entry[-1]], [], environment, run.gpus_per_node)
+    if on(environment, "ENABLE_TE"):
+        raise UserError(
+            "no plan is made with it",
+            "ENABLE_TE=1",
+            (
+                "set ENABLE_TE=0, or precision=fp8-xla; or tune on the cards themselves, without "
+                "--card"
+            ),
+        )
+    chosen = pax_switches.choose(given, here, xla_flags.written(run.xla_flags), on_cpu=False)
+    return [
+        "pax",
+        run.model,
+        *gpus,
+        "--with",
+        *(f"{name}={value}" for name, value in {**given.hyper, **chosen.hyper}.items()),
+    ]
